@@ -1,0 +1,5 @@
+//! Lock keys.
+
+mod lock_key;
+
+pub use lock_key::LockKey;
