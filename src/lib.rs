@@ -1,9 +1,14 @@
 //! One request at a time per key, across a whole fleet.
 
 pub mod key;
+pub mod middleware;
+pub mod read_body;
+pub mod rejection;
 pub mod store;
 
 mod error;
+#[cfg(feature = "axum")]
+mod extract;
 mod lease;
 mod locks;
 mod sync;
@@ -14,3 +19,5 @@ pub use error::{Error, ErrorKind};
 pub use key::LockKey;
 pub use lease::Loss;
 pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};
+pub use middleware::{DistributedLockLayer, LeaseLoss};
+pub use read_body::ReadBodyLayer;

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    Locks,
     inner::Inner,
     line::{Granted, lost},
 };
@@ -148,6 +149,44 @@ impl LockGuard {
         answer
             .await
             .unwrap_or_else(|_| Err(lost(self.0.granted.lease.loss())))
+    }
+}
+
+/// For the layers.
+impl LockGuard {
+    /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
+    pub(crate) async fn confirm(&self) -> Result<(), Error> {
+        self.0.inner.confirm(&self.0.granted.lease).await
+    }
+
+    /// Whether nobody else holds this turn.
+    pub(crate) fn is_only_one(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Whether asking `locks` for `key` would wait for this very turn.
+    pub(crate) fn is_for(&self, locks: &Locks, key: &LockKey) -> bool {
+        self.key() == key && self.0.inner.space == locks.0.space
+    }
+
+    /// Resolves when the lease is lost; does not keep the turn from ending.
+    pub(crate) fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let lease = self.0.granted.lease.clone();
+        async move { lease.lost().await }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakGuard {
+        WeakGuard(Arc::downgrade(&self.0))
+    }
+}
+
+/// A handle that does not keep its turn from ending.
+#[derive(Clone)]
+pub(crate) struct WeakGuard(Weak<Turn>);
+
+impl WeakGuard {
+    pub(crate) fn upgrade(&self) -> Option<LockGuard> {
+        self.0.upgrade().map(LockGuard)
     }
 }
 

@@ -6,12 +6,12 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     config::Config,
@@ -20,7 +20,7 @@ use super::{
     lines::Lines,
 };
 use crate::{
-    Loss,
+    Error, Loss,
     lease::{Background, Lease, Scheduler},
     store::{Ending, Hint, Hints, Instance, Owner, Release, Released, Renew, Renewed, Store},
     trace,
@@ -30,19 +30,27 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) config: Config,
     pub(crate) instance: Instance,
+    /// See [`Store::space`].
+    pub(crate) space: Arc<str>,
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
     attempts: AtomicU64,
+    /// Detached handlers under way, and when the last of them has ended.
+    pub(crate) busy: AtomicUsize,
+    pub(crate) not_busy: Notify,
 }
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
         Self {
+            space: store.space(),
             store,
             instance: Instance::new(),
             lines: Lines::new(config.limits()),
             scheduler: Arc::new(Scheduler::new(config.pace())),
             attempts: AtomicU64::new(0),
+            busy: AtomicUsize::new(0),
+            not_busy: Notify::new(),
             config,
         }
     }
@@ -76,6 +84,24 @@ impl Inner {
         // The holder was told above. The store may still think the key is ours.
         self.release_in_background(lease);
         self.carry_out(self.lines.lost(lease));
+    }
+
+    /// Renews a lease now, beside its schedule.
+    pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
+        let renewal = self.store.renew(vec![Renew {
+            key: lease.key.clone(),
+            owner: lease.owner,
+            lease: self.config.lease,
+            refill: 0,
+        }]);
+        match renewal.await.pop() {
+            Some(Renewed::Renewed { .. }) if lease.is_valid(Instant::now()) => Ok(()),
+            Some(Renewed::Unknown(error)) => Err(error),
+            _ => {
+                self.lose(lease, Loss::NotOurs);
+                Err(lost(lease.loss()))
+            }
+        }
     }
 
     /// Releases a lease that no line has any more.

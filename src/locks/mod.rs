@@ -8,11 +8,16 @@ mod line;
 mod lines;
 mod waiter;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::timeout;
 
 pub use config::LocksBuilder;
+pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 
 use self::{config::Config, inner::Inner, waiter::Waiter};
@@ -202,6 +207,12 @@ impl Locks {
         }
     }
 
+    /// Keeps [`close`](Locks::close) waiting for as long as it lives.
+    pub(crate) fn busy(&self) -> Busy {
+        self.0.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(self.0.clone())
+    }
+
     async fn turn(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -250,13 +261,27 @@ impl Locks {
         loop {
             let emptied = inner.lines.emptied().notified();
             let settled = inner.scheduler.idle().notified();
-            if inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
+            let done = inner.not_busy.notified();
+            let busy = inner.busy.load(Ordering::Acquire);
+            if busy == 0 && inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
                 return;
             }
             tokio::select! {
                 () = emptied => {}
                 () = settled => {}
+                () = done => {}
             }
+        }
+    }
+}
+
+/// Work that [`Locks::close`] waits for.
+pub(crate) struct Busy(Arc<Inner>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if self.0.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.not_busy.notify_waiters();
         }
     }
 }

@@ -7,7 +7,7 @@
 mod memory;
 mod types;
 
-use std::{fmt::Debug, pin::Pin};
+use std::{fmt::Debug, pin::Pin, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -100,6 +100,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// whether there was anything. The holder learns of it at its next renewal: until then two may be inside, and
     /// only their tokens tell them apart.
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
+
+    /// What tells this store's keys from every other store's: two stores of the same space share their keys.
+    fn space(&self) -> Arc<str>;
 
     /// Where the hints for an instance arrive, until the receiver is dropped. Called once for each instance, from
     /// within a runtime, before its first `acquire`. A hint only saves waiting: one may be lost, late, doubled or wrong.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::{sync::mpsc, time::Instant};
+use uuid::Uuid;
 
 pub use fault::{Calls, Fault};
 
@@ -29,6 +30,7 @@ use crate::{Error, LockKey};
 pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
+    space: Arc<str>,
     state: Mutex<State>,
     gate: Gate,
 }
@@ -37,6 +39,7 @@ impl MemoryStore {
     /// An empty store. Its tokens go on from the wall clock, so that they rise over restarts of the process too.
     pub fn new() -> Self {
         Self(Arc::new(Shared {
+            space: format!("memory:{}", Uuid::new_v4()).into(),
             state: Mutex::new(State::new()),
             gate: Gate::new(),
         }))
@@ -141,6 +144,10 @@ impl Store for MemoryStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.call(move |state, now| state.force_release(&key, now))
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.0.space.clone()
     }
 
     fn watch(&self, instance: Instance) -> Hints {
