@@ -1,6 +1,6 @@
 //! What only axum knows: the matched route and its parameters.
 //!
-//! What a router leaves in a request's extensions, tried with axum 0.8.9 in `tests/keys_axum.rs`:
+//! What a router leaves in a request's extensions, tried with axum 0.8.9 in `tests/keys/placement.rs`:
 //!
 //! | the layer is | `OriginalUri` | `MatchedPath` | nested path kept for an inner router |
 //! |---|---|---|---|

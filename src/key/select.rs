@@ -116,8 +116,8 @@ pub fn route() -> RequestKey {
 
 /// A path parameter of the matched route, decoded, as axum's `Path` gives it to the handler.
 ///
-/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a route such as
-/// `/user-{id}` takes).
+/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a
+/// route such as `/user-{id}` takes).
 ///
 /// # Panics
 ///
