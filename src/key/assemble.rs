@@ -8,7 +8,7 @@ use super::{
     DeriveKey, Derived, KeyError, LockKey, RequestKey,
     digest::hash_key,
     encode::{IS_HMAC_SHA256, NEXT},
-    parts::{Incoming, Part},
+    parts::Incoming,
 };
 
 impl DeriveKey for RequestKey {
@@ -40,7 +40,7 @@ impl DeriveKey for RequestKey {
 impl RequestKey {
     /// A fallback is for routes without the part, not for a layer in the wrong place.
     fn needs_route(&self) -> bool {
-        self.parts.iter().any(Part::is_of_route)
+        self.parts.iter().any(|part| part.is_of_route())
     }
 
     fn requires_match(&self) -> bool {
