@@ -95,6 +95,8 @@ enum Kind<F, R, E> {
     Attached(#[pin] F),
     /// A task. It yields nothing if its lease was lost.
     Detached(JoinHandle<Option<Result<R, E>>>),
+    /// There is nothing to say: the layer around this hears of the loss too, and answers; or the runtime shuts down.
+    Silent,
 }
 
 impl<F, R, E> Future for DetachedFuture<F, R, E>
@@ -104,14 +106,18 @@ where
     type Output = Result<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().0.project() {
+        let mut kind = self.project().0;
+        match kind.as_mut().project() {
             KindProj::Attached(handler) => handler.poll(cx),
             KindProj::Detached(task) => match ready!(Pin::new(task).poll(cx)) {
                 Ok(Some(response)) => Poll::Ready(response),
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The layer around this hears of the loss too, and answers; or the runtime shuts down.
-                Ok(None) | Err(_) => Poll::Pending,
+                Ok(None) | Err(_) => {
+                    kind.set(Kind::Silent);
+                    Poll::Pending
+                }
             },
+            KindProj::Silent => Poll::Pending,
         }
     }
 }
