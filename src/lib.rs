@@ -1,4 +1,4 @@
-//! One request at a time per key, across a whole fleet.
+#![doc = include_str!("../README.md")]
 
 pub mod key;
 pub mod middleware;
