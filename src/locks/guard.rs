@@ -114,12 +114,17 @@ impl LockGuard {
     ///
     /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
     pub async fn lost(&self) -> Loss {
-        let loss = self.0.granted.lease.lost().await;
-        if self.0.released.load(Ordering::Acquire) {
-            // The lease had gone on to other turns by then.
-            std::future::pending::<()>().await;
+        let Turn { inner, granted, .. } = &*self.0;
+        loop {
+            let told = granted.lease.told();
+            // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
+            inner.scheduler.start(inner);
+            match granted.lease.loss() {
+                // After a release, the lease may have gone on to other turns.
+                Some(loss) if !self.0.released.load(Ordering::Acquire) => return loss,
+                _ => told.await,
+            }
         }
-        loss
     }
 
     /// Ends the turn now, for all clones of this guard, and says whether the lease was ours until then.
@@ -140,6 +145,11 @@ impl LockGuard {
     ///
     /// The turn ends at the first poll, and the release goes on when this future is dropped.
     pub async fn release(self) -> Result<(), Error> {
+        if let Status::Lost(loss) = self.status() {
+            // Nothing is left to be released, and the clones shall go on to see the loss.
+            self.0.inner.end_turn(&self.0.granted, None);
+            return Err(lost(Some(loss)));
+        }
         if self.0.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
