@@ -5,7 +5,7 @@
 //! 2. Nothing here waits for the store while it could tell a loss: calls are polled beside the timers.
 //! 3. The task holds the instance weakly. Calls hold it strongly, so the instance ends after the last of them.
 //! 4. The task is gone when its runtime is. The next use of the instance within a runtime starts a new one, which
-//!    finds everything where the old one left it.
+//!    finds everything where the old one left it; whoever waits for a loss is woken, so that this use comes soon.
 //!
 //! Locks: the scheduler's queue is a leaf; nothing is called while it is held.
 
@@ -14,7 +14,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -101,10 +101,14 @@ impl Scheduler {
         };
         if !self.running.swap(true, Ordering::AcqRel) {
             let hints = background.watch();
-            let running = Running(self.clone());
+            let running = Running {
+                scheduler: self.clone(),
+                began: false,
+            };
             runtime.spawn(run(running, Arc::downgrade(background), hints));
         }
-        true
+        // A runtime that is shutting down has dropped the task by now.
+        self.running.load(Ordering::Acquire)
     }
 
     /// The instance is gone: end the task.
@@ -156,13 +160,14 @@ impl Scheduler {
         self.change(lease, |renewal, pace| renewal.quicken(pace, Instant::now()));
     }
 
-    /// Renews all leases at once.
+    /// Renews all leases at once; until then, none of them is taken for granted.
     pub(crate) fn hurry_all(&self) {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let Queue { leases, due, .. } = &mut *queue;
         due.clear();
         for (id, tracked) in leases {
+            tracked.lease.set_confirmed(false);
             tracked.renewal.hurry(now);
             tracked.due = tracked.renewal.due();
             due.insert((tracked.due, *id));
@@ -172,10 +177,8 @@ impl Scheduler {
     }
 
     /// The store has confirmed the lease.
-    pub(crate) fn renewed(&self, lease: &Lease, passing: bool) {
-        self.change(lease, |renewal, pace| {
-            lease.extend(renewal.renewed(pace, passing));
-        });
+    pub(crate) fn renewed(&self, lease: &Lease) {
+        self.change(lease, |renewal, pace| lease.extend(renewal.renewed(pace)));
     }
 
     /// The store has not answered. Says whether to give up.
@@ -271,8 +274,9 @@ impl Scheduler {
     }
 }
 
-async fn run<B: Background>(running: Running, background: std::sync::Weak<B>, mut hints: Hints) {
-    let scheduler = &*running.0;
+async fn run<B: Background>(mut running: Running, background: Weak<B>, mut hints: Hints) {
+    running.began = true;
+    let scheduler = &*running.scheduler;
     let mut calls = FuturesUnordered::new();
     loop {
         let changed = scheduler.changed.notified();
@@ -291,8 +295,8 @@ async fn run<B: Background>(running: Running, background: std::sync::Weak<B>, mu
                 background.on_loss(lease, loss);
             }
             if !agenda.renew.is_empty() {
-                scheduler.calls.fetch_add(1, Ordering::AcqRel);
                 let call = background.renew(agenda.renew, Instant::now());
+                scheduler.calls.fetch_add(1, Ordering::AcqRel);
                 calls.push(counted(scheduler, call));
             }
         }
@@ -334,18 +338,29 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// The task's mark, taken away however the task ends.
-struct Running(Arc<Scheduler>);
+struct Running {
+    scheduler: Arc<Scheduler>,
+    /// It was polled at least once.
+    began: bool,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let scheduler = &self.scheduler;
         // What was not polled yet cannot be polled any more; dropping it lets its line go on.
-        let abandoned = {
-            let mut queue = self.0.queue.lock();
-            self.0.running.store(false, Ordering::Release);
-            std::mem::take(&mut queue.adopted)
+        let (abandoned, unwatched) = {
+            let mut queue = scheduler.queue.lock();
+            scheduler.running.store(false, Ordering::Release);
+            let leases = queue.leases.values().map(|tracked| tracked.lease.clone());
+            let unwatched: Vec<_> = leases.filter(|_| self.began).collect();
+            (std::mem::take(&mut queue.adopted), unwatched)
         };
-        self.0.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);
+        scheduler.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);
         drop(abandoned);
-        self.0.idle.notify_waiters();
+        scheduler.idle.notify_waiters();
+        // Nobody would tell their loss any more, were it not for those who wait for it on another runtime.
+        for lease in unwatched {
+            lease.stir();
+        }
     }
 }

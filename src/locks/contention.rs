@@ -90,7 +90,8 @@ impl Contender {
                 self.inner.carry_out(effects);
                 match anybody {
                     false => self.give_up().await,
-                    true => Some((self, if stays { held.remaining } else { Duration::ZERO })),
+                    true if stays => Some((self, held.remaining.max(SHORTEST_PAUSE))),
+                    true => Some((self, Duration::ZERO)),
                 }
             }
             Ok(Acquired::Recorded(_)) => self.failed(Error::new(
@@ -161,7 +162,7 @@ impl Contender {
         if remaining.is_zero() {
             return;
         }
-        let pause = self.inner.poll_pause().min(remaining).max(SHORTEST_PAUSE);
+        let pause = self.inner.poll_pause().min(remaining);
         let _ = tokio::time::timeout(pause, self.contention.wake.notified()).await;
     }
 }
@@ -192,11 +193,16 @@ impl FirstQuestion {
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) {
-        if let Some(question) = &mut self.question
-            && let Poll::Ready(unsettled) = question.as_mut().poll(cx)
-        {
-            self.question = None;
-            self.inner.adopt_unsettled(std::future::ready(unsettled));
+        // Taken out, so that one that panics is not asked again.
+        let Some(mut question) = self.question.take() else {
+            return;
+        };
+        match question.as_mut().poll(cx) {
+            Poll::Pending => self.question = Some(question),
+            Poll::Ready(None) => {}
+            Poll::Ready(unsettled) => {
+                self.inner.adopt_unsettled(std::future::ready(unsettled));
+            }
         }
     }
 }
@@ -210,8 +216,11 @@ impl Drop for FirstQuestion {
 }
 
 impl Inner {
-    fn adopt_unsettled(&self, unsettled: impl Future<Output = Option<Unsettled>> + Send + 'static) {
-        self.scheduler.adopt(Box::pin(async move {
+    fn adopt_unsettled(
+        self: &Arc<Self>,
+        unsettled: impl Future<Output = Option<Unsettled>> + Send + 'static,
+    ) {
+        self.adopt(Box::pin(async move {
             if let Some((contender, pause)) = unsettled.await {
                 contender.pause(pause).await;
                 contender.contend().await;

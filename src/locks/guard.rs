@@ -115,9 +115,9 @@ impl LockGuard {
     ///
     /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
     pub async fn lost(&self) -> Loss {
-        let loss = self.0.granted.lease.lost().await;
+        let loss = self.watch().await;
         if self.0.released.load(Ordering::Acquire) {
-            // The lease had gone on to other turns by then.
+            // The lease had gone on to other turns.
             std::future::pending::<()>().await;
         }
         loss
@@ -141,6 +141,11 @@ impl LockGuard {
     ///
     /// The turn ends at the first poll, and the release goes on when this future is dropped.
     pub async fn release(self) -> Result<(), Error> {
+        if let Status::Lost(loss) = self.status() {
+            // Nothing is left to be released, and the clones shall go on to see the loss.
+            self.0.inner.end_turn(&self.0.granted, None);
+            return Err(lost(Some(loss)));
+        }
         if self.0.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -171,8 +176,18 @@ impl LockGuard {
 
     /// Resolves when the lease is lost; does not keep the turn from ending.
     pub(crate) fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let lease = self.0.granted.lease.clone();
-        async move { lease.lost().await }
+        let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
+        async move {
+            loop {
+                let told = lease.told();
+                // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
+                inner.scheduler.start(&inner);
+                match lease.loss() {
+                    Some(loss) => return loss,
+                    None => told.await,
+                }
+            }
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakGuard {

@@ -31,7 +31,6 @@ use crate::{
     lease::Lease,
     store::{Grant, Tokens},
     time::later,
-    trace,
 };
 
 /// How many tokens a refill brings at least: so many turns of a short line cost one command.
@@ -192,7 +191,8 @@ impl Line {
         now: Instant,
         out: &mut Effects,
     ) -> Result<(), Error> {
-        let busy = !matches!(self.state, State::Parked(_) | State::Releasing(_));
+        let ending = matches!(self.state, State::Parked(_) | State::Releasing(_));
+        let busy = !ending || !self.waiters.is_empty();
         if busy && !patient {
             return Err(held());
         }
@@ -378,7 +378,6 @@ impl Line {
         tenure.turn += 1;
         let lease = tenure.lease.clone();
         lease.begin_turn(now);
-        trace::turn_began(lease.key.as_str(), lease.owner, token, tenure.turn > 1);
         if tenure.turn > 1 && !tenure.quickened {
             tenure.quickened = true;
             out.push(Effect::Quicken(lease.clone()));
@@ -428,22 +427,15 @@ impl Line {
 
 /// News of the lease. Each of these is about one lease, and means nothing to a line that has another by now.
 impl Line {
-    /// How many tokens the next renewal of this lease shall bring, and whether anybody waits.
-    pub(crate) fn needs(&self, lease: &Lease) -> (u32, bool) {
+    /// How many tokens the next renewal of this lease shall bring.
+    pub(crate) fn needs(&self, lease: &Lease) -> u32 {
         match &self.state {
-            State::Taken(tenure) | State::Confirming(tenure, _) if tenure.is_of(lease) => {
-                let refill = self.lacks_tokens(tenure) || tenure.tokens.left() == 0;
-                let waiting = !self.waiters.is_empty();
-                (
-                    if refill && waiting {
-                        self.block(REFILL_AT_LEAST)
-                    } else {
-                        0
-                    },
-                    waiting,
-                )
+            State::Taken(tenure) | State::Confirming(tenure, _)
+                if tenure.is_of(lease) && self.lacks_tokens(tenure) =>
+            {
+                self.block(REFILL_AT_LEAST)
             }
-            _ => (0, false),
+            _ => 0,
         }
     }
 
@@ -460,8 +452,11 @@ impl Line {
         let Some(tenure) = self.tenure_of(lease) else {
             return;
         };
-        tenure.quickened &= waiting;
         tenure.refill_asked = false;
+        tenure.quickened &= waiting;
+        if tenure.quickened {
+            out.push(Effect::Quicken(tenure.lease.clone()));
+        }
         if let Some(tokens) = tokens {
             // What is left of the old block is lower, and so of no use any more.
             tenure.tokens = tokens;
@@ -469,7 +464,8 @@ impl Line {
         if others_wait {
             tenure.want(now);
         } else {
-            tenure.wanted = None;
+            // A hint that came after the question knows better than its answer.
+            tenure.wanted.take_if(|(since, _)| *since < sent);
         }
         match std::mem::take(&mut self.state) {
             State::Confirming(tenure, Some((ask, since))) if sent < since => {

@@ -153,8 +153,8 @@ impl Lines {
         effects
     }
 
-    pub(crate) fn needs(&self, lease: &Lease) -> (u32, bool) {
-        let mut needs = (0, false);
+    pub(crate) fn needs(&self, lease: &Lease) -> u32 {
+        let mut needs = 0;
         self.with(&lease.key, |line, _| needs = line.needs(lease));
         needs
     }

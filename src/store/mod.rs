@@ -104,7 +104,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// What tells this store's keys from every other store's: two stores of the same space share their keys.
     fn space(&self) -> Arc<str>;
 
-    /// Where the hints for an instance arrive, until the receiver is dropped. Called once for each instance, from
-    /// within a runtime, before its first `acquire`. A hint only saves waiting: one may be lost, late, doubled or wrong.
+    /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
+    /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint
+    /// only saves waiting: one may be lost, late, doubled or wrong.
     fn watch(&self, instance: Instance) -> Hints;
 }

@@ -47,13 +47,13 @@ impl MemoryStore {
 
     /// Lets every call fail or hang from now on, or work again with `None`.
     ///
-    /// Releases that failed are made up for when the store works again; calls that hang then go on.
+    /// Releases that failed are made up for when the store works again; calls that hang then go on. Each
+    /// [`Locks`](crate::Locks) is told that the store is back, and confirms its leases.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        if fault.is_none() {
-            self.state().settle_missed_releases(Instant::now());
-        }
         if self.0.gate.set(fault) && fault.is_none() {
-            self.state().tell_everybody_reconnected();
+            let mut state = self.state();
+            state.settle_missed_releases(Instant::now());
+            state.tell_everybody_reconnected();
         }
     }
 
@@ -80,7 +80,9 @@ impl MemoryStore {
         let store = self.clone();
         Box::pin(async move {
             store.0.gate.pass().await?;
-            Ok(work(&mut store.state(), Instant::now()))
+            let outcome = work(&mut store.state(), Instant::now());
+            store.0.gate.answer().await;
+            Ok(outcome)
         })
     }
 }
@@ -128,7 +130,11 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let outcome = call.await;
             if outcome.is_err() {
-                store.state().miss_release(missed);
+                let mut state = store.state();
+                state.miss_release(missed);
+                if store.0.gate.is_open() {
+                    state.settle_missed_releases(Instant::now()); // the fault ended just now
+                }
             }
             outcome
         })
