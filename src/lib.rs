@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod idempotency;
 pub mod key;
 pub mod middleware;
 pub mod read_body;
@@ -16,6 +17,7 @@ mod time;
 mod trace;
 
 pub use error::{Error, ErrorKind};
+pub use idempotency::IdempotencyLayer;
 pub use key::LockKey;
 pub use lease::Loss;
 pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};

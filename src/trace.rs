@@ -95,3 +95,7 @@ where
     let task = tracing::Instrument::in_current_span(task);
     tokio::spawn(task)
 }
+
+pub(crate) fn not_kept(error: &Error) {
+    event!(error, %error, "idempotency.not_kept");
+}

@@ -77,6 +77,7 @@ mod lock_key;
 mod parts;
 mod select;
 
+pub(crate) use assemble::{original_uri, scoped};
 pub use builder::RequestKey;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};

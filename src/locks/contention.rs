@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{inner::Inner, line::Contention};
@@ -78,15 +79,18 @@ impl Contender {
             block: demand.block,
             queueing,
             mode: Mode::Exclusive,
-            note: None,
+            note: demand.claim.clone(),
         });
         match question.await {
-            Ok(Acquired::Granted(grant)) => self.granted(owner, sent, grant),
+            Ok(Acquired::Granted(grant)) => self.granted(owner, sent, (grant, demand.claim)),
             Ok(Acquired::Held(held)) => {
                 trace::held_elsewhere(self.key.as_str());
                 let stays = queueing != Queueing::No;
                 self.queued = stays.then_some(owner);
-                let (anybody, effects) = self.inner.lines.held(&self.key, &self.contention);
+                let (anybody, effects) =
+                    self.inner
+                        .lines
+                        .held(&self.key, &self.contention, &held.note);
                 self.inner.carry_out(effects);
                 match anybody {
                     false => self.give_up().await,
@@ -94,10 +98,15 @@ impl Contender {
                     true => Some((self, Duration::ZERO)),
                 }
             }
-            Ok(Acquired::Recorded(_)) => self.failed(Error::new(
-                ErrorKind::Foreign,
-                "the record of a finished idempotent request stands at this key: use another key for plain locks",
-            )),
+            Ok(Acquired::Recorded(record)) => {
+                self.settled = true;
+                let effects = self
+                    .inner
+                    .lines
+                    .recorded(&self.key, &self.contention, &record);
+                self.inner.carry_out(effects);
+                None
+            }
             Err(error) => {
                 trace::store_failed(owner, &error);
                 self.failed(error)
@@ -105,8 +114,13 @@ impl Contender {
         }
     }
 
-    fn granted(mut self, owner: Owner, sent: Instant, grant: Grant) -> Option<Unsettled> {
-        trace::granted(self.key.as_str(), owner, grant.others_wait);
+    fn granted(
+        mut self,
+        owner: Owner,
+        sent: Instant,
+        grant: (Grant, Option<Bytes>),
+    ) -> Option<Unsettled> {
+        trace::granted(self.key.as_str(), owner, grant.0.others_wait);
         let validity = self.inner.config.validity();
         let lease = Arc::new(Lease::new(self.key.clone(), owner, sent, validity));
         let now = Instant::now();

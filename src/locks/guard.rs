@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
     inner::Inner,
     line::{Granted, lost},
 };
-use crate::{Error, LockKey, Loss};
+use crate::{Error, LockKey, Loss, store::Released};
 
 /// The exclusive use of a key, for as long as this or a clone of it lives.
 ///
@@ -162,6 +163,32 @@ impl LockGuard {
     /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
     pub(crate) async fn confirm(&self) -> Result<(), Error> {
         self.0.inner.confirm(&self.0.granted.lease).await
+    }
+
+    /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn
+    /// goes on if the store does not answer, and this can be tried again.
+    pub(crate) async fn record(
+        &self,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<Released, Error> {
+        let Turn {
+            inner,
+            granted,
+            released,
+        } = &*self.0;
+        let outcome = inner.record(granted, content, retain).await;
+        if let Ok(Released::Freed) = outcome {
+            released.store(true, Ordering::Release);
+        }
+        outcome
+    }
+
+    /// Ends the turn as [`record`](Self::record) does, but does not touch the lease in the store any more: its time
+    /// ends it, unless the record that was on its way takes its place after all.
+    pub(crate) fn abandon(self, content: &Bytes) {
+        self.0.released.store(true, Ordering::Release);
+        self.0.inner.finish(&self.0.granted, content);
     }
 
     /// Whether nobody else holds this turn.

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
@@ -20,9 +21,12 @@ use super::{
     lines::Lines,
 };
 use crate::{
-    Error, ErrorKind, Loss,
+    Error, ErrorKind, LockKey, Loss,
     lease::{Background, Lease, Scheduler},
-    store::{Ending, Hint, Hints, Instance, Owner, Release, Released, Renew, Renewed, Store},
+    store::{
+        Acquire, Acquired, Ending, Hint, Hints, Instance, Mode, Owner, Queueing, Release, Released,
+        Renew, Renewed, Store,
+    },
     trace,
 };
 
@@ -104,21 +108,89 @@ impl Inner {
         }
     }
 
+    /// Puts a record into the lease's place. The lease is not renewed meanwhile: the answer to that would say that the
+    /// key is not ours any more, as it should be.
+    pub(crate) async fn record(
+        self: &Arc<Self>,
+        granted: &Granted,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<Released, Error> {
+        let lease = &granted.lease;
+        self.scheduler.untrack(lease);
+        let outcome = self
+            .release(
+                lease,
+                Ending::Record {
+                    content: content.clone(),
+                    retain,
+                },
+            )
+            .await;
+        match outcome {
+            Ok(Released::Freed) => self.finish(granted, content),
+            Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
+            Err(_) => self
+                .scheduler
+                .track(lease.clone(), lease.deadline() - self.config.validity()),
+        }
+        outcome
+    }
+
+    /// The turn has ended with this record.
+    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes) {
+        self.scheduler.untrack(&granted.lease);
+        self.carry_out(self.lines.finished(granted, content));
+    }
+
+    /// Records what was done under a lease that was lost, if nobody else has claimed the key since. Says whether.
+    pub(crate) async fn record_late(
+        &self,
+        key: &LockKey,
+        claim: Bytes,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<bool, Error> {
+        let owner = self.fresh_owner();
+        let claimed = self.store.acquire(Acquire {
+            key: key.clone(),
+            owner,
+            lease: self.config.lease,
+            block: 1,
+            queueing: Queueing::Skip,
+            mode: Mode::Exclusive,
+            note: Some(claim),
+        });
+        match claimed.await? {
+            // It is ours: an earlier try had an effect, and its answer was lost.
+            Acquired::Recorded(found) => Ok(found == *content),
+            Acquired::Held(_) => Ok(false),
+            Acquired::Granted(_) => {
+                let ending = Ending::Record {
+                    content: content.clone(),
+                    retain,
+                };
+                let recorded = self.store.release(Release {
+                    key: key.clone(),
+                    owner,
+                    ending,
+                });
+                Ok(recorded.await? == Released::Freed)
+            }
+        }
+    }
+
     /// Releases a lease that no line has any more.
     pub(crate) fn release_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (inner, lease) = (self.clone(), lease.clone());
         self.adopt(Box::pin(async move {
-            let _ = inner.release(&lease).await;
+            let _ = inner.release(&lease, Ending::Free).await;
         }));
     }
 
-    async fn release(&self, lease: &Lease) -> Result<Released, Error> {
+    async fn release(&self, lease: &Lease, ending: Ending) -> Result<Released, Error> {
         let (key, owner) = (lease.key.clone(), lease.owner);
-        let release = self.store.release(Release {
-            key,
-            owner,
-            ending: Ending::Free,
-        });
+        let release = self.store.release(Release { key, owner, ending });
         let outcome = release.await;
         trace::released(lease.key.as_str(), owner, &outcome);
         outcome
@@ -287,7 +359,7 @@ impl Releasing {
         if !self.take_lease() {
             return;
         }
-        let outcome = self.inner.release(&self.lease).await;
+        let outcome = self.inner.release(&self.lease, Ending::Free).await;
         if let Some(ask) = self.ask.take() {
             let _ = ask.send(match outcome {
                 Ok(Released::Freed) => Ok(()),

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -59,8 +60,45 @@ pub(crate) struct Granted {
     pub(crate) token: u64,
 }
 
+/// Why a waiter gets no turn.
+#[derive(Debug)]
+pub(crate) enum Miss {
+    /// There is none to be had.
+    Failed(Error),
+    /// What it would claim was done before, with this record.
+    Recorded(Bytes),
+    /// Somebody claims the key for something else.
+    OtherClaim,
+}
+
+impl Miss {
+    /// For a lock that claimed nothing, and so can miss its turn only by a failure.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::Recorded(_) | Self::OtherClaim => recorded(),
+        }
+    }
+}
+
+impl From<Error> for Miss {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a waiter wants.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    /// It stays while the key is held.
+    pub(crate) patient: bool,
+    /// It claims the key for one thing, which is done once and then recorded; a digest of it. All who claim the same
+    /// share the record. A plain lock claims nothing.
+    pub(crate) claim: Option<Bytes>,
+}
+
 /// Where a waiter learns what became of its waiting.
-pub(crate) type Ticket = oneshot::Sender<Result<Granted, Error>>;
+pub(crate) type Ticket = oneshot::Sender<Result<Granted, Miss>>;
 /// Where the one who released learns whether the lease was ours until then.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 
@@ -68,7 +106,7 @@ pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// Tell a waiter. If it is gone, its turn has ended.
-    Tell(Ticket, Result<Granted, Error>),
+    Tell(Ticket, Result<Granted, Miss>),
     /// Tell the one who released.
     Confirm(Confirmation, Result<(), Error>),
     /// Ask the store for the key, until it is granted or nobody wants it.
@@ -107,8 +145,19 @@ pub(crate) struct Line {
 #[derive(Debug)]
 struct Waiting {
     id: u64,
-    patient: bool,
+    wish: Wish,
     ticket: Ticket,
+}
+
+impl Waiting {
+    fn tell(self, miss: impl Into<Miss>) -> Effect {
+        Effect::Tell(self.ticket, Err(miss.into()))
+    }
+
+    /// Whether it wants the key for something else than it is held for.
+    fn differs(&self, claim: &Option<Bytes>) -> bool {
+        matches!((&self.wish.claim, claim), (Some(ours), Some(theirs)) if ours != theirs)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +182,8 @@ enum State {
 struct Tenure {
     lease: Arc<Lease>,
     tokens: Tokens,
+    /// What the key is held for.
+    claim: Option<Bytes>,
     /// How many turns it has served, the present one included.
     turn: u64,
     /// Since when, and since how many turns, another instance is known to wait.
@@ -148,6 +199,8 @@ pub(crate) struct Demand {
     pub(crate) patient: bool,
     /// How many tokens are of use.
     pub(crate) block: u32,
+    /// What the first who waits would claim.
+    pub(crate) claim: Option<Bytes>,
 }
 
 impl Tenure {
@@ -166,15 +219,11 @@ impl Tenure {
 /// Entering and leaving.
 impl Line {
     /// The line of the first who comes: it has to be contended for.
-    pub(crate) fn first(id: u64, patient: bool, ticket: Ticket) -> (Self, Arc<Contention>) {
+    pub(crate) fn first(id: u64, wish: Wish, ticket: Ticket) -> (Self, Arc<Contention>) {
         let contention = Arc::<Contention>::default();
         let line = Self {
             state: State::Contending(contention.clone()),
-            waiters: VecDeque::from([Waiting {
-                id,
-                patient,
-                ticket,
-            }]),
+            waiters: VecDeque::from([Waiting { id, wish, ticket }]),
         };
         (line, contention)
     }
@@ -186,14 +235,22 @@ impl Line {
     /// Waits, if there is any point in it.
     pub(crate) fn join(
         &mut self,
-        (id, patient, ticket): (u64, bool, Ticket),
+        (id, wish, ticket): (u64, Wish, Ticket),
         limits: &Limits,
         now: Instant,
         out: &mut Effects,
     ) -> Result<(), Error> {
+        let waiting = Waiting { id, wish, ticket };
+        if let State::Taken(Tenure { claim, .. }) | State::Confirming(Tenure { claim, .. }, _) =
+            &self.state
+            && waiting.differs(claim)
+        {
+            out.push(waiting.tell(Miss::OtherClaim));
+            return Ok(());
+        }
         let ending = matches!(self.state, State::Parked(_) | State::Releasing(_));
         let busy = !ending || !self.waiters.is_empty();
-        if busy && !patient {
+        if busy && !waiting.wish.patient {
             return Err(held());
         }
         if busy && self.waiters.len() >= limits.longest_line {
@@ -202,11 +259,7 @@ impl Line {
                 format!("{} requests wait for this key already", self.waiters.len()),
             ));
         }
-        self.waiters.push_back(Waiting {
-            id,
-            patient,
-            ticket,
-        });
+        self.waiters.push_back(waiting);
         match std::mem::take(&mut self.state) {
             State::Parked(tenure) => self.serve(tenure, limits, now, out),
             State::Taken(mut tenure) => {
@@ -229,7 +282,7 @@ impl Line {
     /// All who wait are told that they wait in vain; the turn under way is left alone.
     pub(crate) fn refuse_all(&mut self, error: &Error, out: &mut Effects) {
         let refusals = self.waiters.drain(..);
-        out.extend(refusals.map(|waiting| Effect::Tell(waiting.ticket, Err(error.clone()))));
+        out.extend(refusals.map(|waiting| waiting.tell(error.clone())));
         self.wake_contender(out);
     }
 
@@ -255,8 +308,12 @@ impl Line {
     /// What to ask the store for, if anybody still wants the key.
     pub(crate) fn demand(&self) -> Option<Demand> {
         (!self.waiters.is_empty()).then(|| Demand {
-            patient: self.waiters.iter().any(|waiting| waiting.patient),
+            patient: self.waiters.iter().any(|waiting| waiting.wish.patient),
             block: self.block(1),
+            claim: self
+                .waiters
+                .front()
+                .and_then(|first| first.wish.claim.clone()),
         })
     }
 
@@ -268,13 +325,20 @@ impl Line {
     pub(crate) fn granted(
         &mut self,
         lease: Arc<Lease>,
-        grant: Grant,
+        (grant, claim): (Grant, Option<Bytes>),
         limits: &Limits,
         now: Instant,
         out: &mut Effects,
     ) {
+        if !self.wants_other_than(&claim) {
+            self.turn_away(
+                |waiting| waiting.differs(&claim).then_some(Miss::OtherClaim),
+                out,
+            );
+        }
         let tenure = Tenure {
             lease,
+            claim,
             tokens: grant.tokens,
             turn: 0,
             wanted: grant.others_wait.then_some((now, 0)),
@@ -284,21 +348,44 @@ impl Line {
         self.serve(tenure, limits, now, out);
     }
 
-    /// The key is held: those who do not wait are told so. Says whether anybody else is left.
-    pub(crate) fn held(&mut self, out: &mut Effects) -> bool {
+    /// The key is held, for this claim: those who do not wait are told so, and those who claim it for something else.
+    /// Says whether anybody is left.
+    pub(crate) fn held(&mut self, claim: &Option<Bytes>, out: &mut Effects) -> bool {
         if let State::Contending(contention) = &self.state {
             contention.answered.store(true, Ordering::Relaxed);
         }
-        let (patient, impatient) = std::mem::take(&mut self.waiters)
-            .into_iter()
-            .partition(|waiting| waiting.patient);
-        self.waiters = patient;
-        out.extend(
-            impatient
-                .into_iter()
-                .map(|waiting| Effect::Tell(waiting.ticket, Err(held()))),
-        );
+        let miss = |waiting: &Waiting| match waiting.differs(claim) {
+            true => Some(Miss::OtherClaim),
+            false => (!waiting.wish.patient).then(|| held().into()),
+        };
+        self.turn_away(miss, out);
         !self.waiters.is_empty()
+    }
+
+    /// What would be claimed was done before. Only a claim can have been meant.
+    pub(crate) fn recorded(&mut self, record: &Bytes, out: &mut Effects) {
+        self.state = State::Gone;
+        self.share(record, out);
+        self.refuse_all(&recorded(), out);
+    }
+
+    /// Gives the record to all who claim it.
+    fn share(&mut self, record: &Bytes, out: &mut Effects) {
+        let claims = |waiting: &Waiting| waiting.wish.claim.is_some();
+        self.turn_away(
+            |waiting| claims(waiting).then(|| Miss::Recorded(record.clone())),
+            out,
+        );
+    }
+
+    /// Tells those who miss their turn why, and keeps the others, in their order.
+    fn turn_away(&mut self, miss: impl Fn(&Waiting) -> Option<Miss>, out: &mut Effects) {
+        for waiting in std::mem::take(&mut self.waiters) {
+            match miss(&waiting) {
+                Some(miss) => out.push(waiting.tell(miss)),
+                None => self.waiters.push_back(waiting),
+            }
+        }
     }
 
     /// The store failed: so it would for everybody, one after another.
@@ -352,6 +439,17 @@ impl Line {
         }
     }
 
+    /// A turn has ended with a record in the lease's place.
+    pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, out: &mut Effects) {
+        match std::mem::take(&mut self.state) {
+            State::Taken(tenure) if tenure.is(granted) => {
+                self.share(record, out);
+                self.start_over(&granted.lease.key, out);
+            }
+            other => self.state = other,
+        }
+    }
+
     /// Finds the best use for a lease that serves no turn now.
     fn serve(&mut self, tenure: Tenure, limits: &Limits, now: Instant, out: &mut Effects) {
         let lease = tenure.lease.clone();
@@ -361,7 +459,7 @@ impl Line {
         } else if self.waiters.is_empty() {
             self.state = State::Parked(tenure);
             out.push(Effect::Unpark(lease));
-        } else if tenure.is_used_up(limits, now) {
+        } else if tenure.is_used_up(limits, now) || self.wants_other_than(&tenure.claim) {
             self.release(lease, None, out);
         } else if !lease.is_confirmed() || tenure.tokens.left() == 0 {
             self.state = State::Confirming(tenure, None);
@@ -369,6 +467,14 @@ impl Line {
         } else {
             self.begin_turn(tenure, now, out);
         }
+    }
+
+    /// Whether the first who waits wants the key for something else than this. Then it is not passed on: the store
+    /// would tell others what it was claimed for before.
+    fn wants_other_than(&self, claim: &Option<Bytes>) -> bool {
+        self.waiters
+            .front()
+            .is_some_and(|first| first.wish.claim != *claim)
     }
 
     fn begin_turn(&mut self, mut tenure: Tenure, now: Instant, out: &mut Effects) {
@@ -391,9 +497,9 @@ impl Line {
         self.state = State::Taken(tenure);
     }
 
-    /// Asks for tokens before they run out.
+    /// Asks for tokens before they run out. Not for a claim: it most likely ends with a record, and needs no more.
     fn look_ahead(&self, tenure: &mut Tenure, out: &mut Effects) {
-        if self.lacks_tokens(tenure) && !tenure.refill_asked {
+        if tenure.claim.is_none() && self.lacks_tokens(tenure) && !tenure.refill_asked {
             tenure.refill_asked = true;
             out.push(Effect::Renew(tenure.lease.clone()));
         }
@@ -564,6 +670,13 @@ impl Tenure {
 
 pub(crate) fn held() -> Error {
     Error::new(ErrorKind::Held, "the key is held by somebody else")
+}
+
+fn recorded() -> Error {
+    Error::new(
+        ErrorKind::Foreign,
+        "the record of a finished idempotent request stands at this key: use another key for plain locks",
+    )
 }
 
 pub(crate) fn lost(loss: Option<Loss>) -> Error {

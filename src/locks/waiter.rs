@@ -12,7 +12,7 @@ use super::{
     LockGuard,
     contention::{Contender, FirstQuestion},
     inner::Inner,
-    line::Granted,
+    line::{Granted, Miss, Wish},
 };
 use crate::{Error, ErrorKind, LockKey};
 
@@ -23,15 +23,15 @@ pub(crate) struct Waiter {
     inner: Arc<Inner>,
     key: LockKey,
     id: u64,
-    answer: oneshot::Receiver<Result<Granted, Error>>,
+    answer: oneshot::Receiver<Result<Granted, Miss>>,
     /// If this request was the first, it puts the first question to the store.
     question: Option<FirstQuestion>,
     told: bool,
 }
 
 impl Waiter {
-    pub(crate) fn join(inner: &Arc<Inner>, key: &LockKey, patient: bool) -> Result<Self, Error> {
-        let joined = inner.lines.join(key, patient, Instant::now())?;
+    pub(crate) fn join(inner: &Arc<Inner>, key: &LockKey, wish: Wish) -> Result<Self, Error> {
+        let joined = inner.lines.join(key, wish, Instant::now())?;
         let question = joined.contention.map(|contention| {
             FirstQuestion::new(Contender::new(inner.clone(), key.clone(), contention))
         });
@@ -48,7 +48,7 @@ impl Waiter {
 }
 
 impl Future for Waiter {
-    type Output = Result<LockGuard, Error>;
+    type Output = Result<LockGuard, Miss>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(question) = &mut self.question {
@@ -58,11 +58,11 @@ impl Future for Waiter {
         self.told = true;
         Poll::Ready(match answer {
             Ok(Ok(granted)) => Ok(LockGuard::new(self.inner.clone(), granted)),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::new(
+            Ok(Err(miss)) => Err(miss),
+            Err(_) => Err(Miss::Failed(Error::new(
                 ErrorKind::Unreachable,
                 "the line was abandoned: the runtime that served it has shut down",
-            )),
+            ))),
         })
     }
 }

@@ -16,4 +16,5 @@ pub use future::ResponseFuture;
 pub use layer::DistributedLockLayer;
 pub use service::DistributedLock;
 pub use settings::{Fenced, LeaseLoss};
+pub(crate) use turns::Turns;
 pub use turns::{LockGuards, NoGuard, NotLocked};

@@ -146,13 +146,7 @@ impl Settings {
     }
 
     pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        let Some(render) = &self.render else {
-            return rejection.to_response();
-        };
-        trace::refused(rejection);
-        let mut response = render(rejection);
-        response.extensions_mut().insert(rejection.clone());
-        response
+        rejection.render(self.render.as_deref())
     }
 }
 

@@ -47,7 +47,7 @@ pub enum NoGuard {
 
 impl Turns {
     /// Notes what a layer has done.
-    pub(super) fn note(
+    pub(crate) fn note(
         extensions: &mut Extensions,
         name: Option<Arc<str>>,
         turn: Result<&LockGuard, NotLocked>,

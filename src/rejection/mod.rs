@@ -5,10 +5,14 @@
 //!
 //! `type` is a URI that does not change, one for each of the reasons below; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
-//! request may simply be sent again: it is `false` where the handler may have acted.
+//! request may simply be sent again: it is `false` where the handler may have acted. Refusals of the idempotency layer have
+//! the request's key as `idempotency_key`, where it was readable.
 //!
 //! # bad-key
 //! 400. No lock key can be derived from the request.
+//!
+//! # bad-idempotency-key
+//! 400. The request's `Idempotency-Key` is missing, doubled or malformed.
 //!
 //! # body-broken
 //! 400. The request's body ended before its time.
@@ -16,11 +20,26 @@
 //! # lease-lost
 //! 409. The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
 //!
+//! # in-progress
+//! 409, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
+//!
+//! # answer-not-kept
+//! 409. A request with the same `Idempotency-Key` was completed, and its answer was too large to be kept.
+//!
 //! # body-too-large
 //! 413. The request's body is larger than what is read before locking.
 //!
+//! # key-reused
+//! 422. The `Idempotency-Key` was used for another request.
+//!
 //! # held
 //! 423, with `Retry-After`. Somebody else holds the key.
+//!
+//! # too-many-running
+//! 429, with `Retry-After`. The client has too many requests under way.
+//!
+//! # record-unreadable
+//! 500. The kept answer cannot be read. The handler does not run a second time.
 //!
 //! # misconfigured
 //! 500. The layer is where its key cannot be derived, or an extractor where no layer is.
@@ -51,6 +70,7 @@ pub struct Rejection {
     detail: Cow<'static, str>,
     instance: Uuid,
     retry_after: Option<Duration>,
+    idempotency_key: Option<String>,
     source: Option<Source>,
 }
 
@@ -67,14 +87,26 @@ enum Source {
 pub enum Reason {
     /// No lock key can be derived from the request: 400.
     BadKey,
+    /// The `Idempotency-Key` is missing, doubled or malformed: 400.
+    BadIdempotencyKey,
     /// The request's body ended before its time: 400.
     BodyBroken,
     /// The lease was lost while the handler ran: 409.
     LeaseLost,
+    /// A request with the same `Idempotency-Key` is under way: 409.
+    InProgress,
+    /// A request with the same `Idempotency-Key` was completed, and its answer not kept: 409.
+    AnswerNotKept,
     /// The request's body is larger than what is read before locking: 413.
     BodyTooLarge,
+    /// The `Idempotency-Key` was used for another request: 422.
+    KeyReused,
     /// Somebody else holds the key: 423.
     Held,
+    /// The client has too many requests under way: 429.
+    TooManyRunning,
+    /// The kept answer cannot be read: 500.
+    RecordUnreadable,
     /// The layer is where its key cannot be, or is not there at all: 500.
     Misconfigured,
     /// Too many requests wait for the key already: 503.
@@ -89,11 +121,13 @@ impl Reason {
     /// The status of the response.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::BadKey | Self::BodyBroken => StatusCode::BAD_REQUEST,
-            Self::LeaseLost => StatusCode::CONFLICT,
+            Self::BadKey | Self::BadIdempotencyKey | Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::LeaseLost | Self::InProgress | Self::AnswerNotKept => StatusCode::CONFLICT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Held => StatusCode::LOCKED,
-            Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::TooManyRunning => StatusCode::TOO_MANY_REQUESTS,
+            Self::RecordUnreadable | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             Self::LineFull | Self::StoreUnreachable | Self::Closed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -104,7 +138,12 @@ impl Reason {
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
-            Self::Held | Self::LineFull | Self::StoreUnreachable | Self::Closed
+            Self::InProgress
+                | Self::Held
+                | Self::TooManyRunning
+                | Self::LineFull
+                | Self::StoreUnreachable
+                | Self::Closed
         )
     }
 }
@@ -116,8 +155,19 @@ impl Rejection {
             detail: detail.into(),
             instance: Uuid::new_v4(),
             retry_after: None,
+            idempotency_key: None,
             source: None,
         }
+    }
+
+    pub(crate) fn with_idempotency_key(mut self, key: impl fmt::Display) -> Self {
+        self.idempotency_key = Some(key.to_string());
+        self
+    }
+
+    pub(crate) fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = self.is_retryable().then_some(after);
+        self
     }
 
     /// A misconfiguration. What it is stands in the log; only a debug build tells a client.
@@ -157,8 +207,7 @@ impl Rejection {
                 "the locks cannot be reached at the moment",
             ),
         };
-        let mut rejection = Self::new(reason, detail);
-        rejection.retry_after = reason.is_retryable().then_some(retry_after);
+        let mut rejection = Self::new(reason, detail).with_retry_after(retry_after);
         rejection.source = Some(Source::Error(error));
         rejection
     }
@@ -209,6 +258,25 @@ impl Rejection {
         }
         response.extensions_mut().insert(self.clone());
         response
+    }
+
+    /// The refusal as a response, in a layer's own way if it has one.
+    pub(crate) fn render(
+        &self,
+        own: Option<&(dyn Fn(&Self) -> Response<Bytes> + Send + Sync)>,
+    ) -> Response<Bytes> {
+        let Some(own) = own else {
+            return self.to_response();
+        };
+        trace::refused(self);
+        let mut response = own(self);
+        response.extensions_mut().insert(self.clone());
+        response
+    }
+
+    /// The request's `Idempotency-Key`, where there was one to read.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
     }
 
     /// What the log is told beyond the detail.

@@ -10,18 +10,32 @@ const TYPES: &str =
 
 pub(super) fn json(rejection: &Rejection) -> String {
     let (anchor, title) = name(rejection.reason);
-    format!(
-        r#"{{"type":"{TYPES}#{anchor}","title":"{title}","status":{},"detail":{},"instance":"urn:uuid:{}","retryable":{}}}"#,
+    let mut json = format!(
+        r#"{{"type":"{TYPES}#{anchor}","title":"{title}","status":{},"detail":{},"instance":"urn:uuid:{}","retryable":{}"#,
         rejection.status().as_u16(),
         Quoted(&rejection.detail),
         rejection.instance,
         rejection.is_retryable(),
-    )
+    );
+    if let Some(key) = rejection.idempotency_key() {
+        let _ = write!(json, r#","idempotency_key":{}"#, Quoted(key));
+    }
+    json.push('}');
+    json
 }
 
 fn name(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::BadKey => ("bad-key", "No lock key in the request"),
+        Reason::BadIdempotencyKey => ("bad-idempotency-key", "No valid Idempotency-Key"),
+        Reason::InProgress => (
+            "in-progress",
+            "A request with this Idempotency-Key is under way",
+        ),
+        Reason::AnswerNotKept => ("answer-not-kept", "Completed, answer not kept"),
+        Reason::KeyReused => ("key-reused", "Idempotency-Key used for another request"),
+        Reason::TooManyRunning => ("too-many-running", "Too many requests under way"),
+        Reason::RecordUnreadable => ("record-unreadable", "Kept answer unreadable"),
         Reason::BodyBroken => ("body-broken", "Request body broke off"),
         Reason::LeaseLost => ("lease-lost", "Lock lost"),
         Reason::BodyTooLarge => ("body-too-large", "Request body too large"),
