@@ -54,9 +54,9 @@ where
 /// The future of an [`Idempotency`]'s response.
 ///
 /// A box, since its services are `Send + 'static` in any case: handlers are tasks.
-pub struct ResponseFuture<ResBody, E>(
-    Pin<Box<dyn Future<Output = Result<Response<IdempotentBody<ResBody>>, E>> + Send>>,
-);
+pub struct ResponseFuture<ResBody, E>(Boxed<Result<Response<IdempotentBody<ResBody>>, E>>);
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl<ResBody, E> Future for ResponseFuture<ResBody, E> {
     type Output = Result<Response<IdempotentBody<ResBody>>, E>;

@@ -10,7 +10,7 @@ use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
     locks::Wait,
-    rejection::{Reason, Rejection},
+    rejection::{Reason, Rejection, Render},
 };
 
 /// The label of all keys of idempotent requests, which tells them from plain locks.
@@ -43,7 +43,6 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
-type Render = Arc<dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync>;
 type Policy = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 
 #[derive(Clone)]
@@ -61,7 +60,7 @@ pub(super) struct Settings {
     pub(super) store_within: Duration,
     pub(super) keep: Policy,
     pub(super) scopes: Scopes,
-    pub(super) render: Option<Render>,
+    pub(super) render: Option<Arc<Render>>,
 }
 
 /// A request that is to be run once.

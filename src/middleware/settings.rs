@@ -9,7 +9,7 @@ use super::turns::{NotLocked, Turns};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
-    rejection::Rejection,
+    rejection::{Rejection, Render},
     trace,
 };
 
@@ -37,8 +37,6 @@ pub enum LeaseLoss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fenced;
 
-type Render = Arc<dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync>;
-
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
@@ -52,7 +50,7 @@ pub(super) struct Settings {
     pub(super) hold_body: bool,
     pub(super) fail_open: bool,
     pub(super) retry_after: Duration,
-    pub(super) render: Option<Render>,
+    pub(super) render: Option<Arc<Render>>,
 }
 
 /// Which methods are locked.

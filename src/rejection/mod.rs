@@ -74,6 +74,9 @@ pub struct Rejection {
     source: Option<Source>,
 }
 
+/// A layer's own way to tell a refusal.
+pub(crate) type Render = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+
 /// What only the log is told.
 #[derive(Debug, Clone)]
 enum Source {
@@ -261,10 +264,7 @@ impl Rejection {
     }
 
     /// The refusal as a response, in a layer's own way if it has one.
-    pub(crate) fn render(
-        &self,
-        own: Option<&(dyn Fn(&Self) -> Response<Bytes> + Send + Sync)>,
-    ) -> Response<Bytes> {
+    pub(crate) fn render(&self, own: Option<&Render>) -> Response<Bytes> {
         let Some(own) = own else {
             return self.to_response();
         };
