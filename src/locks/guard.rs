@@ -116,12 +116,13 @@ impl LockGuard {
     pub async fn lost(&self) -> Loss {
         let Turn { inner, granted, .. } = &*self.0;
         loop {
-            let told = granted.lease.told();
             // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
-            inner.scheduler.start(inner);
+            let started = inner.scheduler.start(inner);
+            let told = granted.lease.told();
             match granted.lease.loss() {
                 // After a release, the lease may have gone on to other turns.
                 Some(loss) if !self.0.released.load(Ordering::Acquire) => return loss,
+                _ if started && !inner.scheduler.is_running() => {}
                 _ => told.await,
             }
         }
