@@ -59,8 +59,10 @@ pub(crate) struct Granted {
     pub(crate) token: u64,
 }
 
-/// Where a waiter learns what became of its waiting.
+/// Where a waiter is told what became of its waiting,
 pub(crate) type Ticket = oneshot::Sender<Result<Granted, Error>>;
+/// and where it learns of it.
+pub(crate) type Answer = oneshot::Receiver<Result<Granted, Error>>;
 /// Where the one who released learns whether the lease was ours until then.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 

@@ -176,6 +176,31 @@ async fn once_another_instance_waits_turns_are_passed_on_only_for_so_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hint_that_somebody_waits_outlives_an_older_answer_that_nobody_does() {
+    let (store, [locks, other]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = waiting(&locks);
+    settle().await;
+    drop(guard);
+    let guard = next.await.unwrap(); // with tokens for some turns to come
+    sleep(5 * SECOND).await;
+    store.set_fault(Some(Fault::Mute));
+    sleep(10 * SECOND).await; // a renewal has found nobody, and its answer is on its way
+    let there = waiting(&other);
+    settle().await;
+    store.set_fault(None);
+    settle().await;
+    let here = waiting(&locks);
+    sleep(11 * MS).await;
+    drop(guard);
+    let there = there.await.unwrap();
+    assert!(!here.is_finished());
+    drop(there);
+    drop(here.await.unwrap());
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_nobody_else_waits_turns_are_passed_on_without_an_end() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
