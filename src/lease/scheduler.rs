@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// Starts the task, unless it runs. Says `false` if there is no runtime to run it on.
     pub(crate) fn start<B: Background>(self: &Arc<Self>, background: &Arc<B>) -> bool {
-        if self.running.load(Ordering::Acquire) {
+        if self.is_running() {
             return true;
         }
         let Ok(runtime) = Handle::try_current() else {
@@ -101,13 +101,14 @@ impl Scheduler {
         };
         if !self.running.swap(true, Ordering::AcqRel) {
             let hints = background.watch();
-            let running = Running {
-                scheduler: self.clone(),
-                began: false,
-            };
+            let running = Running(self.clone());
             runtime.spawn(run(running, Arc::downgrade(background), hints));
         }
         // A runtime that is shutting down has dropped the task by now.
+        self.is_running()
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
@@ -194,7 +195,7 @@ impl Scheduler {
     pub(crate) fn adopt(&self, call: Call) {
         let mut queue = self.queue.lock();
         // Looked at under the lock, so that a task that ends takes with it all that was adopted before.
-        if !self.running.load(Ordering::Acquire) {
+        if !self.is_running() {
             drop(queue);
             return;
         }
@@ -274,9 +275,8 @@ impl Scheduler {
     }
 }
 
-async fn run<B: Background>(mut running: Running, background: Weak<B>, mut hints: Hints) {
-    running.began = true;
-    let scheduler = &*running.scheduler;
+async fn run<B: Background>(running: Running, background: Weak<B>, mut hints: Hints) {
+    let scheduler = &*running.0;
     let mut calls = FuturesUnordered::new();
     loop {
         let changed = scheduler.changed.notified();
@@ -338,21 +338,17 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// The task's mark, taken away however the task ends.
-struct Running {
-    scheduler: Arc<Scheduler>,
-    /// It was polled at least once.
-    began: bool,
-}
+struct Running(Arc<Scheduler>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let scheduler = &self.scheduler;
+        let scheduler = &self.0;
         // What was not polled yet cannot be polled any more; dropping it lets its line go on.
         let (abandoned, unwatched) = {
             let mut queue = scheduler.queue.lock();
             scheduler.running.store(false, Ordering::Release);
-            let leases = queue.leases.values().map(|tracked| tracked.lease.clone());
-            let unwatched: Vec<_> = leases.filter(|_| self.began).collect();
+            let leases = queue.leases.values();
+            let unwatched: Vec<_> = leases.map(|tracked| tracked.lease.clone()).collect();
             (std::mem::take(&mut queue.adopted), unwatched)
         };
         scheduler.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);

@@ -206,11 +206,12 @@ impl LockGuard {
         let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
         async move {
             loop {
-                let told = lease.told();
                 // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
-                inner.scheduler.start(&inner);
+                let started = inner.scheduler.start(&inner);
+                let told = lease.told();
                 match lease.loss() {
                     Some(loss) => return loss,
+                    None if started && !inner.scheduler.is_running() => {}
                     None => told.await,
                 }
             }

@@ -97,8 +97,10 @@ pub(crate) struct Wish {
     pub(crate) claim: Option<Bytes>,
 }
 
-/// Where a waiter learns what became of its waiting.
+/// Where a waiter is told what became of its waiting,
 pub(crate) type Ticket = oneshot::Sender<Result<Granted, Miss>>;
+/// and where it learns of it.
+pub(crate) type Answer = oneshot::Receiver<Result<Granted, Miss>>;
 /// Where the one who released learns whether the lease was ours until then.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 

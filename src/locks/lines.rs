@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::line::{Confirmation, Contention, Demand, Effects, Granted, Limits, Line, Miss, Wish};
+use super::line::{Answer, Confirmation, Contention, Demand, Effects, Granted, Limits, Line, Wish};
 use crate::{
     Error, ErrorKind, LockKey,
     lease::Lease,
@@ -43,7 +43,7 @@ pub(crate) struct Lines {
 /// What came of joining a line.
 pub(crate) struct Joined {
     pub(crate) waiter: u64,
-    pub(crate) answer: oneshot::Receiver<Result<Granted, Miss>>,
+    pub(crate) answer: Answer,
     /// The one who joined is the first, and has to see to it that the store is asked.
     pub(crate) contention: Option<Arc<Contention>>,
     pub(crate) effects: Effects,

@@ -6,6 +6,10 @@ mod guard;
 mod inner;
 mod line;
 mod lines;
+#[cfg(all(test, shuttle))]
+mod model;
+#[cfg(test)]
+mod tests;
 mod waiter;
 
 use std::{

@@ -6,13 +6,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     LockGuard,
     contention::{Contender, FirstQuestion},
     inner::Inner,
-    line::{Granted, Miss, Wish},
+    line::{Answer, Granted, Miss, Wish},
 };
 use crate::{Error, ErrorKind, LockKey};
 
@@ -23,7 +23,7 @@ pub(crate) struct Waiter {
     inner: Arc<Inner>,
     key: LockKey,
     id: u64,
-    answer: oneshot::Receiver<Result<Granted, Miss>>,
+    answer: Answer,
     /// If this request was the first, it puts the first question to the store.
     question: Option<FirstQuestion>,
     told: bool,
@@ -67,17 +67,22 @@ impl Future for Waiter {
     }
 }
 
+/// What a waiter that goes away was told, if anything.
+pub(crate) fn last_word(answer: &mut Answer) -> Option<Result<Granted, Miss>> {
+    // Closed first: from here on a turn that is being handed over goes back to the one who hands it.
+    answer.close();
+    answer.try_recv().ok()
+}
+
 impl Drop for Waiter {
     fn drop(&mut self) {
         if self.told {
             return;
         }
-        // Closed first: from here on a turn that is being handed over goes back to the one who hands it.
-        self.answer.close();
-        match self.answer.try_recv() {
-            Ok(Ok(granted)) => self.inner.end_turn(&granted, None),
-            Ok(Err(_)) => {}
-            Err(_) => {
+        match last_word(&mut self.answer) {
+            Some(Ok(granted)) => self.inner.end_turn(&granted, None),
+            Some(Err(_)) => {}
+            None => {
                 let effects = self.inner.lines.leave(&self.key, self.id);
                 self.inner.carry_out(effects);
             }

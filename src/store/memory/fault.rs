@@ -10,7 +10,8 @@ use crate::{Error, ErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every call fails at once, and has no effect.
+    /// Every call fails at once, and has no effect. When it is over, each [`Locks`](crate::Locks) is told that the
+    /// store is back, and confirms its leases.
     Unreachable,
     /// No call returns until the fault is over; then they all go on.
     Hang,
@@ -44,10 +45,9 @@ impl Gate {
         }
     }
 
-    /// Says whether that was a change.
-    pub(super) fn set(&self, fault: Option<Fault>) -> bool {
-        self.fault
-            .send_if_modified(|current| std::mem::replace(current, fault) != fault)
+    /// Returns what it was before.
+    pub(super) fn set(&self, fault: Option<Fault>) -> Option<Fault> {
+        self.fault.send_replace(fault)
     }
 
     pub(super) fn is_open(&self) -> bool {

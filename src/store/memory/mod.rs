@@ -47,10 +47,10 @@ impl MemoryStore {
 
     /// Lets every call fail or hang from now on, or work again with `None`.
     ///
-    /// Releases that failed are made up for when the store works again; calls that hang then go on. Each
-    /// [`Locks`](crate::Locks) is told that the store is back, and confirms its leases.
+    /// Releases that failed are made up for when the store works again; calls that hang then go on.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        if self.0.gate.set(fault) && fault.is_none() {
+        let before = self.0.gate.set(fault);
+        if fault.is_none() && before == Some(Fault::Unreachable) {
             let mut state = self.state();
             state.settle_missed_releases(Instant::now());
             state.tell_everybody_reconnected();
