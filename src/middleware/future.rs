@@ -141,7 +141,7 @@ where
             }
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let response = this.settings.render(rejection);
+                    let response = this.settings.renderer.render(rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }
                 StageProj::Acquiring(acquiring) => {

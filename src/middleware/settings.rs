@@ -2,14 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Method, Response, request::Parts};
+use http::{Method, request::Parts};
 
 use super::turns::{NotLocked, Turns};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
-    rejection::Rejection,
+    rejection::{Rejection, Renderer},
     trace,
 };
 
@@ -37,8 +36,6 @@ pub enum LeaseLoss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fenced;
 
-type Render = Arc<dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync>;
-
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
@@ -52,7 +49,7 @@ pub(super) struct Settings {
     pub(super) hold_body: bool,
     pub(super) fail_open: bool,
     pub(super) retry_after: Duration,
-    pub(super) render: Option<Render>,
+    pub(super) renderer: Renderer,
 }
 
 /// Which methods are locked.
@@ -98,7 +95,7 @@ impl Settings {
             hold_body: false,
             fail_open: false,
             retry_after: Duration::from_secs(1),
-            render: None,
+            renderer: Renderer::default(),
         }
     }
 
@@ -144,16 +141,6 @@ impl Settings {
     pub(super) fn refuse(&self, error: Error) -> Rejection {
         Rejection::from_error(error, self.retry_after)
     }
-
-    pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        let Some(render) = &self.render else {
-            return rejection.to_response();
-        };
-        trace::refused(rejection);
-        let mut response = render(rejection);
-        response.extensions_mut().insert(rejection.clone());
-        response
-    }
 }
 
 impl fmt::Debug for Settings {
@@ -168,6 +155,7 @@ impl fmt::Debug for Settings {
             .field("hold_body", &self.hold_body)
             .field("fail_open", &self.fail_open)
             .field("retry_after", &self.retry_after)
+            .field("renderer", &self.renderer)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Every refusal, and how it is told: as `application/problem+json` (RFC 9457).
 //!
 //! Each response also has the [`Rejection`] itself among its extensions, for layers further out, and each can be
-//! rendered in one's own way with [`on_rejection`](crate::DistributedLockLayer::on_rejection).
+//! rendered in one's own way with a layer's [`on_rejection`](crate::DistributedLockLayer::on_rejection).
 //!
 //! `type` is a URI that does not change, one for each of the reasons below; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
@@ -35,6 +35,7 @@
 //! 503, with `Retry-After`. This process is about to end.
 
 mod problem;
+mod render;
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
@@ -42,6 +43,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
+pub(crate) use self::render::Renderer;
 use crate::{Error, ErrorKind, key::KeyError, trace};
 
 /// A refusal: why, and what the client is told.
@@ -204,7 +206,9 @@ impl Rejection {
         headers.insert(header::CONTENT_TYPE, json);
         if let Some(after) = self.retry_after {
             // Whole seconds, and none too early.
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            let seconds = after
+                .as_secs()
+                .saturating_add(u64::from(after.subsec_nanos() > 0));
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         response.extensions_mut().insert(self.clone());
