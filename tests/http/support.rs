@@ -1,6 +1,7 @@
 //! A server on a free port, a client that goes away when it is told to, and a gate for handlers.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{
         Arc,
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{BoxError, Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -22,6 +23,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tower::{Service, ServiceExt};
 use tower_distributed_lock::{
     LockKey, Locks,
     key::{self, RequestKey},
@@ -85,10 +87,23 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(app: Router) -> Self {
+        Self::start_service(app).await
+    }
+
+    /// Serves any service over http, not only a router.
+    pub(crate) async fn start_service<S, B>(service: S) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+        S: Clone + Send + 'static,
+        S::Future: Send,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let service = service.map_response(|response| response.map(Body::new));
+        let service = axum::ServiceExt::<Request<Body>>::into_make_service(service);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();
-        serving.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        serving.spawn(async move { axum::serve(listener, service).await.unwrap() });
         Self {
             addr,
             _serving: serving,
