@@ -81,7 +81,7 @@ pub(crate) async fn nothing_left(locks: &Locks) {
 }
 
 pub(crate) struct Server {
-    pub(crate) addr: SocketAddr,
+    addr: SocketAddr,
     _serving: JoinSet<()>,
 }
 
@@ -107,6 +107,14 @@ impl Server {
         Self {
             addr,
             _serving: serving,
+        }
+    }
+
+    /// A server that somebody else runs.
+    pub(crate) fn at(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            _serving: JoinSet::new(),
         }
     }
 
