@@ -7,7 +7,12 @@ use http::{Method, Response, response};
 use tower_layer::Layer;
 
 use super::{Idempotency, scope::Scopes, settings::Settings};
-use crate::{Locks, key::DeriveKey, locks::Wait, rejection::Rejection};
+use crate::{
+    Locks,
+    key::DeriveKey,
+    locks::Wait,
+    rejection::{Rejection, Renderer},
+};
 
 /// Runs each request that has an `Idempotency-Key` once, and gives its answer to all that have the same.
 ///
@@ -140,7 +145,7 @@ impl IdempotencyLayer {
         self,
         render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.render = Some(Arc::new(render)))
+        self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {

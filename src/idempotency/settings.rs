@@ -10,7 +10,7 @@ use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
     locks::Wait,
-    rejection::{Reason, Rejection, Render},
+    rejection::{Reason, Rejection, Renderer},
 };
 
 /// The label of all keys of idempotent requests, which tells them from plain locks.
@@ -60,7 +60,7 @@ pub(super) struct Settings {
     pub(super) store_within: Duration,
     pub(super) keep: Policy,
     pub(super) scopes: Scopes,
-    pub(super) render: Option<Arc<Render>>,
+    pub(super) renderer: Renderer,
 }
 
 /// A request that is to be run once.
@@ -90,7 +90,7 @@ impl Settings {
                 status.is_success() || status.is_redirection() || status == 402
             }),
             scopes: Scopes::default(),
-            render: None,
+            renderer: Renderer::default(),
         }
     }
 
@@ -126,7 +126,7 @@ impl Settings {
     }
 
     pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        rejection.render(self.render.as_deref())
+        self.renderer.render(rejection)
     }
 }
 

@@ -161,8 +161,17 @@ impl LockGuard {
 /// For the layers.
 impl LockGuard {
     /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
+    ///
+    /// As for [`release`](Self::release), a turn that a clone has released is `Ok`.
     pub(crate) async fn confirm(&self) -> Result<(), Error> {
-        self.0.inner.confirm(&self.0.granted.lease).await
+        if self.status() == Status::Released {
+            return Ok(());
+        }
+        let answer = self.0.inner.confirm(&self.0.granted.lease).await;
+        match self.status() {
+            Status::Released => Ok(()),
+            _ => answer,
+        }
     }
 
     /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn

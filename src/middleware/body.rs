@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-use super::future::HeldTurn;
+use super::held::HeldTurn;
 use crate::{Error, ErrorKind};
 
 /// The body of a [`DistributedLock`](super::DistributedLock)'s response: the inner service's, or a refusal.
@@ -23,9 +23,8 @@ enum Kind<B> {
     Inner {
         #[pin]
         body: B,
+        /// Below the body, and so dropped after it.
         turn: Option<HeldTurn>,
-        /// The lease was lost, and the body ended with that error.
-        cut: bool,
     },
     Whole(Option<Bytes>),
 }
@@ -33,20 +32,13 @@ enum Kind<B> {
 impl<B> LockBody<B> {
     /// The inner service's body, which holds nothing.
     pub(crate) fn free(body: B) -> Self {
-        Self(Kind::Inner {
-            body,
-            turn: None,
-            cut: false,
-        })
+        Self(Kind::Inner { body, turn: None })
     }
 
     /// The inner service's body, which holds a turn.
     pub(super) fn held(body: B, turn: HeldTurn) -> Self {
-        Self(Kind::Inner {
-            body,
-            turn: Some(turn),
-            cut: false,
-        })
+        let turn = Some(turn);
+        Self(Kind::Inner { body, turn })
     }
 
     /// A body of its own.
@@ -66,18 +58,16 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let (mut body, turn, cut) = match self.project().0.project() {
-            KindProj::Inner { body, turn, cut } => (body, turn, cut),
+        let mut this = self.project().0;
+        let (mut body, turn) = match this.as_mut().project() {
+            KindProj::Inner { body, turn } => (body, turn),
             KindProj::Whole(bytes) => {
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
             }
         };
-        if *cut {
-            return Poll::Ready(None);
-        }
         if let Some(loss) = turn.as_mut().and_then(|turn| turn.poll_lost(cx)) {
-            *cut = true;
-            *turn = None;
+            // Whatever makes the body must not go on beside the next holder.
+            this.set(Kind::Whole(None));
             let message = format!("the lease was lost while the body was sent: {loss}");
             return Poll::Ready(Some(Err(Error::new(ErrorKind::Lost, message).into())));
         }
@@ -91,7 +81,7 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Inner { body, cut, .. } => *cut || body.is_end_stream(),
+            Kind::Inner { body, .. } => body.is_end_stream(),
             Kind::Whole(bytes) => bytes.is_none(),
         }
     }

@@ -15,8 +15,9 @@ use tower_service::Service;
 
 use super::{
     DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked, settings::Settings,
+    turns::Turns,
 };
-use crate::{LockGuard, trace};
+use crate::trace;
 
 /// Like [`DistributedLockLayer`], for handlers that must run to their end although their client goes away. Made by
 /// [`DistributedLockLayer::detached`].
@@ -61,7 +62,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guard = LockGuard::from_extensions(request.extensions());
+        let guard = Turns::last(request.extensions());
         let busy = self.settings.locks.busy();
         let handler = self.inner.call(request);
         let task = match guard {

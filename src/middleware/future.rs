@@ -8,27 +8,22 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project::pin_project;
-use tokio::time::timeout;
 use tower_service::Service;
 
 use super::{
-    Fenced, LeaseLoss, LockBody,
+    LeaseLoss, LockBody,
+    ending::{Asking, End, end, respond},
+    held::HeldTurn,
     settings::{Plan, Settings},
     turns::{NotLocked, Turns},
 };
-use crate::{Error, ErrorKind, LockGuard, Loss, Status, rejection::Rejection};
-
-/// How long a response waits for the release of its key at most.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
-
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+use crate::{Error, ErrorKind, LockGuard, rejection::Rejection};
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
 #[pin_project]
@@ -39,50 +34,22 @@ where
     settings: Arc<Settings>,
     service: S,
     request: Option<Request<ReqBody>>,
-    turn: Option<HeldTurn>,
     #[pin]
-    stage: Stage<S::Future, ResBody>,
+    stage: Stage<S::Future, ResBody, S::Error>,
+    /// Below the stage, and so dropped after it: the handler is gone before the next one's turn comes.
+    turn: Option<HeldTurn>,
 }
+
+type Outcome<B, E> = Result<Response<B>, E>;
 
 #[pin_project(project = StageProj)]
-enum Stage<F, ResBody> {
+enum Stage<F, ResBody, E> {
     Refused(Rejection),
-    Acquiring(Boxed<Result<Option<LockGuard>, Error>>),
+    Acquiring(Asking),
     Readying,
     Handling(#[pin] F),
+    Ending(Asking, Option<Outcome<ResBody, E>>),
     Done,
-    Ending(
-        Boxed<Result<Option<LockGuard>, Error>>,
-        Option<Response<ResBody>>,
-    ),
-}
-
-/// A turn that a future or a body holds, and the wish to hear of its loss.
-pub(super) struct HeldTurn {
-    guard: LockGuard,
-    lost: Option<Boxed<Loss>>,
-}
-
-impl HeldTurn {
-    pub(super) fn new(guard: LockGuard, watched: bool) -> Self {
-        let lost = watched.then(|| Box::pin(guard.watch()) as Boxed<_>);
-        Self { guard, lost }
-    }
-
-    /// Whether the turn was lost, if it is watched.
-    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Option<Loss> {
-        let Poll::Ready(loss) = self.lost.as_mut()?.as_mut().poll(cx) else {
-            return None;
-        };
-        self.lost = None;
-        // A handler may have released its turn, and the lease have gone on without it.
-        (self.guard.status() != Status::Released).then_some(loss)
-    }
-
-    /// By the clock: the loss need not have been told yet.
-    fn is_lost(&self) -> bool {
-        matches!(self.guard.status(), Status::Lost(_))
-    }
 }
 
 impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
@@ -99,8 +66,8 @@ where
             settings,
             service,
             request: Some(request),
-            turn: None,
             stage: Stage::Readying,
+            turn: None,
         };
         match plan {
             Plan::Pass(reason) => {
@@ -124,9 +91,27 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     ResBody: Body<Data = Bytes>,
 {
-    type Output = Result<Response<LockBody<ResBody>>, S::Error>;
+    type Output = Outcome<LockBody<ResBody>, S::Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let output = ready!(self.as_mut().advance(cx));
+        // Whoever keeps this future although it is done keeps neither handler nor turn.
+        let mut this = self.project();
+        this.stage.set(Stage::Done);
+        *this.turn = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
+{
+    fn advance(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Outcome<LockBody<ResBody>, S::Error>> {
         let mut this = self.project();
         loop {
             if this
@@ -141,7 +126,7 @@ where
             }
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let response = this.settings.render(rejection);
+                    let response = this.settings.renderer.render(rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }
                 StageProj::Acquiring(acquiring) => {
@@ -157,32 +142,40 @@ where
                 }
                 StageProj::Readying => {
                     ready!(this.service.poll_ready(cx))?;
+                    // That may have taken longer than the lease lasts. What has not begun need not finish either.
+                    if this.turn.as_ref().is_some_and(HeldTurn::is_lost) {
+                        let rejection = this.settings.refuse(lost());
+                        this.stage.set(Stage::Refused(rejection));
+                        continue;
+                    }
                     let request = this.request.take().expect("a request is called once");
                     let handling = this.service.call(request);
                     this.stage.set(Stage::Handling(handling));
                 }
                 StageProj::Handling(handling) => {
-                    let response = ready!(handling.poll(cx))?;
+                    let outcome = ready!(handling.poll(cx));
                     let Some(turn) = this.turn.take() else {
-                        return Poll::Ready(Ok(response.map(LockBody::free)));
+                        return Poll::Ready(respond(outcome, None, this.settings));
                     };
                     // What the handler's future still holds must go before its turn does, its guards above all.
                     this.stage.set(Stage::Done);
-                    match end(turn, response, this.settings) {
-                        End::Respond(response) => return Poll::Ready(Ok(response)),
+                    match end(turn, outcome, this.settings) {
+                        End::Respond(outcome, guard) => {
+                            return Poll::Ready(respond(outcome, Some(guard), this.settings));
+                        }
                         End::Lost => {
                             let rejection = this.settings.refuse(lost());
                             this.stage.set(Stage::Refused(rejection));
                         }
-                        End::Ask(ending, response) => {
-                            this.stage.set(Stage::Ending(ending, Some(response)));
+                        End::Ask(asking, outcome) => {
+                            this.stage.set(Stage::Ending(asking, Some(outcome)));
                         }
                     }
                 }
-                StageProj::Ending(ending, response) => match ready!(ending.as_mut().poll(cx)) {
+                StageProj::Ending(asking, outcome) => match ready!(asking.as_mut().poll(cx)) {
                     Ok(guard) => {
-                        let response = response.take().expect("a response is given once");
-                        return Poll::Ready(Ok(respond(response, guard)));
+                        let outcome = outcome.take().expect("a response is given once");
+                        return Poll::Ready(respond(outcome, guard, this.settings));
                     }
                     Err(error) => {
                         let rejection = this.settings.refuse(error);
@@ -211,77 +204,6 @@ fn begin<B>(
     }
     let watched = settings.loss == LeaseLoss::Cancel;
     guard.ok().map(|guard| HeldTurn::new(guard, watched))
-}
-
-/// How a turn ends after its handler.
-enum End<ResBody> {
-    /// With this response, now.
-    Respond(Response<LockBody<ResBody>>),
-    /// It was lost: the response is not to be trusted.
-    Lost,
-    /// With this response, once the store has been asked.
-    Ask(Boxed<Result<Option<LockGuard>, Error>>, Response<ResBody>),
-}
-
-fn end<ResBody>(turn: HeldTurn, response: Response<ResBody>, settings: &Settings) -> End<ResBody>
-where
-    ResBody: Body<Data = Bytes>,
-{
-    let fenced = response.extensions().get::<Fenced>().is_some();
-    if turn.is_lost() && !fenced {
-        return End::Lost;
-    }
-    let guard = turn.guard;
-    let holds_on = settings.hold_body && !response.body().is_end_stream();
-    let frees = guard.is_only_one() && !holds_on;
-    let trust = match (fenced, settings.confirm) {
-        (true, _) => Trust::Always,
-        (false, false) => Trust::UnlessLost,
-        (false, true) => Trust::IfConfirmed,
-    };
-    if trust == Trust::IfConfirmed || (settings.wait.is_none() && frees) {
-        return End::Ask(Box::pin(ask(guard, trust, frees)), response);
-    }
-    End::Respond(respond(response, holds_on.then_some(guard)))
-}
-
-/// When a response may go out, whatever the store says or does not say.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Trust {
-    Always,
-    UnlessLost,
-    IfConfirmed,
-}
-
-/// Releases the turn, or only asks whether it is still ours; returns it if it goes on.
-async fn ask(guard: LockGuard, trust: Trust, frees: bool) -> Result<Option<LockGuard>, Error> {
-    let (answer, guard) = match frees {
-        true => (timeout(RELEASE_LIMIT, guard.release()).await, None),
-        false => (timeout(RELEASE_LIMIT, guard.confirm()).await, Some(guard)),
-    };
-    let is_lost = |error: &Error| error.kind() == ErrorKind::Lost;
-    match (trust, answer) {
-        (_, Ok(Ok(()))) | (Trust::Always, _) => Ok(guard),
-        (Trust::UnlessLost, Ok(Err(error))) if is_lost(&error) => Err(error),
-        (Trust::UnlessLost, _) => Ok(guard),
-        (Trust::IfConfirmed, Ok(Err(error))) => Err(Error::with_source(
-            ErrorKind::Lost,
-            "the lease could not be confirmed before the response",
-            error,
-        )),
-        (Trust::IfConfirmed, Err(_)) => Err(Error::new(
-            ErrorKind::Lost,
-            format!("the store did not confirm the lease within {RELEASE_LIMIT:?}"),
-        )),
-    }
-}
-
-/// The response as it goes out; with a guard, its body holds the turn.
-fn respond<B>(response: Response<B>, guard: Option<LockGuard>) -> Response<LockBody<B>> {
-    response.map(|body| match guard {
-        Some(guard) => LockBody::held(body, HeldTurn::new(guard, true)),
-        None => LockBody::free(body),
-    })
 }
 
 impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>

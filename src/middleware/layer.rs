@@ -10,7 +10,11 @@ use super::{
     DetachedLockLayer, DistributedLock, LeaseLoss,
     settings::{Methods, Settings},
 };
-use crate::{Locks, key::DeriveKey, rejection::Rejection};
+use crate::{
+    Locks,
+    key::DeriveKey,
+    rejection::{Rejection, Renderer},
+};
 
 /// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
 ///
@@ -126,7 +130,7 @@ impl DistributedLockLayer {
         self,
         render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.render = Some(Arc::new(render)))
+        self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
     /// Runs each handler to its end, as a task of its own, although its client goes away; and its turn with it.

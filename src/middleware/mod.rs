@@ -4,7 +4,9 @@
 
 mod body;
 mod detach;
+mod ending;
 mod future;
+mod held;
 mod layer;
 mod service;
 mod settings;

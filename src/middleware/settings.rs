@@ -2,14 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Method, Response, request::Parts};
+use http::{Method, request::Parts};
 
 use super::turns::{NotLocked, Turns};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
-    rejection::{Rejection, Render},
+    rejection::{Rejection, Renderer},
     trace,
 };
 
@@ -50,7 +49,7 @@ pub(super) struct Settings {
     pub(super) hold_body: bool,
     pub(super) fail_open: bool,
     pub(super) retry_after: Duration,
-    pub(super) render: Option<Arc<Render>>,
+    pub(super) renderer: Renderer,
 }
 
 /// Which methods are locked.
@@ -96,7 +95,7 @@ impl Settings {
             hold_body: false,
             fail_open: false,
             retry_after: Duration::from_secs(1),
-            render: None,
+            renderer: Renderer::default(),
         }
     }
 
@@ -142,10 +141,6 @@ impl Settings {
     pub(super) fn refuse(&self, error: Error) -> Rejection {
         Rejection::from_error(error, self.retry_after)
     }
-
-    pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        rejection.render(self.render.as_deref())
-    }
 }
 
 impl fmt::Debug for Settings {
@@ -160,6 +155,7 @@ impl fmt::Debug for Settings {
             .field("hold_body", &self.hold_body)
             .field("fail_open", &self.fail_open)
             .field("retry_after", &self.retry_after)
+            .field("renderer", &self.renderer)
             .finish_non_exhaustive()
     }
 }

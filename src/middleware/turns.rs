@@ -57,13 +57,21 @@ impl Turns {
         turns.0.push(Passed { name, turn });
     }
 
-    /// The turn that the request has at this key already.
+    /// The turn that the request has at this key already, and still.
     pub(super) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
         let turns = &extensions.get::<Self>()?.0;
         let guards = turns
             .iter()
             .filter_map(|passed| passed.turn.as_ref().ok()?.upgrade());
-        guards.into_iter().find(|guard| guard.is_for(locks, key))
+        guards
+            .into_iter()
+            .find(|guard| guard.is_for(locks, key) && guard.is_held())
+    }
+
+    /// What the last layer that the request has passed has done, whatever those further out did.
+    pub(super) fn last(extensions: &Extensions) -> Result<LockGuard, NoGuard> {
+        let turns = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
+        Self::guard(turns.0.last().into_iter())
     }
 
     fn guard<'a>(

@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::{
     middleware::LockBody,
-    rejection::{Reason, Rejection},
+    rejection::{Reason, Rejection, Renderer},
 };
 
 /// The future of a [`ReadBody`](super::ReadBody)'s response.
@@ -24,6 +24,7 @@ where
     service: S,
     parts: Option<Parts>,
     limit: usize,
+    renderer: Renderer,
     #[pin]
     stage: Stage<S::Future, ReqBody>,
 }
@@ -41,7 +42,12 @@ where
     S: Service<Request<ReqBody>>,
     ReqBody: Body<Data = Bytes>,
 {
-    pub(super) fn new(service: S, request: Request<ReqBody>, limit: usize) -> Self {
+    pub(super) fn new(
+        service: S,
+        request: Request<ReqBody>,
+        limit: usize,
+        renderer: Renderer,
+    ) -> Self {
         let (parts, body) = request.into_parts();
         // A length that is told beforehand need not be read.
         let stage = match body.size_hint().lower() > limit as u64 {
@@ -52,6 +58,7 @@ where
             service,
             parts: Some(parts),
             limit,
+            renderer,
             stage,
         }
     }
@@ -69,7 +76,7 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    return Poll::Ready(Ok(rejection.to_response().map(LockBody::whole)));
+                    return Poll::Ready(Ok(this.renderer.render(rejection).map(LockBody::whole)));
                 }
                 StageProj::Reading(body, read) => {
                     let rejection = match ready!(body.poll_frame(cx)) {

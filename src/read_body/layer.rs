@@ -1,6 +1,9 @@
+use bytes::Bytes;
+use http::Response;
 use tower_layer::Layer;
 
 use super::ReadBody;
+use crate::rejection::{Rejection, Renderer};
 
 /// Reads the whole body of each request, up to a limit, before it goes on.
 ///
@@ -23,12 +26,25 @@ use super::ReadBody;
 #[must_use]
 pub struct ReadBodyLayer {
     limit: usize,
+    renderer: Renderer,
 }
 
 impl ReadBodyLayer {
     /// Reads bodies of up to `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit }
+        Self {
+            limit,
+            renderer: Renderer::default(),
+        }
+    }
+
+    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
+    pub fn on_rejection(
+        mut self,
+        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.renderer = Renderer::new(render);
+        self
     }
 }
 
@@ -36,6 +52,6 @@ impl<S> Layer<S> for ReadBodyLayer {
     type Service = ReadBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ReadBody::new(inner, self.limit)
+        ReadBody::new(inner, self.limit, self.renderer.clone())
     }
 }

@@ -6,18 +6,23 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::ResponseFuture;
-use crate::middleware::LockBody;
+use crate::{middleware::LockBody, rejection::Renderer};
 
 /// A service whose requests come with their whole body. See [`ReadBodyLayer`](super::ReadBodyLayer).
 #[derive(Debug, Clone)]
 pub struct ReadBody<S> {
     inner: S,
     limit: usize,
+    renderer: Renderer,
 }
 
 impl<S> ReadBody<S> {
-    pub(super) fn new(inner: S, limit: usize) -> Self {
-        Self { inner, limit }
+    pub(super) fn new(inner: S, limit: usize, renderer: Renderer) -> Self {
+        Self {
+            inner,
+            limit,
+            renderer,
+        }
     }
 }
 
@@ -38,6 +43,11 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // A clone will do: it is made ready later, `self.inner` never.
-        ResponseFuture::new(self.inner.clone(), request, self.limit)
+        ResponseFuture::new(
+            self.inner.clone(),
+            request,
+            self.limit,
+            self.renderer.clone(),
+        )
     }
 }

@@ -1,7 +1,7 @@
 //! Every refusal, and how it is told: as `application/problem+json` (RFC 9457).
 //!
 //! Each response also has the [`Rejection`] itself among its extensions, for layers further out, and each can be
-//! rendered in one's own way with [`on_rejection`](crate::DistributedLockLayer::on_rejection).
+//! rendered in one's own way with a layer's [`on_rejection`](crate::DistributedLockLayer::on_rejection).
 //!
 //! `type` is a URI that does not change, one for each of the reasons below; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
@@ -54,6 +54,7 @@
 //! 503, with `Retry-After`. This process is about to end.
 
 mod problem;
+mod render;
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
@@ -61,6 +62,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
+pub(crate) use self::render::Renderer;
 use crate::{Error, ErrorKind, key::KeyError, trace};
 
 /// A refusal: why, and what the client is told.
@@ -73,9 +75,6 @@ pub struct Rejection {
     idempotency_key: Option<String>,
     source: Option<Source>,
 }
-
-/// A layer's own way to tell a refusal.
-pub(crate) type Render = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// What only the log is told.
 #[derive(Debug, Clone)]
@@ -256,20 +255,11 @@ impl Rejection {
         headers.insert(header::CONTENT_TYPE, json);
         if let Some(after) = self.retry_after {
             // Whole seconds, and none too early.
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            let seconds = after
+                .as_secs()
+                .saturating_add(u64::from(after.subsec_nanos() > 0));
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        response.extensions_mut().insert(self.clone());
-        response
-    }
-
-    /// The refusal as a response, in a layer's own way if it has one.
-    pub(crate) fn render(&self, own: Option<&Render>) -> Response<Bytes> {
-        let Some(own) = own else {
-            return self.to_response();
-        };
-        trace::refused(self);
-        let mut response = own(self);
         response.extensions_mut().insert(self.clone());
         response
     }
