@@ -4,7 +4,13 @@ pub mod key;
 pub mod store;
 
 mod error;
+mod lease;
+mod locks;
+mod sync;
 mod time;
+mod trace;
 
 pub use error::{Error, ErrorKind};
 pub use key::LockKey;
+pub use lease::Loss;
+pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};

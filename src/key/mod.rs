@@ -1,5 +1,84 @@
-//! Lock keys.
+//! What a request locks: its key.
+//!
+//! A key is made of parts, in the order written:
+//!
+//! ```
+//! use http::Request;
+//! use tower_distributed_lock::key::{self, DeriveKey};
+//!
+//! let key = key::name("account").header("x-tenant-id").path();
+//!
+//! let request = Request::post("/accounts/a%3Ab").header("x-tenant-id", "acme, inc").body(())?;
+//! let (mut parts, ()) = request.into_parts();
+//! let derived = key.derive(&mut parts)?;
+//! assert_eq!(
+//!     derived.key().unwrap().as_str(),
+//!     "account,header.x-tenant-id=acme%2C%20inc,path=/accounts/a:b"
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which parts
+//!
+//! Two requests that must not run at once need equal keys; all others should have different ones. Begin with
+//! a [`name`] for the kind of thing, then whose it is ([`extension`], set by an authentication layer; a
+//! [`header`] can be forged), then which one it is (`param`, `path`, [`query`], [`from_fn`]). Everything that does not
+//! identify the resource, such as the method, would give it a second key.
+//!
+//! Where parts are not enough, implement [`DeriveKey`]; a closure will do.
+//!
+//! # How a key is written
+//!
+//! Each part is labelled, and encoded so that no value can forge a separator: the text can be split again without
+//! doubt. Most characters stay, so that an operator finds a lock with redis-cli. Two exceptions are hashed, and
+//! say so by their label, which no value can forge either:
+//!
+//! - a path, extension or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
+//!   (what a client can make as long as it likes without changing the route is refused instead);
+//! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
+//!   beginning stay: `account,#sha256=…`.
+//!
+//! This is a format: all processes that lock each other out have to write it in the same way.
+//!
+//! # Parts that are not there
+//!
+//! A request that does not have a part, has it twice, empty or unreadable, is refused with a [`KeyError`] (400), and
+//! its handler does not run. [`RequestKey::or`] gives a part a value for when it is absent, [`RequestKey::optional`] makes its
+//! absence a value of its own, and [`RequestKey::only_when`] lets requests pass that need no lock.
+//!
+//! # Routes and path parameters
+//!
+//! With the feature `axum` (on by default), `route` and `param` use what the router has matched. They are known
+//! inside of a router, nested or not, and so depend on where the lock's layer is added:
+//!
+//! - `Router::route_layer`: right. Only requests that have a route get there.
+//! - `Router::layer`: works, but is also run for requests without a route. Those pass straight through
+//!   ([`Derived::NoRoute`]), and are answered with 404.
+//! - Around a router, with a `ServiceBuilder`, or on what `nest_service` serves: nothing has been matched yet. This is a
+//!   misconfiguration, and refused (500).
+//!
+//! One mistake cannot be told from a 404: a layer around, or on a router with, a `fallback_service` that is itself a router. Its
+//! requests pass without a lock; use `route_layer` on the inner router.
+//!
+//! In either case a request whose method a route does not take (405) has a route, and a key.
+//! `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run for it.
 
+mod assemble;
+#[cfg(feature = "axum")]
+mod axum;
+mod builder;
+mod derive;
+mod digest;
+mod encode;
+mod error;
 mod lock_key;
+mod parts;
+mod select;
 
+pub use builder::RequestKey;
+pub use derive::{DeriveKey, Derived};
+pub use error::{KeyError, KeyErrorKind};
 pub use lock_key::LockKey;
+pub use select::{extension, from_fn, header, host, method, name, path, query};
+#[cfg(feature = "axum")]
+pub use select::{param, route};

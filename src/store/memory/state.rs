@@ -152,7 +152,8 @@ impl State {
         self.with_slot(&key, now, |slot, _, hints| {
             let was_head = slot.queue.front().is_some_and(|head| head.owner == owner);
             slot.queue.retain(|attempt| attempt.owner != owner);
-            let recorded = matches!(&slot.taken, Some(Taken { owner: by, by: By::Record(_), .. }) if *by == owner);
+            let recorded =
+                matches!(&slot.taken, Some(Taken { owner: by, by: By::Record(_), .. }) if *by == owner);
             if recorded {
                 return Released::Freed;
             }

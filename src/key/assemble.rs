@@ -1,0 +1,82 @@
+//! From the parts of a request to its key.
+
+use http::request::Parts;
+
+#[cfg(feature = "axum")]
+use super::axum::MatchedRoute;
+use super::{
+    DeriveKey, Derived, KeyError, LockKey, RequestKey,
+    digest::hash_key,
+    encode::{IS_HMAC_SHA256, NEXT},
+    parts::{Incoming, Part},
+};
+
+impl DeriveKey for RequestKey {
+    fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
+        if self.condition.as_ref().is_some_and(|holds| !holds(parts)) {
+            return Ok(Derived::NoLock);
+        }
+        // Before the parts are read, so that a 404 stays one also when a header is missing.
+        #[cfg(feature = "axum")]
+        let route = match self.needs_route() {
+            false => None,
+            true => MatchedRoute::of(parts)?,
+        };
+        #[cfg(feature = "axum")]
+        if route.is_none() && self.requires_match() {
+            return Ok(Derived::NoRoute);
+        }
+        self.write(&Incoming {
+            parts,
+            max_value_len: self.max_value_len,
+            #[cfg(feature = "axum")]
+            route,
+        })
+        .map(Derived::Key)
+    }
+}
+
+#[cfg(feature = "axum")]
+impl RequestKey {
+    /// A fallback is for routes without the part, not for a layer in the wrong place.
+    fn needs_route(&self) -> bool {
+        self.parts.iter().any(Part::is_of_route)
+    }
+
+    fn requires_match(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|part| part.is_of_route() && part.is_required())
+    }
+}
+
+impl RequestKey {
+    fn write(&self, request: &Incoming<'_>) -> Result<LockKey, KeyError> {
+        let mut key = String::with_capacity(TYPICAL_LEN);
+        for (at, part) in self.parts.iter().enumerate() {
+            if at > 0 {
+                key.push(NEXT);
+            }
+            part.write(request, &mut key)?;
+        }
+        match &self.secret {
+            Some(secret) => secret.hash_key(&mut key, self.readable_len()),
+            None if key.len() > LockKey::MAX_LEN => hash_key(&mut key, self.readable_len()),
+            None => {}
+        }
+        Ok(LockKey::from_encoded(&key))
+    }
+
+    /// The length of the names at the beginning, which stay before a hash; none when there would be no room for it.
+    fn readable_len(&self) -> usize {
+        let names = self.parts.iter().take_while(|part| part.is_name());
+        let len: usize = names.map(|name| name.label().len() + NEXT.len_utf8()).sum();
+        match len + HASH_LEN <= LockKey::MAX_LEN {
+            true => len.saturating_sub(NEXT.len_utf8()),
+            false => 0,
+        }
+    }
+}
+
+const TYPICAL_LEN: usize = 128;
+const HASH_LEN: usize = IS_HMAC_SHA256.len() + 64;

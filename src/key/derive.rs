@@ -1,0 +1,90 @@
+//! The one question the layer asks of a request: what does it lock?
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::{KeyError, LockKey};
+
+/// Tells what a request locks.
+///
+/// Implemented by [`RequestKey`](super::RequestKey), by a [`LockKey`] (one lock for all requests), and by closures:
+///
+/// ```
+/// use http::request::Parts;
+/// use tower_distributed_lock::key::{self, DeriveKey, Derived, KeyError};
+///
+/// let order = key::name("order").header("x-order-id");
+/// let only_orders = move |parts: &mut Parts| -> Result<Derived, KeyError> {
+///     match parts.headers.contains_key("x-dry-run") {
+///         true => Ok(Derived::NoLock),
+///         false => order.derive(parts),
+///     }
+/// };
+/// # fn takes(_: impl DeriveKey) {}
+/// # takes(only_orders);
+/// ```
+///
+/// Two requests that must not run at once have to get equal keys in every process, and in every version that is
+/// deployed side by side. Text from a client needs care: prefer the parts of a `RequestKey`, which encode it.
+pub trait DeriveKey: Send + Sync + 'static {
+    /// The key of this request, or why it has none.
+    ///
+    /// `&mut` as in axum's `FromRequestParts`, and for its sake: axum gives path parameters out in no other way
+    /// that does not copy all extensions. An implementation may leave in the extensions what it has parsed.
+    ///
+    /// # Errors
+    ///
+    /// The request is then refused, and its handler does not run.
+    fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError>;
+}
+
+/// What a request locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Derived {
+    /// This key.
+    Key(LockKey),
+    /// Nothing, on purpose: the request passes straight through.
+    NoLock,
+    /// Nothing, because the router found no route for the request, and the key needs one. It passes straight through,
+    /// to the router's fallback.
+    NoRoute,
+}
+
+impl Derived {
+    /// The key, if there is one to lock.
+    pub fn key(&self) -> Option<&LockKey> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::NoLock | Self::NoRoute => None,
+        }
+    }
+}
+
+impl From<LockKey> for Derived {
+    fn from(key: LockKey) -> Self {
+        Self::Key(key)
+    }
+}
+
+impl DeriveKey for LockKey {
+    fn derive(&self, _: &mut Parts) -> Result<Derived, KeyError> {
+        Ok(Derived::Key(self.clone()))
+    }
+}
+
+impl<F> DeriveKey for F
+where
+    F: Fn(&mut Parts) -> Result<Derived, KeyError> + Send + Sync + 'static,
+{
+    fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
+        self(parts)
+    }
+}
+
+impl<T: DeriveKey + ?Sized> DeriveKey for Arc<T> {
+    fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
+        (**self).derive(parts)
+    }
+}

@@ -1,0 +1,57 @@
+//! Hashes, for what is too long to be stored or must not be.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use super::encode::{self, IS_HMAC_SHA256, IS_SHA256, NEXT};
+
+/// Replaces `out[separator_at..]`, a separator and the value after it, by the hash of the value.
+pub(super) fn hash_value(out: &mut String, separator_at: usize) {
+    let digest = Sha256::digest(&out.as_bytes()[separator_at + 1..]);
+    out.truncate(separator_at);
+    out.push_str(IS_SHA256);
+    encode::push_hex(out, &digest);
+}
+
+/// Replaces a whole key by its hash, but leaves its first `readable` bytes standing.
+pub(super) fn hash_key(out: &mut String, readable: usize) {
+    let digest = Sha256::digest(out.as_bytes());
+    replace_key(out, readable, IS_SHA256, &digest);
+}
+
+fn replace_key(out: &mut String, readable: usize, label: &str, digest: &[u8]) {
+    out.truncate(readable);
+    if readable > 0 {
+        out.push(NEXT);
+    }
+    out.push_str(label);
+    encode::push_hex(out, digest);
+}
+
+/// The secret of a keyed hash, ready for use.
+#[derive(Clone)]
+pub(super) struct Secret(Hmac<Sha256>);
+
+impl Secret {
+    /// Fewer bytes could be guessed, and with them the names that the hash is to hide.
+    pub(super) const MIN_LEN: usize = 16;
+
+    pub(super) fn new(secret: &[u8]) -> Self {
+        Self(Hmac::new_from_slice(secret).expect("HMAC takes a key of any length"))
+    }
+
+    /// [`hash_key`], but only who has the secret can tell which key it was.
+    pub(super) fn hash_key(&self, out: &mut String, readable: usize) {
+        let mut mac = self.0.clone();
+        mac.update(out.as_bytes());
+        replace_key(out, readable, IS_HMAC_SHA256, &mac.finalize().into_bytes());
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}

@@ -1,0 +1,108 @@
+//! How values are written, so that none can forge a separator and all can be read in a terminal.
+//!
+//! A key is a list of parts with `,` between them. A part is a bare name, or `label=value`, or `label#sha256=digest`.
+//! Within names, labels and values everything but the characters below is percent-encoded, above all `,`, `=`, `#` and `%`
+//! themselves. So the text can be split again without doubt, and two different lists are two different texts.
+
+use std::fmt::{self, Write};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+/// Names, labels and values: what needs no quotes in a shell and no escape in redis-cli stays.
+const VALUE: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'+')
+    .remove(b'/');
+
+/// In a path, `/` separates segments and is not part of one.
+const SEGMENT: &AsciiSet = &VALUE.add(b'/');
+
+/// A route is the program's own text, and reads best as it was written.
+#[cfg(feature = "axum")]
+const ROUTE: &AsciiSet = &VALUE.remove(b'{').remove(b'}').remove(b'*');
+
+/// Between two parts.
+pub(super) const NEXT: char = ',';
+/// Between a label and its value.
+pub(super) const IS: char = '=';
+/// Between a label and the SHA-256 of its value.
+pub(super) const IS_SHA256: &str = "#sha256=";
+/// Before the HMAC-SHA-256 of a whole key.
+pub(super) const IS_HMAC_SHA256: &str = "#hmac-sha256=";
+
+pub(super) fn push_value(out: &mut String, value: &str) {
+    out.extend(percent_encode(value.as_bytes(), VALUE));
+}
+
+pub(super) fn push_segment(out: &mut String, segment: &[u8]) {
+    out.extend(percent_encode(segment, SEGMENT));
+}
+
+#[cfg(feature = "axum")]
+pub(super) fn push_route(out: &mut String, route: &str) {
+    out.extend(percent_encode(route.as_bytes(), ROUTE));
+}
+
+/// Encodes what is written to it as a value.
+///
+/// Encoding byte by byte, it does not matter where a `Display` divides its output.
+pub(super) struct ValueWriter<'a>(pub(super) &'a mut String);
+
+impl Write for ValueWriter<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        push_value(self.0, text);
+        Ok(())
+    }
+}
+
+pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)].into());
+        out.push(DIGITS[usize::from(byte & 15)].into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> String {
+        let mut out = String::new();
+        push_value(&mut out, text);
+        out
+    }
+
+    #[test]
+    fn common_ids_stay_as_they_are() {
+        for id in ["42", "urn:uuid:0-1", "ann@example.com", "a/b", "A_b~c.d+e"] {
+            assert_eq!(value(id), id);
+        }
+    }
+
+    #[test]
+    fn separators_and_unreadable_bytes_are_encoded() {
+        assert_eq!(value("a,b=c#d%e"), "a%2Cb%3Dc%23d%25e");
+        assert_eq!(value("ü \n\"{}*"), "%C3%BC%20%0A%22%7B%7D%2A");
+    }
+
+    #[test]
+    fn writing_in_pieces_is_writing_at_once() {
+        let mut out = String::new();
+        let (id, owner) = (7, "ü,");
+        write!(ValueWriter(&mut out), "{owner}{id}").unwrap();
+        assert_eq!(out, value("ü,7"));
+    }
+
+    #[test]
+    fn hex_is_lower_case_with_two_digits() {
+        let mut out = String::new();
+        push_hex(&mut out, &[0, 0x0f, 0xa0, 0xff]);
+        assert_eq!(out, "000fa0ff");
+    }
+}

@@ -1,0 +1,235 @@
+//! The parts, each as a function that begins a key and as a method that adds to one.
+
+use std::{borrow::Cow, fmt::Display, sync::Arc};
+
+use http::{HeaderName, request::Parts};
+
+use super::{RequestKey, parts::Source};
+
+/// A constant, such as what kind of thing is locked.
+///
+/// Best at the beginning of every key: `param.id=42` alone could be an account or an order.
+///
+/// # Panics
+///
+/// When it is empty.
+#[track_caller]
+pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
+    RequestKey::of(Source::Name(not_empty(name)))
+}
+
+/// The path in its canonical form; hashed when it is [too long](RequestKey::max_value_len).
+///
+/// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are one to a handler, `/a%2Fb` and
+/// `/a/b` are two. Case, dot segments, empty segments and a slash at the end are kept: axum routes them differently.
+/// A service that does not (`nest_service` serves `/files` and `/files/` alike, a file server may resolve `..`)
+/// should get normalized paths, or a key of one's own.
+///
+/// In a nested router it is the whole path, not what the nesting left of it.
+pub fn path() -> RequestKey {
+    RequestKey::of(Source::Path)
+}
+
+/// The method.
+pub fn method() -> RequestKey {
+    RequestKey::of(Source::Method)
+}
+
+/// The host, from the request's URI (HTTP/2) or its `Host` header; where both are there and differ, the request is
+/// refused.
+///
+/// In lower case, without a dot at the end and without the port: a port is the client's to write, and it would have
+/// two keys for one resource by writing it or not. `Forwarded` and `X-Forwarded-Host` are not looked at.
+pub fn host() -> RequestKey {
+    RequestKey::of(Source::Host)
+}
+
+/// A parameter of the query string, decoded like a form, as axum's `Query` does it. Exactly one, not empty, in UTF-8.
+///
+/// # Panics
+///
+/// When the name is empty.
+#[track_caller]
+pub fn query(name: impl Into<Cow<'static, str>>) -> RequestKey {
+    RequestKey::of(Source::Query(not_empty(name)))
+}
+
+/// A header. Exactly one line of it, not empty, in visible ASCII with spaces only between words; its case is kept.
+///
+/// A client can send any header: for whose request this is, prefer [`extension`].
+///
+/// # Panics
+///
+/// When it cannot be the name of a header.
+#[track_caller]
+pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
+    RequestKey::of(Source::Header(header_name(name)))
+}
+
+/// A request extension, as its [`Display`] writes it: the first choice for a tenant or a user, set by an
+/// authentication layer outside of the lock's. Two values that must not share a lock have to be written differently.
+///
+/// Where it is not set, or written as nothing, that layer is missing: a misconfiguration, and not the client's
+/// fault. Where it may be absent, say what that means with [`or`](RequestKey::or) or [`optional`](RequestKey::optional).
+///
+/// The label tells extensions apart in the key. It is not taken from the type: type names change with a refactoring and
+/// between compilers, and two versions of a program would not lock each other out.
+///
+/// # Panics
+///
+/// When the label is empty.
+#[track_caller]
+pub fn extension<T>(label: impl Into<Cow<'static, str>>) -> RequestKey
+where
+    T: Display + Send + Sync + 'static,
+{
+    RequestKey::of(Source::extension::<T>(not_empty(label)))
+}
+
+/// What a closure finds in a request; `None` when there is nothing, which is [refused](super#parts-that-are-not-there)
+/// like a missing header.
+///
+/// ```
+/// # use tower_distributed_lock::key;
+/// let key = key::name("upload").from_fn("device", |parts| {
+///     let agent = parts.headers.get("user-agent")?.to_str().ok()?;
+///     Some(agent.split('/').next()?.to_owned())
+/// });
+/// ```
+///
+/// # Panics
+///
+/// When the label is empty.
+#[track_caller]
+pub fn from_fn<F>(label: impl Into<Cow<'static, str>>, find: F) -> RequestKey
+where
+    F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+{
+    RequestKey::of(Source::Computed(not_empty(label), Arc::new(find)))
+}
+
+/// The matched route as it was written, such as `/accounts/{id}`, with the prefixes it is nested under.
+#[cfg(feature = "axum")]
+pub fn route() -> RequestKey {
+    RequestKey::of(Source::Route)
+}
+
+/// A path parameter of the matched route, decoded, as axum's `Path` gives it to the handler.
+///
+/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a route such as
+/// `/user-{id}` takes).
+///
+/// # Panics
+///
+/// When the name is empty.
+#[cfg(feature = "axum")]
+#[track_caller]
+pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
+    RequestKey::of(Source::Param(not_empty(name)))
+}
+
+/// Each adds a part, after those that are there.
+impl RequestKey {
+    /// Adds a [`name`](name()).
+    ///
+    /// # Panics
+    ///
+    /// When it is empty.
+    #[track_caller]
+    pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.and(Source::Name(not_empty(name)))
+    }
+
+    /// Adds the [`path`](path()).
+    pub fn path(self) -> Self {
+        self.and(Source::Path)
+    }
+
+    /// Adds the [`method`](method()).
+    pub fn method(self) -> Self {
+        self.and(Source::Method)
+    }
+
+    /// Adds the [`host`](host()).
+    pub fn host(self) -> Self {
+        self.and(Source::Host)
+    }
+
+    /// Adds a parameter of the [`query`](query()).
+    ///
+    /// # Panics
+    ///
+    /// When the name is empty.
+    #[track_caller]
+    pub fn query(self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.and(Source::Query(not_empty(name)))
+    }
+
+    /// Adds a [`header`](header()).
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be the name of a header.
+    #[track_caller]
+    pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
+        self.and(Source::Header(header_name(name)))
+    }
+
+    /// Adds a request [`extension`](extension()).
+    ///
+    /// # Panics
+    ///
+    /// When the label is empty.
+    #[track_caller]
+    pub fn extension<T>(self, label: impl Into<Cow<'static, str>>) -> Self
+    where
+        T: Display + Send + Sync + 'static,
+    {
+        self.and(Source::extension::<T>(not_empty(label)))
+    }
+
+    /// Adds what a [closure](from_fn()) finds.
+    ///
+    /// # Panics
+    ///
+    /// When the label is empty.
+    #[track_caller]
+    pub fn from_fn<F>(self, label: impl Into<Cow<'static, str>>, find: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        self.and(Source::Computed(not_empty(label), Arc::new(find)))
+    }
+
+    /// Adds the matched [`route`](route()).
+    #[cfg(feature = "axum")]
+    pub fn route(self) -> Self {
+        self.and(Source::Route)
+    }
+
+    /// Adds a path [parameter](param()).
+    ///
+    /// # Panics
+    ///
+    /// When the name is empty.
+    #[cfg(feature = "axum")]
+    #[track_caller]
+    pub fn param(self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.and(Source::Param(not_empty(name)))
+    }
+}
+
+#[track_caller]
+fn not_empty(text: impl Into<Cow<'static, str>>) -> Cow<'static, str> {
+    let text = text.into();
+    assert!(!text.is_empty(), "a part of a key needs a name");
+    text
+}
+
+#[track_caller]
+fn header_name(name: impl TryInto<HeaderName>) -> HeaderName {
+    match name.try_into() {
+        Ok(name) => name,
+        Err(_) => panic!("a key's header has a name that no header can have"),
+    }
+}

@@ -1,0 +1,290 @@
+//! Configuration, its defaults, and what cannot work.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use super::{Locks, inner::Inner, line::Limits};
+use crate::{
+    Error, ErrorKind,
+    lease::Pace,
+    store::{Queueing, Store},
+};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) lease: Duration,
+    renew_every: Option<Duration>,
+    pub(crate) wait_limit: Option<Duration>,
+    max_hold: Duration,
+    longest_line: usize,
+    pub(crate) poll_interval: Duration,
+    waiter_deadline: Duration,
+    pass_turns: u32,
+    pass_time: Duration,
+    give_up_after: Option<NonZeroU32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            renew_every: None,
+            wait_limit: None,
+            max_hold: Duration::from_secs(600),
+            longest_line: 1024,
+            poll_interval: Duration::from_secs(1),
+            waiter_deadline: Duration::from_secs(3),
+            pass_turns: 16,
+            pass_time: Duration::from_millis(10),
+            give_up_after: None,
+        }
+    }
+}
+
+impl Config {
+    /// How much of a lease is not trusted: one percent for clocks that run at different speeds, and two milliseconds
+    /// for their granularity.
+    fn drift(&self) -> Duration {
+        self.lease / 100 + Duration::from_millis(2)
+    }
+
+    /// How long a lease is valid for us.
+    pub(crate) fn validity(&self) -> Duration {
+        self.lease.saturating_sub(self.drift())
+    }
+
+    pub(crate) fn queueing(&self, patient: bool) -> Queueing {
+        match patient {
+            true => Queueing::Wait {
+                deadline: self.waiter_deadline,
+            },
+            false => Queueing::No,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            longest_line: self.longest_line,
+            pass_turns: self.pass_turns,
+            pass_time: self.pass_time,
+        }
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        let every = self.renew_every();
+        Pace {
+            validity: self.validity(),
+            every,
+            every_when_passing: self.poll_interval,
+            together: every / 32,
+            retry: (every / 8).min(Duration::from_secs(1)),
+            give_up_after: self.give_up_after.map(NonZeroU32::get),
+            max_hold: self.max_hold,
+        }
+    }
+
+    fn renew_every(&self) -> Duration {
+        self.renew_every.unwrap_or(self.lease / 3)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
+        let Self {
+            lease,
+            poll_interval,
+            waiter_deadline,
+            ..
+        } = *self;
+        let (drift, every) = (self.drift(), self.renew_every());
+        if lease <= drift {
+            return refuse(format!(
+                "a lease of {lease:?} is not longer than its drift margin of {drift:?}: nobody would ever hold it"
+            ));
+        }
+        if every.is_zero() || every >= lease / 2 {
+            return refuse(format!(
+                "renewing every {every:?} does not fit a lease of {lease:?}: it must be above zero and below half of \
+                 the lease, so that a renewal can fail once"
+            ));
+        }
+        if poll_interval.is_zero() || poll_interval >= waiter_deadline {
+            return refuse(format!(
+                "a poll interval of {poll_interval:?} does not fit a waiter's deadline of {waiter_deadline:?}: it must \
+                 be above zero and below the deadline, or a waiter loses its place between two polls"
+            ));
+        }
+        if self.max_hold.is_zero() {
+            return refuse("a `max_hold` of 0ns leaves no time for any turn".into());
+        }
+        Ok(())
+    }
+}
+
+/// Builds [`Locks`].
+///
+/// | setting | default | what it is |
+/// |---|---|---|
+/// | [`lease`](Self::lease) | 30 s | how long a crashed holder keeps its key |
+/// | [`renew_every`](Self::renew_every) | a third of the lease | how often a held lease is prolonged |
+/// | [`give_up_after`](Self::give_up_after) | never | how many unanswered renewals in a row are a loss before the deadline |
+/// | [`max_hold`](Self::max_hold) | 10 min | how long one turn may last |
+/// | [`wait_limit`](Self::wait_limit) | none | how long [`Locks::lock`] waits |
+/// | [`longest_line`](Self::longest_line) | 1,024 | how many requests of this process may wait for one key |
+/// | [`poll_interval`](Self::poll_interval) | 1 s | how often a waiter asks when no hint reaches it |
+/// | [`waiter_deadline`](Self::waiter_deadline) | 3 s | how long a waiter that is not heard of keeps its place |
+/// | [`pass_turns`](Self::pass_turns) | 16 | how many turns a lease still serves once another instance waits, |
+/// | [`pass_time`](Self::pass_time) | 10 ms | and for how long; whichever ends first |
+///
+/// A combination that cannot work is refused by [`build`](Self::build), not bent into one that can. All instances
+/// that share a store should have the same settings.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct LocksBuilder {
+    store: Arc<dyn Store>,
+    config: Config,
+}
+
+impl LocksBuilder {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            config: Config::default(),
+        }
+    }
+
+    /// How long the store keeps a lease that is not renewed: so long does the key of a crashed process stay locked.
+    /// Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// How often a held lease is renewed; below half of the lease. Default: a third of the lease.
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.config.renew_every = Some(interval);
+        self
+    }
+
+    /// Counts a lease as lost after so many renewals in a row without an answer, although its time is not over yet.
+    /// Default: only at the deadline.
+    pub fn give_up_after(mut self, unknowns: NonZeroU32) -> Self {
+        self.config.give_up_after = Some(unknowns);
+        self
+    }
+
+    /// How long one turn may last: a handler that hangs must not hold its key for ever. Then the turn is lost, with
+    /// [`Loss::MaxHold`](crate::Loss::MaxHold). Default: 10 minutes.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.config.max_hold = longest;
+        self
+    }
+
+    /// How long [`Locks::lock`] waits before it fails with [`ErrorKind::Held`]. Default: no limit.
+    pub fn wait_limit(mut self, limit: Duration) -> Self {
+        self.config.wait_limit = Some(limit);
+        self
+    }
+
+    /// How many requests of this process may wait for one key; one more fails with [`ErrorKind::LineFull`].
+    /// Default: 1,024.
+    pub fn longest_line(mut self, waiters: usize) -> Self {
+        self.config.longest_line = waiters;
+        self
+    }
+
+    /// How often a waiting instance asks the store when no hint reaches it. Default: 1 s.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.config.poll_interval = interval;
+        self
+    }
+
+    /// How long a waiting instance keeps its place in the store's queue without asking again; so long do others wait
+    /// behind one that has crashed. Above the poll interval. Default: 3 s.
+    pub fn waiter_deadline(mut self, deadline: Duration) -> Self {
+        self.config.waiter_deadline = deadline;
+        self
+    }
+
+    /// How many more turns a lease serves in this process once another instance is known to wait. Default: 16.
+    pub fn pass_turns(mut self, turns: u32) -> Self {
+        self.config.pass_turns = turns;
+        self
+    }
+
+    /// For how long a lease is still passed on in this process once another instance is known to wait. A turn
+    /// under way is not cut short. Default: 10 ms.
+    pub fn pass_time(mut self, time: Duration) -> Self {
+        self.config.pass_time = time;
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], naming the values that do not go together.
+    pub fn build(self) -> Result<Locks, Error> {
+        self.config.check()?;
+        Ok(Locks(Arc::new(Inner::new(self.store, self.config))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn builder() -> LocksBuilder {
+        Locks::builder(MemoryStore::new())
+    }
+
+    #[track_caller]
+    fn refused(builder: LocksBuilder, values: [&str; 2]) {
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        for value in values {
+            assert!(
+                error.to_string().contains(value),
+                "{error} does not name {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_values() {
+        refused(builder().lease(Duration::ZERO), ["0ns", "2ms"]);
+        refused(builder().lease(2 * MS), ["2ms", "2.02ms"]);
+        refused(
+            builder().lease(100 * MS).renew_every(50 * MS),
+            ["50ms", "100ms"],
+        );
+        refused(
+            builder().lease(100 * MS).renew_every(Duration::ZERO),
+            ["0ns", "100ms"],
+        );
+        refused(builder().poll_interval(3000 * MS), ["3s", "3s"]);
+        refused(builder().poll_interval(Duration::ZERO), ["0ns", "3s"]);
+        refused(builder().max_hold(Duration::ZERO), ["max_hold", "0ns"]);
+    }
+
+    #[test]
+    fn what_can_work_is_taken() {
+        builder().build().unwrap();
+        builder()
+            .lease(100 * MS)
+            .renew_every(49 * MS)
+            .build()
+            .unwrap();
+        builder()
+            .lease(Duration::MAX)
+            .max_hold(Duration::MAX)
+            .build()
+            .unwrap();
+    }
+
+    #[test]
+    fn trusts_a_lease_less_its_drift() {
+        assert_eq!(Config::default().validity(), 29_698 * MS);
+    }
+}

@@ -1,0 +1,169 @@
+//! A handle to a turn.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    inner::Inner,
+    line::{Granted, lost},
+};
+use crate::{Error, LockKey, Loss};
+
+/// The exclusive use of a key, for as long as this or a clone of it lives.
+///
+/// - Dropping the last clone ends the turn: the next local request gets it, or the key is released in the
+///   background. Nothing is awaited, so a guard can be dropped anywhere, even outside of a runtime.
+/// - [`release`](LockGuard::release) ends the turn at once and for all clones, and asks the store whether the
+///   lease was still ours.
+/// - The lease is renewed in the background. Should it be lost, [`lost`](LockGuard::lost) resolves and
+///   [`is_held`](LockGuard::is_held) is `false`; what was written since may collide with the next holder, unless the
+///   resource compares [`token`](LockGuard::token)s.
+///
+/// `Clone` is re-entry: the same turn is held once more, with the same token.
+#[derive(Clone)]
+#[must_use = "a guard that is dropped at once gives the key back at once"]
+pub struct LockGuard(Arc<Turn>);
+
+/// What a guard knows of its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// The key is ours.
+    Held,
+    /// The turn was ended by [`LockGuard::release`] on a clone.
+    Released,
+    /// The lease was lost.
+    Lost(Loss),
+}
+
+/// One turn. Ends when it is dropped, unless it was released before.
+struct Turn {
+    inner: Arc<Inner>,
+    granted: Granted,
+    released: AtomicBool,
+}
+
+impl LockGuard {
+    /// To be called before the next `.await` after a turn was granted, so that no cancellation loses it.
+    pub(crate) fn new(inner: Arc<Inner>, granted: Granted) -> Self {
+        let released = AtomicBool::new(false);
+        Self(Arc::new(Turn {
+            inner,
+            granted,
+            released,
+        }))
+    }
+
+    /// What is locked.
+    pub fn key(&self) -> &LockKey {
+        &self.0.granted.lease.key
+    }
+
+    /// The fencing token: it rises with every turn at a key, in the whole fleet.
+    ///
+    /// Send it along with every write. A resource that keeps the highest token seen, and refuses lower ones, is safe
+    /// even from a process that was paused for longer than its lease and does not know it yet.
+    pub fn token(&self) -> u64 {
+        self.0.granted.token
+    }
+
+    /// Whether the key is ours, by this process's clock.
+    pub fn is_held(&self) -> bool {
+        self.status() == Status::Held
+    }
+
+    /// How long the lease lasts if no further renewal succeeds; zero when the key is not held any more.
+    pub fn remaining(&self) -> Duration {
+        match self.status() {
+            Status::Held => self
+                .0
+                .granted
+                .lease
+                .deadline()
+                .saturating_duration_since(Instant::now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether the turn is still under way, or how it ended.
+    pub fn status(&self) -> Status {
+        let lease = &self.0.granted.lease;
+        if self.0.released.load(Ordering::Acquire) {
+            Status::Released
+        } else if let Some(loss) = lease.loss() {
+            Status::Lost(loss)
+        } else if !lease.is_valid(Instant::now()) {
+            // The loss is about to be told.
+            Status::Lost(Loss::Expired)
+        } else {
+            Status::Held
+        }
+    }
+
+    /// Resolves when the lease is lost, with the reason. Never resolves if the turn ends in any other way.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
+    pub async fn lost(&self) -> Loss {
+        let loss = self.0.granted.lease.lost().await;
+        if self.0.released.load(Ordering::Acquire) {
+            // The lease had gone on to other turns by then.
+            std::future::pending::<()>().await;
+        }
+        loss
+    }
+
+    /// Ends the turn now, for all clones of this guard, and says whether the lease was ours until then.
+    ///
+    /// The other clones then are [`Status::Released`], not lost. Unlike a drop, this asks the store: it costs a round
+    /// trip also where the turn is passed on to another local request.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was not ours any more, so somebody else may have had
+    ///   the key at the same time.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not tell. The turn has ended all
+    ///   the same.
+    ///
+    /// A turn that a clone has released already is `Ok`: that clone was told.
+    ///
+    /// # Cancel safety
+    ///
+    /// The turn ends at the first poll, and the release goes on when this future is dropped.
+    pub async fn release(self) -> Result<(), Error> {
+        if self.0.released.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let (ask, answer) = oneshot::channel();
+        self.0.inner.end_turn(&self.0.granted, Some(ask));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(lost(self.0.granted.lease.loss())))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !*self.released.get_mut() {
+            self.inner.end_turn(&self.granted, None);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("token", &self.token())
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}

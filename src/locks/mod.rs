@@ -1,0 +1,272 @@
+//! The handle: who wants a key asks here.
+
+mod config;
+mod contention;
+mod guard;
+mod inner;
+mod line;
+mod lines;
+mod waiter;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+
+pub use config::LocksBuilder;
+pub use guard::{LockGuard, Status};
+
+use self::{config::Config, inner::Inner, waiter::Waiter};
+use crate::{
+    Error, ErrorKind, LockKey, Loss,
+    store::{MemoryStore, Store},
+    trace,
+};
+
+/// Locks keys in a store, for one instance of a fleet.
+///
+/// A cheap handle: clone it freely. One for each process is the normal use; two in one process compete like two
+/// processes. All methods that wait must be called within a tokio runtime with its time driver on; they fail with
+/// [`ErrorKind::Unreachable`] where there is none.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::Locks;
+///
+/// let locks = Locks::in_memory();
+/// let guard = locks.lock("orders/42").await?;
+/// assert!(locks.try_lock("orders/42").await?.is_none());
+/// drop(guard);
+/// assert!(locks.try_lock("orders/42").await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Locks(Arc<Inner>);
+
+/// How much a [`Locks`] has to do at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Keys that are held, waited for or being released.
+    pub keys: usize,
+    /// Requests that wait for their turn.
+    pub waiting: usize,
+    /// Leases that are renewed.
+    pub leases: usize,
+    /// Background calls to the store: releases, renewals, and contenders for keys that are held elsewhere.
+    pub calls: usize,
+}
+
+impl Locks {
+    /// Locks for a service that runs as one process, on a [`MemoryStore`] of its own, with all defaults.
+    pub fn in_memory() -> Self {
+        Self(Arc::new(Inner::new(
+            Arc::new(MemoryStore::new()),
+            Config::default(),
+        )))
+    }
+
+    /// Locks in `store`, to be configured.
+    pub fn builder(store: impl Store) -> LocksBuilder {
+        LocksBuilder::new(Arc::new(store))
+    }
+
+    /// Waits for this request's turn at the key, first come, first served.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`]. With a [`wait_limit`](LocksBuilder::wait_limit), [`ErrorKind::Held`] after that time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the place in line up, and the key, if that was granted in this very moment.
+    pub async fn lock(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+    ) -> Result<LockGuard, Error> {
+        self.turn(key, self.0.config.wait_limit).await
+    }
+
+    /// Like [`lock`](Locks::lock), but fails with [`ErrorKind::Held`] after `limit`, or with
+    /// [`ErrorKind::Unreachable`] if the store has not said anything in that time.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Locks::lock).
+    pub async fn lock_within(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+        limit: Duration,
+    ) -> Result<LockGuard, Error> {
+        self.turn(key, Some(limit)).await
+    }
+
+    /// Takes the key if it is free; does not wait, does not queue.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`]. That somebody else holds the key is not an error but `None`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Locks::lock).
+    pub async fn try_lock(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+    ) -> Result<Option<LockGuard>, Error> {
+        let key = key.try_into().map_err(Into::into)?;
+        match trace::acquiring(key.as_str(), self.wait(&key, false)).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.kind() == ErrorKind::Held => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for several keys, one after another in one fixed order, so that two callers cannot wait for each other.
+    ///
+    /// Guards come in the order in which the keys were given; a key given twice is one turn with two guards.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Locks::lock), with its limit for each key. What was locked until then is given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives everything back.
+    pub async fn lock_all<K>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<LockGuard>, Error>
+    where
+        K: TryInto<LockKey, Error: Into<Error>>,
+    {
+        let keys = keys
+            .into_iter()
+            .map(|key| key.try_into().map_err(Into::into));
+        let keys = keys.collect::<Result<Vec<LockKey>, Error>>()?;
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|&at| &keys[at]);
+        let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
+        let mut last: Option<LockGuard> = None;
+        for at in order {
+            let guard = match last {
+                Some(last) if *last.key() == keys[at] => last,
+                _ => self.lock(&keys[at]).await?,
+            };
+            last = Some(guard.clone());
+            guards[at] = Some(guard);
+        }
+        Ok(guards.into_iter().flatten().collect())
+    }
+
+    /// Ends the use of these locks, for a graceful shutdown.
+    ///
+    /// From now on nobody gets a turn: those who ask and those who wait get [`ErrorKind::Closed`]. Turns under way may
+    /// finish for as long as `grace`; then they are lost, with [`Loss::Closed`], and their keys released. Returns
+    /// once all is given back, at the latest a lease's time after that.
+    ///
+    /// # Cancel safety
+    ///
+    /// The locks stay closed when the future is dropped; call it again to go on with the rest.
+    pub async fn close(&self, grace: Duration) {
+        let inner = &self.0;
+        trace::closing(inner.lines.len());
+        let refusals = inner.lines.close();
+        inner.carry_out(refusals);
+        if timeout(grace, self.idle()).await.is_err() {
+            for lease in inner.lines.leases() {
+                inner.lose(&lease, Loss::Closed);
+            }
+            let _ = timeout(inner.config.lease, self.idle()).await;
+        }
+    }
+
+    /// Whether [`close`](Locks::close) was called.
+    pub fn is_closed(&self) -> bool {
+        self.0.lines.is_closed()
+    }
+
+    /// How much there is to do at the moment; all zero when nothing is left behind.
+    pub fn stats(&self) -> Stats {
+        let (leases, calls) = self.0.scheduler.load();
+        Stats {
+            keys: self.0.lines.len(),
+            waiting: self.0.lines.waiting(),
+            leases,
+            calls,
+        }
+    }
+
+    async fn turn(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+        limit: Option<Duration>,
+    ) -> Result<LockGuard, Error> {
+        let key = key.try_into().map_err(Into::into)?;
+        trace::acquiring(key.as_str(), async {
+            let Some(limit) = limit else {
+                return self.wait(&key, true).await;
+            };
+            let mut waiting = std::pin::pin!(self.wait(&key, true));
+            match timeout(limit, &mut waiting).await {
+                Ok(outcome) => outcome,
+                Err(_) if self.0.lines.is_store_silent(&key) => Err(Error::new(
+                    ErrorKind::Unreachable,
+                    format!("the store has not answered within {limit:?}"),
+                )),
+                Err(_) => Err(Error::new(
+                    ErrorKind::Held,
+                    format!("the key was still held by somebody else after {limit:?}"),
+                )),
+            }
+        })
+        .await
+    }
+
+    async fn wait(&self, key: &LockKey, patient: bool) -> Result<LockGuard, Error> {
+        if !self.0.scheduler.start(&self.0) {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "locks need a tokio runtime to renew them on, and this is not within one",
+            ));
+        }
+        loop {
+            let guard = Waiter::join(&self.0, key, patient)?.await?;
+            // This task may have been kept from running for longer than the lease.
+            if guard.is_held() {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Resolves when nothing is held, waited for or under way.
+    async fn idle(&self) {
+        let inner = &self.0;
+        loop {
+            let emptied = inner.lines.emptied().notified();
+            let settled = inner.scheduler.idle().notified();
+            if inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
+                return;
+            }
+            tokio::select! {
+                () = emptied => {}
+                () = settled => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("instance", &self.0.instance)
+            .field("store", &self.0.store)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

@@ -1,0 +1,69 @@
+//! Every span and event of this crate, by name, and the only place that knows whether `tracing` is there.
+//!
+//! Keys may be personal data: they appear at debug level only. What an operator must see at a higher level (a
+//! loss, a store out of reach) is told without the key; its owner id finds the key in the store and in debug logs.
+
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+
+use crate::{
+    Error, Loss,
+    store::{Owner, Released},
+};
+
+/// `debug!(…)`, or nothing.
+macro_rules! event {
+    ($level:ident, $($arg:tt)+) => {{
+        #[cfg(feature = "tracing")]
+        tracing::$level!(target: "tower_distributed_lock", $($arg)+);
+    }};
+}
+
+/// Wraps the way from asking for a key to having it.
+pub(crate) fn acquiring<F: Future>(key: &str, waiting: F) -> impl Future<Output = F::Output> {
+    #[cfg(feature = "tracing")]
+    let waiting = tracing::Instrument::instrument(
+        waiting,
+        tracing::debug_span!(target: "tower_distributed_lock", "lock.acquire", key),
+    );
+    waiting
+}
+
+pub(crate) fn granted(key: &str, owner: Owner, others_wait: bool) {
+    event!(debug, key, %owner, others_wait, "lock.granted");
+}
+
+pub(crate) fn turn_began(key: &str, owner: Owner, token: u64, passed_on: bool) {
+    event!(debug, key, %owner, token, passed_on, "lock.turn");
+}
+
+pub(crate) fn held_elsewhere(key: &str) {
+    event!(debug, key, "lock.held");
+}
+
+pub(crate) fn store_failed(owner: Owner, error: &Error) {
+    event!(warn, %owner, %error, "lock.store_failed");
+}
+
+pub(crate) fn renewing(leases: usize) {
+    event!(debug, leases, "lock.renew");
+}
+
+pub(crate) fn renewal_unknown(owner: Owner, error: &Error) {
+    event!(warn, %owner, %error, "lock.renewal_unknown");
+}
+
+pub(crate) fn lost(key: &str, owner: Owner, loss: Loss) {
+    event!(warn, %owner, %loss, "lock.lost");
+    event!(debug, key, %owner, %loss, "lock.lost");
+}
+
+pub(crate) fn released(key: &str, owner: Owner, outcome: &Result<Released, Error>) {
+    match outcome {
+        Ok(outcome) => event!(debug, key, %owner, ?outcome, "lock.released"),
+        Err(error) => event!(warn, %owner, %error, "lock.release_failed"),
+    }
+}
+
+pub(crate) fn closing(leases: usize) {
+    event!(info, leases, "lock.closing");
+}

@@ -1,0 +1,90 @@
+//! A small generator of hostile input, the same in every run.
+#![allow(dead_code)] // each test file uses its own part of it
+
+/// Xorshift: fast also in a debug build, and enough for tests.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as usize % bound
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// What somebody would try who wants to forge a separator, a label, a hash or a second form of the same.
+const PIECES: &[&str] = &[
+    "a",
+    "b",
+    "A",
+    "/",
+    "//",
+    ".",
+    "..",
+    "%",
+    "%25",
+    "%2F",
+    "%2f",
+    "%2C",
+    "%3D",
+    "%3A",
+    "%ff",
+    "%FE",
+    "%c3%bc",
+    "%zz",
+    "%4",
+    ",",
+    "=",
+    "#",
+    ":",
+    "+",
+    "~",
+    "@",
+    "{id}",
+    "*",
+    "!",
+    "path=",
+    ",header.x=",
+    "#sha256=",
+    "%00",
+    "%20",
+    "%E2%82",
+];
+
+/// A path, often one that has a route in the tests.
+pub(crate) fn hostile_path(rng: &mut Rng) -> String {
+    const STARTS: &[&str] = &[
+        "/",
+        "/one/",
+        "/n/one/",
+        "/n/",
+        "/deep/x/",
+        "/s/",
+        "/s/one/",
+        "/pre-",
+        "/a/all/",
+        "/n/a/all/",
+    ];
+    let mut path = String::from(rng.pick(STARTS));
+    push_hostile(rng, &mut path);
+    if rng.below(4) == 0 {
+        path.push_str(rng.pick(&["/all/x/y", "/x", "/"]));
+    }
+    path
+}
+
+/// Appends up to four hostile pieces.
+pub(crate) fn push_hostile(rng: &mut Rng, out: &mut String) {
+    for _ in 0..rng.below(5) {
+        out.push_str(rng.pick(PIECES));
+    }
+}

@@ -1,0 +1,3 @@
+//! The core, over the memory store, on paused time.
+
+mod smoke;
