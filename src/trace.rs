@@ -67,3 +67,27 @@ pub(crate) fn released(key: &str, owner: Owner, outcome: &Result<Released, Error
 pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
 }
+
+#[cfg(feature = "redis")]
+pub(crate) fn redis_evicts(policy: &str) {
+    event!(
+        warn,
+        policy,
+        "redis.evicts: it may throw leases away when memory is short; set `maxmemory-policy noeviction`"
+    );
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn orphans_released(released: usize, left: usize) {
+    event!(debug, released, left, "redis.orphans_released");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn subscription_lost(error: &dyn std::fmt::Display) {
+    event!(warn, %error, "redis.subscription_lost");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn resubscribed() {
+    event!(info, "redis.resubscribed");
+}

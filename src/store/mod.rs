@@ -5,6 +5,8 @@
 //! The trait is sealed while the crate is 0.x, so that it can still grow.
 
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod types;
 
 use std::{fmt::Debug, pin::Pin};
@@ -12,6 +14,8 @@ use std::{fmt::Debug, pin::Pin};
 use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedisStoreBuilder};
 pub use types::{
     Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
     Queueing, Release, Released, Renew, Renewed, Tokens,

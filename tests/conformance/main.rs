@@ -5,7 +5,15 @@
 //! takes: none is right only on a fast machine.
 
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod subject;
 mod suite;
+#[cfg(feature = "redis")]
+#[path = "../support/mod.rs"]
+mod support;
 
 suite::conformance!(memory_store, crate::memory::Memory, (start_paused = true));
+
+#[cfg(feature = "redis")]
+suite::conformance!(redis_store, crate::redis::Redis, ());
