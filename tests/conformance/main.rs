@@ -9,7 +9,6 @@ mod memory;
 mod redis;
 mod subject;
 mod suite;
-#[cfg(feature = "redis")]
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,6 +1,9 @@
 //! A bad network between a store and its server.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,42 +20,39 @@ pub(crate) enum Network {
     RepliesHeldBack,
     /// Nothing arrives anywhere, and nobody is told.
     BlackHole,
+    /// The connections are closed.
+    Cut,
 }
 
 pub(crate) struct Proxy {
     address: SocketAddr,
-    network: Arc<watch::Sender<Network>>,
-    cuts: Arc<watch::Sender<u64>>,
-    _tasks: JoinSet<()>,
+    /// The network of all connections to come, and of those since it was last replaced.
+    network: Arc<Mutex<watch::Sender<Network>>>,
+    /// The networks of connections that were left alone.
+    old: Vec<watch::Sender<Network>>,
+    _task: JoinSet<()>,
 }
 
 impl Proxy {
     /// In front of the server on a port.
     pub(crate) async fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = Self {
-            address: listener.local_addr().unwrap(),
-            network: Arc::new(watch::Sender::new(Network::Fine)),
-            cuts: Arc::new(watch::Sender::new(0)),
-            _tasks: JoinSet::new(),
-        };
-        let (network, cuts) = (proxy.network.clone(), proxy.cuts.clone());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
+        let address = listener.local_addr().unwrap();
+        let network = Arc::new(Mutex::new(watch::Sender::new(Network::Fine)));
+        let mut task = JoinSet::new();
+        let networks = network.clone();
+        task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let (network, mut cut) = (network.subscribe(), cuts.subscribe());
-                connections.spawn(async move {
-                    tokio::select! {
-                        _ = cut.changed() => {}
-                        () = forward(client, server, network) => {}
-                    }
-                });
+                let network = networks.lock().unwrap().subscribe();
+                connections.spawn(forward(client, server, network));
             }
         });
         Self {
-            _tasks: tasks,
-            ..proxy
+            address,
+            network,
+            old: Vec::new(),
+            _task: task,
         }
     }
 
@@ -60,33 +60,43 @@ impl Proxy {
         format!("redis://{}/", self.address)
     }
 
+    /// For all connections since the last `only_new_ones_are_fine`.
     pub(crate) fn set(&self, network: Network) {
-        self.network.send_replace(network);
+        self.network.lock().unwrap().send_replace(network);
     }
 
-    /// Closes all connections.
-    pub(crate) fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+    /// Leaves the connections that are there as they are, for ever.
+    pub(crate) fn only_new_ones_are_fine(&mut self) {
+        let fine = watch::Sender::new(Network::Fine);
+        let old = std::mem::replace(&mut *self.network.lock().unwrap(), fine);
+        self.old.push(old);
+    }
+
+    /// Closes all connections; new ones are fine.
+    pub(crate) fn cut(&mut self) {
+        self.set(Network::Cut);
+        self.only_new_ones_are_fine();
     }
 }
 
-async fn forward(client: TcpStream, server: u16, network: watch::Receiver<Network>) {
+async fn forward(client: TcpStream, server: u16, mut network: watch::Receiver<Network>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
         return;
     };
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
-    let ((from_client, to_client), (from_server, to_server)) =
-        (client.into_split(), server.into_split());
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
     let requests = copy(from_client, to_server, network.clone(), |network| {
-        network != Network::BlackHole
+        matches!(network, Network::Fine | Network::RepliesHeldBack)
     });
-    let replies = copy(from_server, to_client, network, |network| {
+    let replies = copy(from_server, to_client, network.clone(), |network| {
         network == Network::Fine
     });
     tokio::select! {
         () = requests => {}
         () = replies => {}
+        _ = network.wait_for(|network| *network == Network::Cut) => {}
     }
 }
 

@@ -13,7 +13,7 @@ use redis::{
 };
 
 use super::{
-    RedisStore, Shared, connection::Manager, fence::Floor, lane::Lane, names::Names,
+    RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
     orphans::Orphans,
 };
 use crate::{Error, ErrorKind};
@@ -102,15 +102,15 @@ impl RedisStoreBuilder {
             ProtocolVersion::RESP3
         };
         let for_lanes = client(protocol)?;
-        let floor = Arc::new(Floor::default());
+        let floors = Arc::new(Floors::new());
         let lane = |_| {
-            let manager = Manager::new(for_lanes.clone(), address.clone(), floor.clone());
+            let manager = Manager::new(for_lanes.clone(), address.clone(), floors.clone());
             Lane::new(manager, address.clone(), self.timeout)
         };
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
             lanes: (0..self.lanes).map(lane).collect(),
-            floor: floor.clone(),
+            floors: floors.clone(),
             orphans: Orphans::default(),
             client: client(ProtocolVersion::RESP2)?,
             address: address.clone(),

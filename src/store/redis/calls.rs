@@ -13,7 +13,7 @@ use crate::store::{Acquire, Ending, Queueing, Release, Renew};
 /// So far away that nobody waits for it, and near enough that Redis can add it to its clock.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: &Floor) -> Call {
+pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> Call {
     let keep = match request.queueing {
         Queueing::No => Vec::new(),
         Queueing::Wait { deadline } => number(millis(deadline)),
@@ -28,7 +28,7 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: &Floor) -> Call
     Call::new(&ACQUIRE, [names.lock, names.queue, names.fence], args)
 }
 
-pub(super) fn renew(names: KeyNames, request: &Renew, floor: &Floor) -> Call {
+pub(super) fn renew(names: KeyNames, request: &Renew, floor: Floor<'_>) -> Call {
     let args = [
         value::lease(request.owner, None),
         number(millis(request.lease)),

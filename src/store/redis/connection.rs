@@ -20,7 +20,7 @@ use redis::{
 };
 use tokio::time::Instant;
 
-use super::{explain, fence::Floor, script};
+use super::{explain, fence::Floors, script};
 use crate::{Error, sync::Mutex, trace};
 
 /// How many commands may be on their way to the socket before a sender waits. Senders are then served in order, too.
@@ -75,7 +75,7 @@ impl Health {
 pub(super) struct Manager {
     client: Client,
     address: Arc<str>,
-    floor: Arc<Floor>,
+    floors: Arc<Floors>,
     past: Mutex<Past>,
 }
 
@@ -95,11 +95,11 @@ struct Peer {
 }
 
 impl Manager {
-    pub(super) fn new(client: Client, address: Arc<str>, floor: Arc<Floor>) -> Self {
+    pub(super) fn new(client: Client, address: Arc<str>, floors: Arc<Floors>) -> Self {
         Self {
             client,
             address,
-            floor,
+            floors,
             past: Mutex::new(Past {
                 latest: None,
                 is_fenced: true,
@@ -153,7 +153,7 @@ impl Manager {
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let (peer, time, memory, killed) = (next(), next(), next(), next());
-        self.floor.raise(microseconds(&time).unwrap_or(0));
+        self.floors.raise_all(microseconds(&time).unwrap_or(0));
         if is_first {
             warn_if_evicting(&memory);
         }

@@ -9,6 +9,8 @@ use redis::{ErrorKind as Kind, RedisError};
 
 use crate::{Error, ErrorKind};
 
+const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
+
 /// The codes at the start of a server's errors that are worth an explanation, and what they mean.
 const CODES: [(&str, ErrorKind, &str); 16] = [
     (
@@ -38,11 +40,7 @@ const CODES: [(&str, ErrorKind, &str); 16] = [
         ErrorKind::Unreachable,
         "Redis is still loading its data: try again when it is done",
     ),
-    (
-        "NOPERM",
-        ErrorKind::Unreachable,
-        "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list",
-    ),
+    ("NOPERM", ErrorKind::Unreachable, NO_PERMISSION),
     (
         "WRONGPASS",
         ErrorKind::Unreachable,
@@ -107,7 +105,10 @@ pub(super) fn refused(error: RedisError) -> Error {
     if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(code)) {
         return Error::with_source(*kind, *message, error);
     }
-    if said.contains("not an integer") {
+    if said.contains("user executing the script can't") {
+        return Error::with_source(ErrorKind::Unreachable, NO_PERMISSION, error);
+    }
+    if said.contains("not an integer") || said.contains("would overflow") {
         let message =
             "Redis holds something else where a token counter would be: choose another prefix";
         return Error::with_source(ErrorKind::Foreign, message, error);

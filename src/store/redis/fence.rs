@@ -2,23 +2,65 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::names::{BUCKETS, bucket};
+use crate::LockKey;
+
 /// Tokens end here: doubles, which Lua and JSON count with, are exact below.
 pub(super) const END_OF_TOKENS: u64 = 1 << 53;
 
-/// The highest of all tokens seen and of the server's clock, in microseconds, at each connect. With it, tokens rise
-/// although the server lost its counters, or its clock was set back.
-#[derive(Debug, Default)]
-pub(super) struct Floor(AtomicU64);
+/// The server's clock at the last connect, in microseconds, and the highest token seen of each counter. With them, tokens
+/// rise although the server lost its counters, or its clock was set back.
+///
+/// One for each counter: with one for all, every grant would lift the floor above all the other counters, and the
+/// next grant of each would have to lift that.
+#[derive(Debug)]
+pub(super) struct Floors {
+    clock: AtomicU64,
+    seen: Vec<AtomicU64>,
+}
 
-impl Floor {
-    pub(super) fn raise(&self, seen: u64) {
-        if seen < END_OF_TOKENS {
-            self.0.fetch_max(seen, Ordering::Relaxed);
+/// The floor of one counter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Floor<'a> {
+    clock: &'a AtomicU64,
+    seen: &'a AtomicU64,
+}
+
+impl Floors {
+    pub(super) fn new() -> Self {
+        Self {
+            clock: AtomicU64::new(0),
+            seen: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
+    pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
+        Floor {
+            clock: &self.clock,
+            seen: &self.seen[bucket(key.as_str())],
+        }
+    }
+
+    /// What the server's clock says, in microseconds.
+    pub(super) fn raise_all(&self, clock: u64) {
+        raise(&self.clock, clock);
+    }
+}
+
+impl Floor<'_> {
+    pub(super) fn raise(self, token: u64) {
+        raise(self.seen, token);
+    }
+
     /// Never zero: a counter that is missing shall be below it.
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed).max(1)
+    pub(super) fn get(self) -> u64 {
+        let [clock, seen] = [self.clock, self.seen].map(|part| part.load(Ordering::Relaxed));
+        clock.max(seen).max(1)
+    }
+}
+
+fn raise(floor: &AtomicU64, to: u64) {
+    if to < END_OF_TOKENS {
+        floor.fetch_max(to, Ordering::Relaxed);
     }
 }

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floor, lane::Lane, names::Names, orphans::Orphans};
+use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -90,7 +90,7 @@ pub struct RedisStore(Arc<Shared>);
 struct Shared {
     names: Names,
     lanes: Vec<Lane>,
-    floor: Arc<Floor>,
+    floors: Arc<Floors>,
     orphans: Orphans,
     /// For subscriptions.
     client: Client,

@@ -14,7 +14,7 @@
 use crate::{LockKey, store::Instance};
 
 /// Few enough that the token counters, one for each and never deleted, stay small; many enough to spread over a Cluster.
-const BUCKETS: u64 = 4096;
+pub(super) const BUCKETS: usize = 4096;
 
 /// The names of one fleet's locks.
 #[derive(Debug, Clone)]
@@ -56,11 +56,11 @@ impl Names {
 }
 
 /// Which bucket a key belongs to. FNV-1a, written out: every version of this crate, on every machine, must agree on it.
-pub(super) fn bucket(key: &str) -> u64 {
+pub(super) fn bucket(key: &str) -> usize {
     let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    (hash ^ (hash >> 32)) % BUCKETS
+    ((hash ^ (hash >> 32)) % BUCKETS as u64) as usize
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn keys_spread_over_the_buckets() {
-        let mut used: Vec<u64> = (0..40_960).map(|n| bucket(&format!("k/{n}"))).collect();
+        let mut used: Vec<usize> = (0..40_960).map(|n| bucket(&format!("k/{n}"))).collect();
         used.sort_unstable();
         used.dedup();
         assert!(used.len() > 4000 && *used.last().unwrap() < BUCKETS);

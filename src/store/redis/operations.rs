@@ -26,10 +26,11 @@ struct Reply {
 impl Shared {
     pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
         self.note_lease(request.lease);
-        let call = calls::acquire(self.names.of(&request.key), &request, &self.floor);
+        let floor = self.floors.of(&request.key);
+        let call = calls::acquire(self.names.of(&request.key), &request, floor);
         let outcome = match self.call(&request.key, call).await {
             Ok(reply) => match reply.value {
-                Ok(value) => reply::acquired(value, request.block.max(1), &self.floor),
+                Ok(value) => reply::acquired(value, request.block.max(1), floor),
                 // The server's own refusal: nothing was taken.
                 Err(error) => return Err(error),
             },
@@ -90,17 +91,20 @@ impl Shared {
     ) -> Vec<(usize, Renewed)> {
         let call = |index: &usize| {
             let request = &requests[*index];
-            calls::renew(self.names.of(&request.key), request, &self.floor)
+            let floor = self.floors.of(&request.key);
+            calls::renew(self.names.of(&request.key), request, floor)
         };
         let calls: Vec<Call> = batch.iter().map(call).collect();
         let answers: Vec<Renewed> = match self.lanes[lane].call(&calls).await {
             Ok(replies) => {
-                let refills = batch.iter().map(|index| requests[*index].refill);
-                let answer = |(reply, refill)| match reply {
-                    Ok(value) => reply::renewed(value, refill, &self.floor),
+                let requests = batch.iter().map(|index| &requests[*index]);
+                let answer = |(reply, request): (_, &Renew)| match reply {
+                    Ok(value) => {
+                        reply::renewed(value, request.refill, self.floors.of(&request.key))
+                    }
                     Err(error) => Renewed::Unknown(error),
                 };
-                replies.each.into_iter().zip(refills).map(answer).collect()
+                replies.each.into_iter().zip(requests).map(answer).collect()
             }
             Err(failure) => vec![Renewed::Unknown(failure.error()); batch.len()],
         };
@@ -117,15 +121,16 @@ impl Shared {
                 format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
-        let call = calls::raise_fence(self.names.of(&key), above.max(self.floor.get()));
+        let floor = self.floors.of(&key);
+        let call = calls::raise_fence(self.names.of(&key), above.max(floor.get()));
         let reply = self.call(&key, call).await.map_err(Failure::error)?;
-        reply::token(reply.value?, &self.floor)
+        reply::token(reply.value?, floor)
     }
 
     pub(super) async fn inspect(self: Arc<Self>, key: LockKey) -> Result<Inspection, Error> {
         let call = calls::inspect(self.names.of(&key));
         let reply = self.call(&key, call).await.map_err(Failure::error)?;
-        reply::inspection(reply.value?, &self.floor)
+        reply::inspection(reply.value?, self.floors.of(&key))
     }
 
     pub(super) async fn force_release(self: Arc<Self>, key: LockKey) -> Result<bool, Error> {
@@ -136,7 +141,7 @@ impl Shared {
 
     /// A key always uses the same lane.
     pub(super) fn lane_of(&self, key: &LockKey) -> usize {
-        (bucket(key.as_str()) % self.lanes.len() as u64) as usize
+        bucket(key.as_str()) % self.lanes.len()
     }
 
     async fn call(&self, key: &LockKey, call: Call) -> Result<Reply, Failure> {

@@ -18,7 +18,7 @@ use crate::{
 const NEVER: Duration = Duration::from_secs(60 * 60);
 
 /// See `acquire.lua`.
-pub(super) fn acquired(reply: Value, block: u32, floor: &Floor) -> Result<Acquired, Error> {
+pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
     let grant = |last, others_wait| {
         Some(Acquired::Granted(Grant {
             tokens: tokens(last, block, floor)?,
@@ -58,7 +58,7 @@ fn held(parts: Vec<Value>) -> Option<Held> {
 }
 
 /// See `renew.lua`.
-pub(super) fn renewed(reply: Value, refill: u32, floor: &Floor) -> Renewed {
+pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
     match reply {
         Value::Int(0) => Renewed::NotOurs,
         Value::Array(parts) => match parts[..] {
@@ -81,7 +81,7 @@ pub(super) fn flag(reply: Value) -> Result<bool, Error> {
 }
 
 /// See `raise_fence.lua`.
-pub(super) fn token(reply: Value, floor: &Floor) -> Result<u64, Error> {
+pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
     let token = match reply {
         Value::Int(token) => u64::try_from(token).ok(),
         _ => None,
@@ -92,7 +92,7 @@ pub(super) fn token(reply: Value, floor: &Floor) -> Result<u64, Error> {
 }
 
 /// See `inspect.lua`.
-pub(super) fn inspection(reply: Value, floor: &Floor) -> Result<Inspection, Error> {
+pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
     let parts = match reply {
         Value::Array(parts) => <[Value; 4]>::try_from(parts).ok(),
         _ => None,
@@ -132,7 +132,7 @@ fn foreign() -> Error {
 }
 
 /// The block that ends with `last`, which this process has seen now.
-fn tokens(last: i64, block: u32, floor: &Floor) -> Option<Tokens> {
+fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> {
     let last = u64::try_from(last).ok()?;
     if last >= END_OF_TOKENS {
         return None;

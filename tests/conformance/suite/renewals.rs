@@ -89,11 +89,3 @@ pub(crate) async fn tokens_come_only_when_asked_for(subject: impl Subject) {
         assert_eq!(tokens.map(|tokens| tokens.left()), expected);
     }
 }
-
-fn is_renewed(answer: &Renewed) -> bool {
-    match answer {
-        Renewed::Renewed { .. } => true,
-        Renewed::NotOurs => false,
-        Renewed::Unknown(error) => panic!("the store failed: {error}"),
-    }
-}
