@@ -99,3 +99,27 @@ where
 pub(crate) fn not_kept(error: &Error) {
     event!(error, %error, "idempotency.not_kept");
 }
+
+#[cfg(feature = "redis")]
+pub(crate) fn redis_evicts(policy: &str) {
+    event!(
+        warn,
+        policy,
+        "redis.evicts: it may throw leases away when memory is short; set `maxmemory-policy noeviction`"
+    );
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn orphans_released(released: usize, left: usize) {
+    event!(debug, released, left, "redis.orphans_released");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn subscription_lost(error: &dyn std::fmt::Display) {
+    event!(warn, %error, "redis.subscription_lost");
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn resubscribed() {
+    event!(info, "redis.resubscribed");
+}

@@ -5,6 +5,8 @@
 //! The trait is sealed while the crate is 0.x, so that it can still grow.
 
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod types;
 
 use std::{fmt::Debug, pin::Pin, sync::Arc};
@@ -12,6 +14,8 @@ use std::{fmt::Debug, pin::Pin, sync::Arc};
 use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedisStoreBuilder};
 pub use types::{
     Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
     Queueing, Release, Released, Renew, Renewed, Tokens,
@@ -56,7 +60,8 @@ pub(crate) mod sealed {
 ///
 /// **Unknown outcomes.** A call that fails may or may not have taken effect. The store itself cleans up after it: a
 /// failed `acquire` leaves neither a lease nor a queue entry behind, a failed `release` is made up for, both as soon
-/// as the store can be reached again, without the caller's doing. The caller must not use that owner again.
+/// as the store can be reached again, without the caller's doing. After a failed `acquire` the caller must not use
+/// that owner again. After a failed `release` it may renew and release again, and need not.
 ///
 /// **Cancellation.** The caller polls every future to its end. One that is dropped all the same (its runtime
 /// shuts down) is an unknown outcome that nobody cleans up after: the lease's time ends it.
@@ -65,7 +70,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// - Leased to the same owner already: granted again, the lease counted anew, with a new block of tokens. So a
     ///   caller that never saw the reply can ask again.
-    /// - Taken by a record: [`Acquired::Recorded`], with the record.
+    /// - Taken by a record: [`Acquired::Recorded`], with the record. That ends the attempt: if it was queued, it is
+    ///   removed from the queue.
     /// - Leased to somebody else, or free with somebody else first in the queue: [`Acquired::Held`]. With
     ///   [`Queueing::Wait`], the attempt is queued now, or its deadline refreshed, and the holder's instance is
     ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind. With [`Queueing::Skip`] nothing is

@@ -91,7 +91,10 @@ impl State {
                 Some(Taken {
                     by: By::Record(record),
                     ..
-                }) => return Acquired::Recorded(record.clone()),
+                }) => {
+                    slot.queue.retain(|attempt| attempt.owner != owner);
+                    return Acquired::Recorded(record.clone());
+                }
                 Some(Taken {
                     owner: holder,
                     by: By::Lease { note },

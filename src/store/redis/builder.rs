@@ -1,0 +1,196 @@
+//! How a Redis store is configured.
+
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use futures_util::future::try_join_all;
+use redis::{
+    Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+
+use super::{
+    RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
+    orphans::Orphans,
+};
+use crate::{Error, ErrorKind};
+
+/// Configures a [`RedisStore`].
+///
+/// | setting | default |
+/// |---|---|
+/// | [`prefix`](Self::prefix) | `tdl` |
+/// | [`lanes`](Self::lanes) | 4 |
+/// | [`timeout`](Self::timeout) | 1 s |
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RedisStoreBuilder {
+    url: String,
+    prefix: String,
+    lanes: usize,
+    timeout: Duration,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            prefix: "tdl".to_owned(),
+            lanes: 4,
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    /// What all names in Redis start with, `tdl` by default. Services with different prefixes do not see each other's
+    /// locks. Visible ASCII without braces, at most 64 bytes.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Over how many connections the calls are spread, 4 by default. A connection carries many calls at once, so a
+    /// few are enough; more of them only keep a large record in one lane from delaying the others. From 1 to 64.
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// The time limit of every call, connecting and a repetition included; 1 s by default.
+    ///
+    /// Well below the lease: an unanswered renewal is repeated only after it.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Connects now.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build); and [`ErrorKind::Unreachable`] when the server does not answer in time or refuses the
+    /// connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is left behind when this is dropped.
+    pub async fn connect(self) -> Result<RedisStore, Error> {
+        let store = self.build()?;
+        try_join_all(store.0.lanes.iter().map(Lane::connect)).await?;
+        Ok(store)
+    }
+
+    /// Connects at first use: the server need not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL or a setting that cannot work.
+    pub fn build(self) -> Result<RedisStore, Error> {
+        self.check()?;
+        let info = self.connection_info()?;
+        let address: Arc<str> = info.addr().to_string().into();
+        let client = |protocol| {
+            let settings = info.redis_settings().clone().set_protocol(protocol);
+            open(info.clone().set_redis_settings(settings))
+        };
+        // Under RESP3, the client library says at once that a connection ended.
+        let protocol = if self.url.contains("protocol=") {
+            info.redis_settings().protocol()
+        } else {
+            ProtocolVersion::RESP3
+        };
+        let for_lanes = client(protocol)?;
+        let floors = Arc::new(Floors::new());
+        let lane = |_| {
+            let manager = Manager::new(for_lanes.clone(), address.clone(), floors.clone());
+            Lane::new(manager, address.clone(), self.timeout)
+        };
+        Ok(RedisStore(Arc::new(Shared {
+            names: Names::new(&self.prefix),
+            lanes: (0..self.lanes).map(lane).collect(),
+            floors: floors.clone(),
+            orphans: Orphans::default(),
+            client: client(ProtocolVersion::RESP2)?,
+            space: format!(
+                "redis:{address}/{}#{}",
+                info.redis_settings().db(),
+                self.prefix
+            )
+            .into(),
+            address: address.clone(),
+            timeout: self.timeout,
+            longest_lease: AtomicU64::new(0),
+        })))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+        if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(is_fit) {
+            return Err(invalid(
+                "a prefix is 1 to 64 bytes of visible ASCII without braces",
+            ));
+        }
+        if !(1..=64).contains(&self.lanes) {
+            return Err(invalid(format!(
+                "a store has 1 to 64 lanes, not {}",
+                self.lanes
+            )));
+        }
+        if self.timeout < Duration::from_millis(1) {
+            return Err(invalid("a timeout below 1 ms lets no call succeed"));
+        }
+        if cfg!(not(feature = "tls-rustls")) && self.url.starts_with("rediss://") {
+            return Err(invalid("`rediss://` needs the feature `tls-rustls`"));
+        }
+        Ok(())
+    }
+
+    fn connection_info(&self) -> Result<ConnectionInfo, Error> {
+        let info = self.url.as_str().into_connection_info().map_err(|error| {
+            // Without the URL, which may have a password in it.
+            Error::with_source(
+                ErrorKind::InvalidConfig,
+                "not a Redis URL: expected `redis://user:password@host:6379/0`",
+                error,
+            )
+        })?;
+        // A subscription sends nothing by itself, and so would never learn that its other end has vanished.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(15))
+            .with_interval(Duration::from_secs(5));
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive);
+        Ok(info.set_tcp_settings(tcp))
+    }
+}
+
+fn open(info: ConnectionInfo) -> Result<Client, Error> {
+    // An application that prefers another provider has installed it by now; else rustls would have none at all.
+    #[cfg(feature = "tls-rustls")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::open(info).map_err(|error| {
+        Error::with_source(
+            ErrorKind::InvalidConfig,
+            "cannot connect to Redis this way",
+            error,
+        )
+    })
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message)
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the URL: it may have a password in it.
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &self.prefix)
+            .field("lanes", &self.lanes)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! The store's operations as calls of scripts.
+
+use std::time::Duration;
+
+use super::{
+    fence::Floor,
+    names::KeyNames,
+    script::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RENEW, number},
+    value,
+};
+use crate::store::{Acquire, Ending, Queueing, Release, Renew};
+
+/// So far away that nobody waits for it, and near enough that Redis can add it to its clock.
+const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+
+pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> Call {
+    let keep = match request.queueing {
+        Queueing::No => Vec::new(),
+        Queueing::Skip => b"skip".to_vec(),
+        Queueing::Wait { deadline } => number(millis(deadline)),
+    };
+    let args = [
+        value::lease(request.owner, request.note.as_ref()),
+        number(millis(request.lease)),
+        number(request.block.max(1)),
+        number(floor.get()),
+        keep,
+    ];
+    Call::new(&ACQUIRE, [names.lock, names.queue, names.fence], args)
+}
+
+pub(super) fn renew(names: KeyNames, request: &Renew, floor: Floor<'_>) -> Call {
+    let args = [
+        value::lease(request.owner, None),
+        number(millis(request.lease)),
+        number(request.refill),
+        number(floor.get()),
+    ];
+    Call::new(&RENEW, [names.lock, names.queue, names.fence], args)
+}
+
+pub(super) fn release(names: &KeyNames, request: &Release) -> Call {
+    let keys = [names.lock.clone(), names.queue.clone()];
+    let lease = value::lease(request.owner, None);
+    match &request.ending {
+        Ending::Free => Call::new(&RELEASE, keys, [lease]),
+        Ending::Record { content, retain } => {
+            let record = value::record(request.owner, content);
+            Call::new(&RELEASE, keys, [lease, record, number(millis(*retain))])
+        }
+    }
+}
+
+pub(super) fn raise_fence(names: KeyNames, above: u64) -> Call {
+    Call::new(&RAISE_FENCE, [names.fence], [number(above)])
+}
+
+pub(super) fn inspect(names: KeyNames) -> Call {
+    Call::new(&INSPECT, [names.lock, names.queue, names.fence], [])
+}
+
+pub(super) fn force_release(names: KeyNames) -> Call {
+    Call::new(&FORCE_RELEASE, [names.lock, names.queue], [])
+}
+
+/// Rounded up: the store must not end a lease before its holder does.
+fn millis(duration: Duration) -> u64 {
+    let millis = duration.min(FAR).as_micros().div_ceil(1000);
+    u64::try_from(millis.max(1)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,172 @@
+//! Redis's errors in the words of this crate.
+//!
+//! A message says what is wrong and what to do. It never quotes what the server said, because a server may quote a
+//! key, and keys may be personal data; the server's own words are in the error's source.
+
+use std::time::Duration;
+
+use redis::{ErrorKind as Kind, RedisError};
+
+use crate::{Error, ErrorKind};
+
+const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
+
+/// The codes at the start of a server's errors that are worth an explanation, and what they mean.
+const CODES: [(&str, ErrorKind, &str); 16] = [
+    (
+        "WRONGTYPE",
+        ErrorKind::Foreign,
+        "Redis holds a value of another type where the lock, its queue or its token counter would be: \
+         somebody else uses these names, choose another prefix",
+    ),
+    (
+        "TDLFOREIGN",
+        ErrorKind::Foreign,
+        "Redis holds a value that this crate did not write where the lock or its token counter would be: \
+         somebody else uses these names, choose another prefix",
+    ),
+    (
+        "OOM",
+        ErrorKind::Unreachable,
+        "Redis is full (used memory above `maxmemory`) and takes no new locks: give it more memory",
+    ),
+    (
+        "READONLY",
+        ErrorKind::Unreachable,
+        "this Redis is a read-only replica: locks need the primary",
+    ),
+    (
+        "LOADING",
+        ErrorKind::Unreachable,
+        "Redis is still loading its data: try again when it is done",
+    ),
+    ("NOPERM", ErrorKind::Unreachable, NO_PERMISSION),
+    (
+        "WRONGPASS",
+        ErrorKind::Unreachable,
+        "Redis refused the user name or password of the URL",
+    ),
+    (
+        "NOAUTH",
+        ErrorKind::Unreachable,
+        "Redis wants a password, and the URL has none",
+    ),
+    (
+        "BUSY",
+        ErrorKind::Unreachable,
+        "Redis is busy with a script that somebody else runs for too long",
+    ),
+    (
+        "MISCONF",
+        ErrorKind::Unreachable,
+        "Redis cannot save to disk and so takes no writes: look at its log",
+    ),
+    (
+        "NOREPLICAS",
+        ErrorKind::Unreachable,
+        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes",
+    ),
+    (
+        "MASTERDOWN",
+        ErrorKind::Unreachable,
+        "this Redis is a replica without its primary: locks need the primary",
+    ),
+    (
+        "MOVED",
+        ErrorKind::Unreachable,
+        "this Redis is a node of a Cluster, and the key lives on another one",
+    ),
+    (
+        "CLUSTERDOWN",
+        ErrorKind::Unreachable,
+        "the Redis Cluster is down",
+    ),
+    (
+        "NOSCRIPT",
+        ErrorKind::Unreachable,
+        "Redis forgot a script again right after it was given",
+    ),
+    (
+        "ERR max number of clients reached",
+        ErrorKind::Unreachable,
+        "Redis has no connection to spare (`maxclients`)",
+    ),
+];
+
+/// What a server answered instead of doing it.
+pub(super) fn refused(error: RedisError) -> Error {
+    let said = format!(
+        "{} {}",
+        error.code().unwrap_or_default(),
+        error.detail().unwrap_or_default()
+    );
+    // Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
+    let means = |code: &str| said.starts_with(code) || said.contains(&format!(": {code} "));
+    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(code)) {
+        return Error::with_source(*kind, *message, error);
+    }
+    if said.contains("user executing the script can't") {
+        return Error::with_source(ErrorKind::Unreachable, NO_PERMISSION, error);
+    }
+    if said.contains("not an integer") || said.contains("would overflow") {
+        let message =
+            "Redis holds something else where a token counter would be: choose another prefix";
+        return Error::with_source(ErrorKind::Foreign, message, error);
+    }
+    if said.contains("unknown command") {
+        // The server quotes the arguments here, and so the key: no source.
+        return Error::new(
+            ErrorKind::Unreachable,
+            "this Redis does not know a command that locks need: it must be 6.2 or later, with EVALSHA not renamed",
+        );
+    }
+    Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
+}
+
+/// Whether the server itself said this, as opposed to: it could not be heard.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), Kind::Server(_) | Kind::Extension)
+}
+
+pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
+    if is_refusal(&error) {
+        return refused(error);
+    }
+    let message = match error.kind() {
+        Kind::AuthenticationFailed => {
+            "Redis refused the user name or password of the URL".to_owned()
+        }
+        Kind::InvalidClientConfig => format!("cannot connect to Redis at {address} this way"),
+        Kind::RESP3NotSupported => {
+            format!("Redis at {address} does not speak RESP3: add `?protocol=resp2` to the URL")
+        }
+        _ => format!("cannot connect to Redis at {address}: is it running?"),
+    };
+    Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("no connection to Redis at {address} within {limit:?}"),
+    )
+}
+
+pub(super) fn no_answer(limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("Redis did not answer within {limit:?}"),
+    )
+}
+
+pub(super) fn connection_broke(error: RedisError) -> Error {
+    let message = "the connection to Redis broke before the answer came";
+    Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+pub(super) fn nonsense() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "Redis answered something that no script of this crate returns",
+    )
+}

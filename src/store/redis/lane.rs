@@ -1,0 +1,259 @@
+//! A lane: one connection at a time, on which calls take effect in the order in which they were started.
+//!
+//! 1. Who sends holds the `gate`, from before it asks for the connection until its commands are in that connection's
+//!    queue. The gate is fair, so the order of first polls is the order on the wire.
+//! 2. Nothing awaits under the gate but the connecting itself. Everybody who had asked by the time when that failed fails
+//!    with it, instead of trying one after another.
+//! 3. A call whose outcome is unknown is sent again only on a connection that is fenced off from earlier ones (see
+//!    `connection`): else the first could take effect after the second, and after whatever follows that.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use bb8_redis::bb8::{Pool, RunError};
+use redis::{Cmd, Pipeline, RedisResult, ServerErrorKind, Value};
+use tokio::{
+    sync::Mutex as FairMutex,
+    task::unconstrained,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    connection::{Connection, Manager},
+    explain,
+    script::Call,
+};
+use crate::Error;
+
+/// A connection without a word for so many time limits is given up.
+const SILENT_LIMITS: u32 = 3;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pool: Pool<Manager>,
+    gate: FairMutex<Option<Refusal>>,
+    address: Arc<str>,
+    limit: Duration,
+}
+
+/// When it was that no connection could be had, and why.
+#[derive(Debug)]
+struct Refusal {
+    at: Instant,
+    error: Error,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Replies {
+    /// One for each call; an error is one that the server answered with.
+    pub(super) each: Vec<Result<Value, Error>>,
+    /// The calls were sent twice, and may have taken effect twice.
+    pub(super) repeated: bool,
+    /// Nothing sent on the lane before can take effect any more.
+    pub(super) settled: bool,
+}
+
+/// Why nothing came back.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Nothing was sent.
+    NotSent(Error),
+    /// What was sent may have taken effect, or may still do so.
+    Unknown(Error),
+}
+
+impl Failure {
+    pub(super) fn error(self) -> Error {
+        match self {
+            Self::NotSent(error) | Self::Unknown(error) => error,
+        }
+    }
+}
+
+/// What came back from one connection.
+enum Sent {
+    Replies(Vec<Value>, Connection),
+    Broke(Error),
+}
+
+impl Sent {
+    fn or_unknown(self) -> Result<(Vec<Value>, Connection), Failure> {
+        match self {
+            Self::Replies(values, connection) => Ok((values, connection)),
+            Self::Broke(error) => Err(Failure::Unknown(error)),
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn new(manager: Manager, address: Arc<str>, limit: Duration) -> Self {
+        let pool = Pool::builder()
+            .max_size(1)
+            .min_idle(None)
+            .test_on_check_out(false)
+            .retry_connection(false)
+            .connection_timeout(limit)
+            // Its life is one of use: leases must not wait for a connection that was closed for its age.
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .build_unchecked(manager);
+        Self {
+            pool,
+            gate: FairMutex::new(None),
+            address,
+            limit,
+        }
+    }
+
+    /// Connects if there is no connection.
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + self.limit;
+        let mut gate = self.gate.lock().await;
+        self.connection(&mut gate, deadline).await.map(drop)
+    }
+
+    /// Calls scripts, all of them in one round trip.
+    pub(super) async fn call(&self, calls: &[Call]) -> Result<Replies, Failure> {
+        let deadline = Instant::now() + self.limit;
+        let mut repeated = false;
+        let mut sent = self
+            .send(calls.iter().map(Call::by_hash), deadline, None)
+            .await?;
+        if let Sent::Broke(error) = &sent {
+            repeated = true;
+            let again = self.send(calls.iter().map(Call::by_hash), deadline, Some(error));
+            sent = again
+                .await
+                .map_err(|failure| Failure::Unknown(failure.error()))?;
+        }
+        let (mut values, mut connection) = sent.or_unknown()?;
+
+        let forgotten: Vec<usize> = (0..values.len())
+            .filter(|i| is_noscript(&values[*i]))
+            .collect();
+        if !forgotten.is_empty() {
+            let by_text = forgotten.iter().map(|i| calls[*i].by_text());
+            let (again, on) = self.send(by_text, deadline, None).await?.or_unknown()?;
+            for (index, value) in forgotten.into_iter().zip(again) {
+                values[index] = value;
+            }
+            connection = on;
+        }
+        let read = |value: Value| value.extract_error().map_err(explain::refused);
+        Ok(Replies {
+            each: values.into_iter().map(read).collect(),
+            repeated,
+            settled: connection.is_fenced,
+        })
+    }
+
+    /// Sends commands and waits for their replies. With `after`, they were sent before, and that ended so.
+    async fn send(
+        &self,
+        commands: impl Iterator<Item = Cmd>,
+        deadline: Instant,
+        after: Option<&Error>,
+    ) -> Result<Sent, Failure> {
+        let mut pipeline = Pipeline::new();
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        let asked = Instant::now();
+        // Without `unconstrained`, a task that has used up its budget would not even stand in line at its first poll.
+        let gate = timeout_at(deadline, unconstrained(self.gate.lock())).await;
+        let mut gate = gate.map_err(|_| Failure::NotSent(self.too_late()))?;
+        if let Some(refusal) = gate.as_ref().filter(|refusal| refusal.at >= asked) {
+            return Err(Failure::NotSent(refusal.error.clone()));
+        }
+        let connection = self
+            .connection(&mut gate, deadline)
+            .await
+            .map_err(Failure::NotSent)?;
+        if let Some(error) = after.filter(|_| !connection.is_fenced) {
+            return Err(Failure::Unknown(error.clone()));
+        }
+
+        let mut multiplexed = connection.multiplexed.clone();
+        let mut replies = pin!(multiplexed.send_packed_commands(&pipeline, 0, pipeline.len()));
+        connection.health.sent();
+        let mut started = pin!(unconstrained(replies.as_mut()));
+        let at_once = poll_fn(|cx| Poll::Ready(started.as_mut().poll(cx))).await;
+        drop(gate);
+
+        let outcome = match at_once {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => timeout_at(deadline, replies).await,
+        };
+        self.judge(outcome, connection)
+    }
+
+    fn judge(
+        &self,
+        outcome: Result<RedisResult<Vec<Value>>, tokio::time::error::Elapsed>,
+        connection: Connection,
+    ) -> Result<Sent, Failure> {
+        match outcome {
+            Ok(Ok(values)) => {
+                connection.health.heard();
+                Ok(Sent::Replies(values, connection))
+            }
+            Ok(Err(error)) => {
+                connection.health.broke();
+                Ok(Sent::Broke(explain::connection_broke(error)))
+            }
+            Err(_) => {
+                connection
+                    .health
+                    .broke_if_silent_for(self.limit * SILENT_LIMITS);
+                Err(Failure::Unknown(explain::no_answer(self.limit)))
+            }
+        }
+    }
+
+    /// The connection that is there and not known to be broken, or a new one.
+    async fn connection(
+        &self,
+        gate: &mut Option<Refusal>,
+        deadline: Instant,
+    ) -> Result<Connection, Error> {
+        let outcome = match timeout_at(deadline, self.check_out()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(explain::cannot_connect_in_time(&self.address, self.limit)),
+        };
+        *gate = outcome.as_ref().err().map(|error| Refusal {
+            at: Instant::now(),
+            error: error.clone(),
+        });
+        outcome
+    }
+
+    async fn check_out(&self) -> Result<Connection, Error> {
+        loop {
+            if self.pool.state().connections == 0 {
+                // Not by `get`, which would only say that it waited in vain, and not why.
+                let fresh = self.pool.dedicated_connection().await?;
+                // Refused only if it broke already: then the next round makes another.
+                let _ = self.pool.add(fresh);
+            }
+            let connection = self.pool.get().await.map_err(|error| match error {
+                RunError::User(error) => error,
+                RunError::TimedOut => self.too_late(),
+            })?;
+            if !connection.health.is_broken() {
+                return Ok(connection.clone());
+            }
+            // Dropped here, and the pool forgets what has broken.
+        }
+    }
+
+    fn too_late(&self) -> Error {
+        explain::cannot_connect_in_time(&self.address, self.limit)
+    }
+}
+
+fn is_noscript(value: &Value) -> bool {
+    match value {
+        Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),
+        _ => false,
+    }
+}

@@ -1,0 +1,15 @@
+-- Lifts the token counter of a key's bucket, never lowers it.
+--
+-- KEYS     1 fence
+-- ARGV     1 what every later token must be above
+-- Returns  the highest token that counts as handed out now
+
+local floor = tonumber(ARGV[1])
+local last = redis.call('INCRBY', KEYS[1], 0)
+if last == 0 then
+  local time = redis.call('TIME')
+  last = time[1] * 1000000 + time[2]
+end
+last = math.max(last, floor)
+redis.call('SET', KEYS[1], string.format('%.0f', last))
+return last

@@ -1,0 +1,46 @@
+-- Prolongs an owner's lease, and hands out further tokens.
+--
+-- KEYS     1 lock, 2 queue, 3 fence
+-- ARGV     1 the lease's value without its note, 2 lease in ms, 3 tokens wanted, 4 floor of the tokens
+-- Returns  0, when the owner does not hold the key
+--          {1 if others wait or else 0, the last of the further tokens or 0}
+
+local value = redis.call('GET', KEYS[1])
+local others_wait = 0
+
+if value ~= ARGV[1] then
+  --@include value.lua
+  --@include queue.lua
+
+  local kind, holder = read(value)
+  if value and not kind then
+    return foreign()
+  end
+  if kind ~= 'lease' or 'lease:' .. holder ~= ARGV[1] then
+    return 0
+  end
+  prune(clock())
+  others_wait = head() and 1 or 0
+end
+
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+
+local last = 0
+if ARGV[3] ~= '0' then
+  --@include fence.lua
+
+  -- A server that cannot count (it is full) is no reason to lose the lease.
+  local counted = redis.pcall('INCRBY', KEYS[3], ARGV[3])
+  if type(counted) == 'number' then
+    last = counted
+    if last - ARGV[3] < tonumber(ARGV[4]) then
+      last = raise(last, ARGV[3], ARGV[4])
+    end
+    if last >= 9007199254740992 then
+      last = 0
+    end
+  end
+end
+return {others_wait, last}

@@ -1,0 +1,165 @@
+//! What the scripts return.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{
+    explain,
+    fence::{END_OF_TOKENS, Floor},
+    value::{self, Standing},
+};
+use crate::{
+    Error, ErrorKind, LockKey,
+    store::{Acquired, Grant, Held, Hint, Holder, Inspection, Owner, Renewed, Tokens},
+};
+
+/// For a lease that never expires, because an operator made it so.
+const NEVER: Duration = Duration::from_secs(60 * 60);
+
+/// See `acquire.lua`.
+pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
+    let grant = |last, others_wait| {
+        Some(Acquired::Granted(Grant {
+            tokens: tokens(last, block, floor)?,
+            others_wait,
+        }))
+    };
+    let answer = match reply {
+        Value::Int(last) => grant(last, false),
+        Value::Array(parts) => match <[Value; 2]>::try_from(parts) {
+            Ok([kind, detail]) => match (text(&kind), detail) {
+                (Some("granted"), Value::Int(last)) => grant(last, true),
+                (Some("record"), Value::BulkString(content)) => {
+                    Some(Acquired::Recorded(content.into()))
+                }
+                _ => None,
+            },
+            Err(parts) => held(parts).map(Acquired::Held),
+        },
+        _ => None,
+    };
+    answer.ok_or_else(explain::nonsense)
+}
+
+fn held(parts: Vec<Value>) -> Option<Held> {
+    let [kind, Value::Int(remaining), note] = <[Value; 3]>::try_from(parts).ok()? else {
+        return None;
+    };
+    let note = match note {
+        Value::Nil => None,
+        Value::BulkString(note) => Some(note.into()),
+        _ => return None,
+    };
+    (text(&kind) == Some("held")).then(|| Held {
+        remaining: millis(remaining),
+        note,
+    })
+}
+
+/// See `renew.lua`.
+pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
+    match reply {
+        Value::Int(0) => Renewed::NotOurs,
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(others_wait), Value::Int(last)] => Renewed::Renewed {
+                tokens: tokens(last, refill, floor),
+                others_wait: others_wait == 1,
+            },
+            _ => Renewed::Unknown(explain::nonsense()),
+        },
+        _ => Renewed::Unknown(explain::nonsense()),
+    }
+}
+
+/// A yes or no.
+pub(super) fn flag(reply: Value) -> Result<bool, Error> {
+    match reply {
+        Value::Int(flag) => Ok(flag == 1),
+        _ => Err(explain::nonsense()),
+    }
+}
+
+/// See `raise_fence.lua`.
+pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
+    let token = match reply {
+        Value::Int(token) => u64::try_from(token).ok(),
+        _ => None,
+    };
+    let token = token.ok_or_else(explain::nonsense)?;
+    floor.raise(token);
+    Ok(token)
+}
+
+/// See `inspect.lua`.
+pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
+    let parts = match reply {
+        Value::Array(parts) => <[Value; 4]>::try_from(parts).ok(),
+        _ => None,
+    };
+    let Some([standing, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
+        return Err(explain::nonsense());
+    };
+    let mut seen = Inspection {
+        fence: floor.get(),
+        ..Inspection::default()
+    };
+    if let Value::BulkString(standing) = standing {
+        match value::read(&standing).ok_or_else(foreign)? {
+            Standing::Record(content) => seen.record = Some(content),
+            Standing::Lease { owner, note } => {
+                seen.holder = Some(Holder {
+                    owner,
+                    remaining: millis(ttl),
+                    note,
+                });
+            }
+        }
+    }
+    let owner = |owner: &Value| text(owner)?.parse::<Owner>().ok();
+    let queue: Option<Vec<Owner>> = queue.iter().map(owner).collect();
+    seen.queue = queue.ok_or_else(foreign)?;
+    if let Some(counter) = text(&fence) {
+        let counter: u64 = counter.parse().map_err(|_| foreign())?;
+        seen.fence = seen.fence.max(counter);
+    }
+    Ok(seen)
+}
+
+fn foreign() -> Error {
+    let message = "Redis holds a value that this crate did not write where the lock or its token counter would be";
+    Error::new(ErrorKind::Foreign, message)
+}
+
+/// The block that ends with `last`, which this process has seen now.
+fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> {
+    let last = u64::try_from(last).ok()?;
+    if last >= END_OF_TOKENS {
+        return None;
+    }
+    let before = last.checked_sub(u64::from(block))?;
+    floor.raise(last);
+    (block > 0 && last > 0).then(|| Tokens::new(before + 1, block))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(text) => std::str::from_utf8(text).ok(),
+        _ => None,
+    }
+}
+
+fn millis(millis: i64) -> Duration {
+    u64::try_from(millis).map_or(NEVER, Duration::from_millis)
+}
+
+/// A message on an instance's channel: what, a space, and the key.
+pub(super) fn hint(message: &[u8]) -> Option<Hint> {
+    let (what, key) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let key = LockKey::new(key).ok()?;
+    match what {
+        "free" => Some(Hint::Free(key)),
+        "wanted" => Some(Hint::Wanted(key)),
+        _ => None,
+    }
+}

@@ -1,0 +1,26 @@
+//! The Redis store, on a server of each test's own.
+
+use tower_distributed_lock::store::{RedisStore, Store};
+
+use crate::{subject::Subject, support::redis_server::RedisServer};
+
+pub(crate) struct Redis {
+    server: RedisServer,
+    store: RedisStore,
+}
+
+impl Subject for Redis {
+    async fn start() -> Self {
+        let server = RedisServer::start().await;
+        let store = RedisStore::connect(server.url()).await.unwrap();
+        Self { server, store }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        self.server.leftovers().await.is_empty()
+    }
+}

@@ -1,0 +1,12 @@
+//! What a store under test has to offer.
+
+use tower_distributed_lock::store::Store;
+
+pub(crate) use crate::support::{eventually, words::*};
+
+pub(crate) trait Subject {
+    async fn start() -> Self;
+    fn store(&self) -> &dyn Store;
+    /// Whether nothing is left in the store, token counters aside.
+    async fn is_empty(&self) -> bool;
+}

@@ -1,0 +1,73 @@
+//! Who is told what at once. A hint may be lost, but where nothing goes wrong it arrives.
+
+use tower_distributed_lock::store::{Hint, Released};
+
+use crate::subject::*;
+
+pub(crate) async fn a_new_waiter_is_hinted_to_the_holder(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    let mut hints = store.watch_for_sure(a.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, owner()).await);
+    hinted(&mut hints, Hint::Wanted(key)).await;
+}
+
+pub(crate) async fn a_release_is_hinted_to_the_head_of_the_queue(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b) = (owner(), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, owner()).await);
+    store.free(&key, a).await;
+    hinted(&mut hints, Hint::Free(key)).await;
+}
+
+pub(crate) async fn a_record_is_hinted_to_everybody_in_the_queue(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let mut hints_b = store.watch_for_sure(b.instance).await;
+    let mut hints_c = store.watch_for_sure(c.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    store.record(&key, a, b"done").await;
+    hinted(&mut hints_b, Hint::Free(key.clone())).await;
+    hinted(&mut hints_c, Hint::Free(key)).await;
+}
+
+pub(crate) async fn giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next(
+    subject: impl Subject,
+) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let mut hints = store.watch_for_sure(c.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    store.free(&key, a).await;
+    assert_eq!(store.free(&key, b).await, Released::NotOurs);
+    hinted(&mut hints, Hint::Free(key.clone())).await;
+    granted(store.queue(&key, c).await);
+}
+
+pub(crate) async fn a_forced_release_is_hinted_to_the_head_of_the_queue(subject: impl Subject) {
+    let (store, key, b) = (subject.store(), key("k"), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    store.take(&key, owner()).await;
+    held(store.queue(&key, b).await);
+    assert!(store.force_release(key.clone()).await.unwrap());
+    hinted(&mut hints, Hint::Free(key)).await;
+}
+
+pub(crate) async fn nobody_needs_to_watch(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b) = (owner(), owner());
+    drop(store.watch(a.instance));
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    store.free(&key, a).await;
+    granted(store.queue(&key, b).await);
+    store.free(&key, b).await;
+    assert!(subject.is_empty().await);
+}

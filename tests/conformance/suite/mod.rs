@@ -1,0 +1,96 @@
+//! The sentences of the contract.
+
+pub(crate) mod endings;
+pub(crate) mod hints;
+pub(crate) mod leases;
+pub(crate) mod operators;
+pub(crate) mod order;
+pub(crate) mod queue;
+pub(crate) mod renewals;
+pub(crate) mod tokens;
+
+/// Holds a store to the contract: its name, its `Subject`, and the arguments of `tokio::test`.
+macro_rules! conformance {
+    ($store:ident, $subject:ty, $args:tt) => {
+        mod $store {
+            $crate::suite::conformance!(@tests $subject, $args, leases:
+                a_free_key_is_granted,
+                a_leased_key_is_held_for_everybody_else,
+                keys_are_independent_of_each_other,
+                a_released_key_is_free,
+                an_expired_lease_is_as_good_as_none,
+                an_expired_lease_is_forgotten_without_being_asked_about,
+                the_same_owner_is_granted_again_and_counted_anew,
+                another_attempt_of_the_same_instance_is_somebody_else,
+                a_note_is_shown_as_it_was_left,
+                any_text_can_be_a_key,
+                extreme_durations_are_taken
+            );
+            $crate::suite::conformance!(@tests $subject, $args, tokens:
+                a_block_has_as_many_tokens_as_asked_for,
+                tokens_rise_whatever_happens_in_between,
+                a_double_can_hold_every_token,
+                the_fence_is_raised_and_never_lowered
+            );
+            $crate::suite::conformance!(@tests $subject, $args, queue:
+                attempts_are_served_in_order_of_arrival,
+                asking_again_keeps_the_place,
+                a_free_key_is_for_the_head_of_the_queue_only,
+                who_does_not_queue_leaves_nothing_behind,
+                an_attempt_past_its_deadline_counts_as_gone,
+                asking_again_refreshes_the_deadline,
+                giving_up_leaves_the_queue,
+                a_grant_and_a_renewal_tell_whether_others_wait,
+                an_abandoned_queue_is_forgotten,
+                held_tells_when_to_ask_again
+            );
+            $crate::suite::conformance!(@tests $subject, $args, renewals:
+                a_renewal_prolongs,
+                a_renewal_never_shortens,
+                a_renewal_never_creates,
+                a_renewal_of_a_former_owner_does_nothing,
+                a_renewal_does_not_revive_a_record,
+                a_batch_is_answered_in_its_order,
+                tokens_come_only_when_asked_for
+            );
+            $crate::suite::conformance!(@tests $subject, $args, endings:
+                a_release_by_a_former_owner_does_nothing,
+                a_release_of_nothing_is_not_ours,
+                a_record_takes_the_place_of_the_lease,
+                a_record_outlives_the_lease_and_then_expires,
+                a_repeated_record_is_freed_again_and_changes_nothing,
+                a_record_by_somebody_else_is_not_ours,
+                a_record_ends_the_attempts_that_find_it
+            );
+            $crate::suite::conformance!(@tests $subject, $args, hints:
+                a_new_waiter_is_hinted_to_the_holder,
+                a_release_is_hinted_to_the_head_of_the_queue,
+                a_record_is_hinted_to_everybody_in_the_queue,
+                giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
+                a_forced_release_is_hinted_to_the_head_of_the_queue,
+                nobody_needs_to_watch
+            );
+            $crate::suite::conformance!(@tests $subject, $args, operators:
+                inspecting_tells_all_and_changes_nothing,
+                a_forced_release_takes_the_key_from_whoever_has_it,
+                a_forced_release_removes_a_record
+            );
+            $crate::suite::conformance!(@tests $subject, $args, order:
+                calls_take_effect_in_the_order_they_were_started,
+                a_crowd_is_never_inside_together
+            );
+        }
+    };
+    (@tests $subject:ty, $args:tt, $topic:ident: $($test:ident),+) => {
+        mod $topic {
+            $(
+                #[tokio::test $args]
+                async fn $test() {
+                    $crate::suite::$topic::$test(<$subject as $crate::subject::Subject>::start().await).await;
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use conformance;

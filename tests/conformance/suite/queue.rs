@@ -1,0 +1,154 @@
+//! Attempts that wait are served in the order in which they first arrived.
+
+use tower_distributed_lock::store::{Acquire, Acquired, Owner, Queueing, Released, Renewed};
+
+use crate::subject::*;
+
+pub(crate) async fn attempts_are_served_in_order_of_arrival(subject: impl Subject) {
+    let (store, key, holder) = (subject.store(), key("k"), owner());
+    let waiters: Vec<Owner> = (0..12).map(|_| owner()).collect();
+    store.take(&key, holder).await;
+    for waiter in &waiters {
+        held(store.queue(&key, *waiter).await);
+    }
+    assert_eq!(store.see(&key).await.queue, waiters);
+
+    let mut last = holder;
+    for (turn, head) in waiters.iter().enumerate() {
+        assert_eq!(store.free(&key, last).await, Released::Freed);
+        for later in &waiters[turn + 1..] {
+            held(store.queue(&key, *later).await);
+        }
+        granted(store.queue(&key, *head).await);
+        last = *head;
+    }
+    store.free(&key, last).await;
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn asking_again_keeps_the_place(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    store.take(&key, a).await;
+    for waiter in [b, c, b, b, c] {
+        held(store.queue(&key, waiter).await);
+    }
+    assert_eq!(store.see(&key).await.queue, [b, c]);
+}
+
+pub(crate) async fn a_free_key_is_for_the_head_of_the_queue_only(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b) = (owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    store.free(&key, a).await;
+
+    held(store.ask(&key, owner()).await);
+    held(store.queue(&key, owner()).await);
+    assert_eq!(store.holder(&key).await, None);
+    // Also when it no longer says that it waits.
+    assert!(store.take(&key, b).await.others_wait);
+}
+
+pub(crate) async fn who_does_not_queue_leaves_nothing_behind(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    store.take(&key, a).await;
+    held(store.ask(&key, owner()).await);
+    assert_eq!(store.see(&key).await.queue, []);
+    store.free(&key, a).await;
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn an_attempt_past_its_deadline_counts_as_gone(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, gone, c) = (owner(), owner(), owner());
+    store.take(&key, a).await;
+    held(store.acquire(short_wait(&key, gone)).await.unwrap());
+    held(store.queue(&key, c).await);
+    store.free(&key, a).await;
+    eventually("c is granted the key", async || {
+        matches!(store.queue(&key, c).await, Acquired::Granted(_))
+    })
+    .await;
+    assert_eq!(store.see(&key).await.queue, []);
+}
+
+pub(crate) async fn asking_again_refreshes_the_deadline(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c, witness) = (owner(), owner(), owner(), owner());
+    store.take(&key, a).await;
+    held(store.acquire(short_wait(&key, b)).await.unwrap());
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    // Whoever came last with b's first deadline is gone, and b is not.
+    held(store.acquire(short_wait(&key, witness)).await.unwrap());
+    eventually("the witness is gone", async || {
+        !store.see(&key).await.queue.contains(&witness)
+    })
+    .await;
+    assert_eq!(store.see(&key).await.queue, [b, c]);
+}
+
+pub(crate) async fn giving_up_leaves_the_queue(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    assert_eq!(store.free(&key, b).await, Released::NotOurs);
+    assert_eq!(store.see(&key).await.queue, [c]);
+    store.free(&key, a).await;
+    granted(store.queue(&key, c).await);
+}
+
+pub(crate) async fn a_grant_and_a_renewal_tell_whether_others_wait(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let others_wait = async |owner| match store.renew_one(renewal(&key, owner, 0)).await {
+        Renewed::Renewed { others_wait, .. } => others_wait,
+        other => panic!("expected a renewal, got {other:?}"),
+    };
+    assert!(!store.take(&key, a).await.others_wait);
+    assert!(!others_wait(a).await);
+    held(store.queue(&key, b).await);
+    assert!(others_wait(a).await);
+    assert!(
+        store.take(&key, a).await.others_wait,
+        "a repeated grant tells"
+    );
+    held(store.queue(&key, c).await);
+    store.free(&key, a).await;
+    assert!(granted(store.queue(&key, b).await).others_wait);
+    store.free(&key, b).await;
+    assert!(!granted(store.queue(&key, c).await).others_wait);
+    assert!(!others_wait(c).await);
+}
+
+pub(crate) async fn an_abandoned_queue_is_forgotten(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    store.take(&key, a).await;
+    for _ in 0..5 {
+        held(store.acquire(short_wait(&key, owner())).await.unwrap());
+    }
+    store.free(&key, a).await;
+    eventually("the store is empty", async || subject.is_empty().await).await;
+}
+
+pub(crate) async fn held_tells_when_to_ask_again(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    store.take(&key, a).await;
+    let by_the_lease = held(store.queue(&key, b).await).remaining;
+    assert!(by_the_lease > LONG / 2 && by_the_lease <= LONG);
+
+    store.free(&key, a).await;
+    let by_the_head = held(store.queue(&key, c).await).remaining;
+    assert!(by_the_head > LONG / 2 && by_the_head <= LONG);
+}
+
+fn short_wait(key: &tower_distributed_lock::LockKey, owner: Owner) -> Acquire {
+    Acquire {
+        queueing: Queueing::Wait { deadline: SHORT },
+        ..attempt(key, owner)
+    }
+}

@@ -1,0 +1,40 @@
+//! The Redis store on real servers that are stopped, cut off, filled and killed.
+
+mod cost;
+mod foreign;
+mod orphans;
+mod queue;
+mod races;
+mod reconnect;
+#[path = "../support/mod.rs"]
+mod support;
+mod tokens;
+mod traffic;
+mod trouble;
+
+use std::time::Duration;
+
+use tower_distributed_lock::{LockKey, store::RedisStore};
+
+use support::{redis_server::RedisServer, words::key};
+
+/// Soon over, and still enough for a slow machine to answer a healthy call in.
+const LIMIT: Duration = Duration::from_millis(250);
+
+/// A server, and a store with the defaults.
+async fn server_and_store() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    (server, store)
+}
+
+/// A store that soon gives up.
+async fn impatient(url: &str) -> RedisStore {
+    let builder = RedisStore::builder(url).timeout(LIMIT);
+    builder.connect().await.unwrap()
+}
+
+/// Enough keys that every lane has some.
+fn keys() -> Vec<LockKey> {
+    (0..32).map(|n| key(&format!("k/{n}"))).collect()
+}

@@ -1,0 +1,271 @@
+//! Nothing stays behind a call that failed. Leases are ten minutes long here: what vanishes did not expire.
+
+use futures_util::future::join_all;
+use redis::Value;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    ErrorKind,
+    store::{Acquired, RedisStore, Released, Store},
+};
+
+use crate::{
+    LIMIT, impatient, keys,
+    support::{
+        eventually,
+        proxy::{Network, Proxy},
+        redis_server::{RedisServer, pass},
+        words::*,
+    },
+};
+
+/// Nothing is left, and nothing comes any more.
+async fn assert_clean(server: &RedisServer) {
+    eventually("nothing is left in the server", async || {
+        server.leftovers().await.is_empty()
+    })
+    .await;
+    pass(300).await;
+    assert_eq!(server.leftovers().await, [""; 0], "it came back");
+}
+
+/// Asks for all keys at once, and finds the server out of reach.
+async fn fail_to_take_all(store: &RedisStore) {
+    let asked = Instant::now();
+    let keys = keys();
+    let calls = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    for answer in join_all(calls).await {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    assert!(asked.elapsed() >= LIMIT / 2);
+}
+
+#[tokio::test]
+async fn an_acquire_that_runs_after_its_time_is_undone() {
+    let server = RedisServer::start().await;
+    let store = impatient(&server.url()).await;
+    let mut control = server.connection().await;
+    let _: Value = redis::cmd("CLIENT")
+        .arg(&["PAUSE", "600", "WRITE"])
+        .query_async(&mut control)
+        .await
+        .unwrap();
+    fail_to_take_all(&store).await;
+    eventually("they have run after all", async || {
+        let counters: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
+        !counters.is_empty()
+    })
+    .await;
+    assert_clean(&server).await;
+    store.take(&keys()[0], owner()).await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_undoes_what_it_finds_when_it_thaws() {
+    let server = RedisServer::start().await;
+    let store = impatient(&server.url()).await;
+    server.freeze();
+    fail_to_take_all(&store).await;
+    server.thaw();
+    assert_clean(&server).await;
+    store.take(&keys()[0], owner()).await;
+}
+
+#[tokio::test]
+async fn connections_that_were_given_up_meanwhile_bring_nothing_back() {
+    let server = RedisServer::start().await;
+    for _ in 0..5 {
+        let store = impatient(&server.url()).await;
+        server.freeze();
+        fail_to_take_all(&store).await;
+        // Until the lanes give their silent connections up and try new ones, in vain.
+        let until = Instant::now() + LIMIT * 5;
+        while Instant::now() < until {
+            let _ = store.acquire(attempt(&keys()[0], owner())).await;
+            let _ = join_all(keys().into_iter().map(|key| store.inspect(key))).await;
+        }
+        server.thaw();
+        assert_clean(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn where_killing_is_denied_the_release_is_repeated() {
+    let server = RedisServer::start().await;
+    let _: Value = server
+        .send(&[
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">secret",
+            "~*",
+            "&*",
+            "+@all",
+            "-client|kill",
+        ])
+        .await;
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let store = impatient(&url).await;
+    server.freeze();
+    fail_to_take_all(&store).await;
+    let until = Instant::now() + LIMIT * 5;
+    while Instant::now() < until {
+        let _ = join_all(keys().into_iter().map(|key| store.inspect(key))).await;
+    }
+    server.thaw();
+    assert_clean(&server).await;
+    server.reset_stats().await;
+    eventually("releases go on", async || {
+        server.commands().await.get("evalsha") > Some(&32)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_place_in_the_queue_is_given_up_as_well() {
+    let server = RedisServer::start().await;
+    let (patient, store) = (
+        RedisStore::connect(server.url()).await.unwrap(),
+        impatient(&server.url()).await,
+    );
+    let (key, a) = (key("k"), owner());
+    patient.take(&key, a).await;
+    server.freeze();
+    let failed = store.acquire(waiting(&key, owner())).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
+    server.thaw();
+    patient.free(&key, a).await;
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_is_lost_is_asked_again_and_freed_by_one_release() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let (key, a) = (key("k"), owner());
+    proxy.set(Network::RepliesHeldBack);
+    let asked = Instant::now();
+    let taking = tokio::spawn(store.acquire(attempt(&key, a)));
+    eventually("the first acquire has run", async || {
+        !server.leftovers().await.is_empty()
+    })
+    .await;
+    proxy.cut();
+    let grant = granted(taking.await.unwrap().unwrap());
+
+    let seen = store.see(&key).await;
+    assert!(seen.fence >= grant.tokens.last().unwrap());
+    let holder = seen.holder.unwrap();
+    assert_eq!(holder.owner, a);
+    assert!(
+        holder.remaining + asked.elapsed() >= LONG,
+        "counted from before the call, the lease is not longer than in the store"
+    );
+    assert_eq!(store.free(&key, a).await, Released::Freed);
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_release_whose_reply_is_lost_has_released() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    proxy.set(Network::RepliesHeldBack);
+    let freeing = tokio::spawn(store.release(ending(&key, a)));
+    eventually("the first release has run", async || {
+        server.leftovers().await.is_empty()
+    })
+    .await;
+    proxy.cut();
+    // It cannot be told whether the lease was ours until then: neither `Freed` nor `NotOurs` would be true.
+    let error = freeing.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("not held any more"), "{error}");
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_record_whose_reply_is_lost_is_stored() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    proxy.set(Network::RepliesHeldBack);
+    let freeing = tokio::spawn(store.release(recording(&key, a, b"done")));
+    eventually("the first release has run", async || {
+        let value: String = server.send(&["GET", &server.leftovers().await[0]]).await;
+        value.starts_with("record:")
+    })
+    .await;
+    proxy.cut();
+    assert_eq!(freeing.await.unwrap().unwrap(), Released::Freed);
+    assert!(matches!(
+        store.ask(&key, owner()).await,
+        Acquired::Recorded(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_release_that_did_not_arrive_is_made_up_for() {
+    let server = RedisServer::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let store = impatient(&proxy.url()).await;
+    let owners: Vec<_> = keys().into_iter().map(|key| (key, owner())).collect();
+    for (key, a) in &owners {
+        store.take(key, *a).await;
+    }
+    proxy.set(Network::BlackHole);
+    let freeing = owners.iter().map(|(key, a)| store.release(ending(key, *a)));
+    for outcome in join_all(freeing).await {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    assert_eq!(server.leftovers().await.len(), owners.len());
+    proxy.set(Network::Fine);
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_release_that_is_refused_is_made_up_for() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert!(store.release(ending(&key, a)).await.is_err());
+    let _: Value = server.send(&["REPLICAOF", "NO", "ONE"]).await;
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn cleaning_up_ends_by_itself_and_with_the_store() {
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let at_first = tasks();
+    let server = RedisServer::start().await;
+    eventually("the test's own connections are closed", async || {
+        tasks() == at_first
+    })
+    .await;
+
+    let store = impatient(&server.url()).await;
+    let hints = store.watch_for_sure(owner().instance).await;
+    let at_rest = tasks();
+    server.freeze();
+    fail_to_take_all(&store).await;
+    assert!(tasks() > at_rest, "somebody cleans up");
+    server.thaw();
+    assert_clean(&server).await;
+    eventually("the cleaning has ended", async || tasks() <= at_rest).await;
+
+    server.freeze();
+    fail_to_take_all(&store).await;
+    drop((store, hints));
+    eventually("no task outlives the store", async || tasks() == at_first).await;
+}

@@ -1,0 +1,175 @@
+//! Who is served when, also when somebody dies.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_distributed_lock::store::{Acquire, Acquired, Owner, Queueing, RedisStore, Store};
+
+use crate::{
+    server_and_store,
+    support::{PATIENCE, eventually, redis_server::pass, words::*},
+};
+
+fn keeps_place_for(keep: Duration, request: Acquire) -> Acquire {
+    Acquire {
+        queueing: Queueing::Wait { deadline: keep },
+        ..request
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_arrival_outlives_the_crash_of_the_holder() {
+    let (server, store) = server_and_store().await;
+    let key = key("k");
+    let crashes = Acquire {
+        lease: Duration::from_millis(300),
+        ..attempt(&key, owner())
+    };
+    granted(store.acquire(crashes).await.unwrap());
+    let waiters: Vec<Owner> = (0..5).map(|_| owner()).collect();
+    for waiter in &waiters {
+        held(store.queue(&key, *waiter).await);
+    }
+    let mut served = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    while served.len() < waiters.len() {
+        assert!(Instant::now() < until, "served so far: {served:?}");
+        // The last asks first, so that only the queue can bring them into order.
+        for waiter in waiters
+            .iter()
+            .rev()
+            .filter(|w| !served.contains(*w))
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            if let Acquired::Granted(_) = store.queue(&key, waiter).await {
+                served.push(waiter);
+                store.free(&key, waiter).await;
+            }
+        }
+    }
+    assert_eq!(served, waiters);
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_waiter_that_died_delays_the_others_by_its_deadline_at_most() {
+    let (_server, store) = server_and_store().await;
+    let (key, a, dead, c) = (key("k"), owner(), owner(), owner());
+    let deadline = Duration::from_millis(600);
+    store.take(&key, a).await;
+    let asked = Instant::now();
+    held(
+        store
+            .acquire(keeps_place_for(deadline, attempt(&key, dead)))
+            .await
+            .unwrap(),
+    );
+    held(store.queue(&key, c).await);
+    store.free(&key, a).await;
+    if let Acquired::Held(held) = store.ask(&key, owner()).await {
+        assert!(held.remaining <= deadline);
+    }
+    eventually("the next is served", async || {
+        matches!(store.queue(&key, c).await, Acquired::Granted(_))
+    })
+    .await;
+    assert!(asked.elapsed() >= deadline, "its place was kept");
+}
+
+#[tokio::test]
+async fn a_waiter_that_asks_within_its_deadline_is_never_skipped() {
+    let (_server, store) = server_and_store().await;
+    let key = key("k");
+    let deadline = Duration::from_secs(1);
+    for round in 0.. {
+        assert!(round < 10, "this machine never asks in time");
+        let (a, patient, greedy) = (owner(), owner(), owner());
+        store.take(&key, a).await;
+        held(
+            store
+                .acquire(keeps_place_for(deadline, attempt(&key, patient)))
+                .await
+                .unwrap(),
+        );
+        let slowest = keep_asking(&store, deadline, patient, greedy).await;
+        store.free(&key, a).await;
+        let first = store.queue(&key, greedy).await;
+        let answer = store.queue(&key, patient).await;
+        store.free(&key, patient).await;
+        store.free(&key, greedy).await;
+        // A machine that stalls for longer than the deadline proves nothing.
+        if slowest < deadline / 2 {
+            held(first);
+            granted(answer);
+            return;
+        }
+    }
+}
+
+/// Both ask for longer than the deadline; the longest time that the first of them took to ask again.
+async fn keep_asking(
+    store: &RedisStore,
+    deadline: Duration,
+    patient: Owner,
+    greedy: Owner,
+) -> Duration {
+    let key = key("k");
+    let until = Instant::now() + deadline * 2;
+    let mut slowest = Duration::ZERO;
+    let mut last = Instant::now();
+    while Instant::now() < until {
+        held(
+            store
+                .acquire(keeps_place_for(deadline, attempt(&key, patient)))
+                .await
+                .unwrap(),
+        );
+        held(store.queue(&key, greedy).await);
+        pass(100).await;
+        slowest = slowest.max(last.elapsed());
+        last = Instant::now();
+    }
+    slowest
+}
+
+#[tokio::test]
+async fn who_gave_up_delays_nobody() {
+    let (_server, store) = server_and_store().await;
+    let (key, a, b, c) = (key("k"), owner(), owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    store.free(&key, b).await;
+    store.free(&key, a).await;
+    granted(store.queue(&key, c).await);
+}
+
+#[tokio::test]
+async fn two_stores_on_one_server_are_one_fleet() {
+    let (server, one) = server_and_store().await;
+    let two = RedisStore::connect(server.url()).await.unwrap();
+    let (key, a, b) = (key("k"), owner(), owner());
+    let mut hints = two.watch_for_sure(b.instance).await;
+    one.take(&key, a).await;
+    held(two.queue(&key, b).await);
+    one.free(&key, a).await;
+    hinted(
+        &mut hints,
+        tower_distributed_lock::store::Hint::Free(key.clone()),
+    )
+    .await;
+    granted(two.queue(&key, b).await);
+}
+
+#[tokio::test]
+async fn prefixes_keep_fleets_apart() {
+    let (server, one) = server_and_store().await;
+    let other = RedisStore::builder(server.url()).prefix("other");
+    let other = other.connect().await.unwrap();
+    let key = key("k");
+    one.take(&key, owner()).await;
+    other.take(&key, owner()).await;
+    let leftovers = server.leftovers().await;
+    assert!(leftovers[0].starts_with("other:{b") && leftovers[1].starts_with("tdl:{b"));
+}

@@ -1,0 +1,86 @@
+//! Tokens rise, whatever the server forgets.
+
+use futures_util::future::join_all;
+use redis::Value;
+use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Renewed, Store};
+
+use crate::{server_and_store, support::words::*};
+
+/// Takes the key once more, and frees it.
+async fn next_token(store: &RedisStore) -> u64 {
+    let (key, a) = (key("k"), owner());
+    let token = store.take(&key, a).await.tokens.first().unwrap();
+    store.free(&key, a).await;
+    token
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_flush() {
+    let (server, store) = server_and_store().await;
+    let before = next_token(&store).await;
+    let _: Value = server.send(&["FLUSHALL"]).await;
+    assert!(next_token(&store).await > before);
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_restart() {
+    let (mut server, store) = server_and_store().await;
+    let before = next_token(&store).await;
+    server.restart().await;
+    let after = next_token(&store).await;
+    assert!(after > before);
+    // Also for one who was not there before.
+    server.restart().await;
+    let newcomer = RedisStore::connect(server.url()).await.unwrap();
+    assert!(next_token(&newcomer).await > after);
+}
+
+/// A counter far ahead of the clock is what a clock that was set back by eleven days leaves behind.
+#[tokio::test]
+async fn tokens_rise_although_the_clock_was_set_back() {
+    let (server, store) = server_and_store().await;
+    let ahead = next_token(&store).await + 1_000_000_000_000;
+    store.raise_fence(key("k"), ahead).await.unwrap();
+    let before = next_token(&store).await;
+    assert!(before > ahead);
+    assert!(next_token(&store).await > before);
+    let _: Value = server.send(&["FLUSHALL"]).await;
+    assert!(
+        next_token(&store).await > before,
+        "this process remembers what it saw"
+    );
+}
+
+#[tokio::test]
+async fn a_refill_rises_over_a_counter_that_was_lost() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    let before = store.take(&key, a).await.tokens.last().unwrap();
+    let fences: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
+    let _: Value = server.send(&["DEL", &fences[0]]).await;
+    let Renewed::Renewed { tokens, .. } = store.renew_one(renewal(&key, a, 3)).await else {
+        panic!("the lease is a's");
+    };
+    assert!(tokens.unwrap().first().unwrap() > before);
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_keys_leave_only_the_counters() {
+    let (server, store) = server_and_store().await;
+    let instance = Instance::new();
+    for start in (0..100_000).step_by(500) {
+        let turn = |n: u64| {
+            let (key, a) = (key(&format!("customers/{n}")), attempt_of(instance, n));
+            let store = &store;
+            async move {
+                let taken = store.acquire(attempt(&key, a)).await.unwrap();
+                assert!(matches!(taken, Acquired::Granted(_)));
+                store.free(&key, a).await;
+            }
+        };
+        join_all((start..start + 500).map(turn)).await;
+    }
+    assert_eq!(server.leftovers().await, [""; 0]);
+    let counters: u64 = server.send(&["DBSIZE"]).await;
+    assert!((1..=4096).contains(&counters), "{counters} counters");
+}

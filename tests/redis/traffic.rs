@@ -1,0 +1,112 @@
+//! What Redis really receives.
+
+use std::collections::BTreeMap;
+
+use tower_distributed_lock::store::{Acquired, Instance, Queueing, Store};
+
+use crate::{server_and_store, support::words::*};
+
+/// What the server received of the store's own calls.
+fn only(name: &str, calls: u64) -> BTreeMap<String, u64> {
+    BTreeMap::from([(name.to_owned(), calls)])
+}
+
+#[tokio::test]
+async fn a_free_key_costs_one_command_to_take_and_one_to_give_back() {
+    let (server, store) = server_and_store().await;
+    let mut a = owner();
+    let _hints = store.watch_for_sure(a.instance).await;
+    server.reset_stats().await;
+    for n in 0..100 {
+        let key = key(&format!("k/{}", n % 10));
+        a.attempt += 1;
+        store.take(&key, a).await;
+        store.free(&key, a).await;
+    }
+    assert_eq!(server.commands().await, only("evalsha", 200));
+}
+
+#[tokio::test]
+async fn a_waiter_costs_one_command_each_time_it_asks() {
+    let (server, store) = server_and_store().await;
+    let (key, a, b) = (key("k"), owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    server.reset_stats().await;
+    for _ in 0..10 {
+        held(store.queue(&key, b).await);
+    }
+    assert_eq!(
+        server.commands().await,
+        only("evalsha", 10),
+        "the holder knows already"
+    );
+}
+
+#[tokio::test]
+async fn only_a_release_that_somebody_waits_for_is_published() {
+    let (server, store) = server_and_store().await;
+    let (key, a, b) = (key("k"), owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    server.reset_stats().await;
+    store.free(&key, a).await;
+    granted(store.queue(&key, b).await);
+    store.free(&key, b).await;
+    let seen = server.commands().await;
+    assert_eq!(seen.get("evalsha"), Some(&3));
+    assert_eq!(seen.get("publish"), Some(&1));
+}
+
+#[tokio::test]
+async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
+    let (server, store) = server_and_store().await;
+    let instance = Instance::new();
+    let requests: Vec<_> = (0..10_000)
+        .map(|n| attempt(&key(&format!("k/{n}")), attempt_of(instance, n)))
+        .collect();
+    for batch in requests.chunks(500) {
+        let taking = batch.iter().map(|request| store.acquire(request.clone()));
+        for answer in futures_util::future::join_all(taking).await {
+            granted(answer.unwrap());
+        }
+    }
+    server.reset_stats().await;
+    let before = reads(&server).await;
+    let renewals = requests
+        .iter()
+        .map(|request| renewal(&request.key, request.owner, 0));
+    let answers = store.renew(renewals.collect()).await;
+    assert!(answers.iter().all(is_renewed));
+    assert_eq!(server.commands().await, only("evalsha", 10_000));
+    // The server cannot have read more often than packets came in; the rest of it is this test's own asking.
+    let reads = reads(&server).await - before;
+    assert!(
+        reads < 500,
+        "{reads} reads of the server for 10,000 renewals"
+    );
+}
+
+async fn reads(server: &crate::support::redis_server::RedisServer) -> u64 {
+    let info: String = server.send(&["INFO", "stats"]).await;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_key_that_is_asked_for_without_waiting_leaves_no_trace() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    server.reset_stats().await;
+    let request = attempt(&key, owner());
+    assert_eq!(request.queueing, Queueing::No);
+    assert!(matches!(
+        store.acquire(request).await.unwrap(),
+        Acquired::Held(_)
+    ));
+    assert_eq!(server.commands().await, only("evalsha", 1));
+    assert_eq!(server.leftovers().await.len(), 1, "the lock alone");
+}

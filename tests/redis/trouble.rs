@@ -1,0 +1,328 @@
+//! Servers that are not as they should be, and errors that a person understands.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use redis::Value;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    Error, ErrorKind,
+    store::{RedisStore, Released, Renewed, Store},
+};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use crate::{
+    LIMIT, server_and_store,
+    support::{eventually, redis_server::RedisServer, words::*},
+};
+
+#[track_caller]
+fn assert_says(error: &Error, words: &str) {
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+    assert!(error.to_string().contains(words), "{error}");
+    assert!(
+        !format!("{error:?}").contains("secret"),
+        "no password in errors"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_at_the_start_is_named() {
+    let mut server = RedisServer::start().await;
+    server.kill();
+    let asked = Instant::now();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let error = RedisStore::connect(url).await.unwrap_err();
+    let address = format!("cannot connect to Redis at 127.0.0.1:{}", server.port());
+    assert_says(&error, &address);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_does_not_answer_is_given_up_in_time() {
+    let server = RedisServer::start().await;
+    server.freeze();
+    let builder = RedisStore::builder(server.url()).timeout(LIMIT);
+    assert_says(&builder.connect().await.unwrap_err(), "within 250ms");
+}
+
+#[tokio::test]
+async fn a_store_can_be_built_before_its_server() {
+    let mut server = RedisServer::start().await;
+    server.kill();
+    let store = RedisStore::builder(server.url()).timeout(LIMIT);
+    let store = store.build().unwrap();
+    let (key, a) = (key("k"), owner());
+    let error = store.acquire(attempt(&key, a)).await.unwrap_err();
+    assert_says(&error, "is it running?");
+    server.restart().await;
+    store.take(&key, a).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_called_so() {
+    let server = RedisServer::start().await;
+    let _: Value = server
+        .send(&["ACL", "SETUSER", "app", "on", ">other"])
+        .await;
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let error = RedisStore::connect(url).await.unwrap_err();
+    assert_says(&error, "refused the user name or password");
+}
+
+#[tokio::test]
+async fn a_missing_password_is_called_so() {
+    let server = RedisServer::start().await;
+    let mut control = server.connection().await;
+    let _: Value = redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", "secret"])
+        .query_async(&mut control)
+        .await
+        .unwrap();
+    let error = RedisStore::connect(server.url()).await.unwrap_err();
+    assert_says(&error, "wants a password");
+}
+
+#[tokio::test]
+async fn a_missing_permission_is_called_so() {
+    let server = RedisServer::start().await;
+    for denied in ["-evalsha", "-set", "-incrby"] {
+        let rule = [
+            "ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", denied,
+        ];
+        let _: Value = server.send(&rule).await;
+        let url = server.url().replace("redis://", "redis://app:secret@");
+        let store = RedisStore::connect(url).await.unwrap();
+        let error = store
+            .acquire(attempt(&key("k"), owner()))
+            .await
+            .unwrap_err();
+        assert_says(&error, "may not do this");
+        assert_eq!(server.leftovers().await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let server = RedisServer::start().await;
+    let rule = "ACL SETUSER app on >secret ~tdl:* &tdl:* +eval +evalsha +script|load +get +set +del +exists +incrby \
+                +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +publish +subscribe \
+                +client|info +client|kill +hello +echo +info";
+    let _: Value = server
+        .send(&rule.split_whitespace().collect::<Vec<_>>())
+        .await;
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let store = RedisStore::connect(url).await.unwrap();
+    let (key, a, b) = (key("k"), owner(), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    assert!(is_renewed(&store.renew_one(renewal(&key, a, 2)).await));
+    store.see(&key).await;
+    store.free(&key, a).await;
+    hinted(
+        &mut hints,
+        tower_distributed_lock::store::Hint::Free(key.clone()),
+    )
+    .await;
+    granted(store.queue(&key, b).await);
+    store.record(&key, b, b"done").await;
+    store.raise_fence(key.clone(), 7).await.unwrap();
+    assert!(store.force_release(key).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_full_server_takes_no_locks_and_keeps_those_it_has() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
+
+    let error = store
+        .acquire(attempt(&crate::keys()[0], owner()))
+        .await
+        .unwrap_err();
+    assert_says(&error, "Redis is full");
+    let error = store.acquire(waiting(&key, owner())).await.unwrap_err();
+    assert_says(&error, "Redis is full");
+    assert!(matches!(
+        store.renew_one(renewal(&key, a, 8)).await,
+        Renewed::Renewed { .. }
+    ));
+    // Refused or not (a script that has written once may go on), it is there in the end.
+    let _ = store.release(recording(&key, a, b"done")).await;
+
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    eventually("the record is there", async || {
+        store.see(&key).await.record.is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_server_still_frees() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, owner()).await);
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(store.free(&key, a).await, Released::Freed);
+}
+
+#[tokio::test]
+async fn a_replica_is_called_so() {
+    let (server, store) = server_and_store().await;
+    let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let error = store
+        .acquire(attempt(&key("k"), owner()))
+        .await
+        .unwrap_err();
+    assert_says(&error, "read-only replica");
+    let _: Value = server.send(&["REPLICAOF", "NO", "ONE"]).await;
+    store.take(&key("k"), owner()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_loading_is_called_so() {
+    let folder = Folder::new();
+    let path = folder.0.to_str().unwrap();
+    let mut server = RedisServer::start_with(&["--dir", path]).await;
+    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end return 1";
+    let _: Value = server.send(&["EVAL", fill, "0"]).await;
+    let _: Value = server.send(&["SAVE"]).await;
+    // 0.5 ms for each key: ten seconds, in which it answers now and then.
+    let slowly = [
+        "--key-load-delay",
+        "500",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
+    server.restart_with(&slowly).await;
+    let store = RedisStore::builder(server.url()).build().unwrap();
+    let error = store
+        .acquire(attempt(&key("k"), owner()))
+        .await
+        .unwrap_err();
+    assert_says(&error, "still loading");
+}
+
+/// A folder that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tdl-{}", owner().instance));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_forgotten_script_is_given_again() {
+    let (server, store) = server_and_store().await;
+    let keys = crate::keys();
+    for _ in 0..5 {
+        let a = owner();
+        for key in &keys {
+            store.take(key, a).await;
+        }
+        let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+        let batch = keys.iter().map(|key| renewal(key, a, 1)).collect();
+        assert!(store.renew(batch).await.iter().all(is_renewed));
+        let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+        for key in &keys {
+            assert_eq!(store.free(key, a).await, Released::Freed);
+        }
+    }
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_warned_about() {
+    let warnings = Warnings::default();
+    let _recording = tracing::subscriber::set_default(warnings.clone());
+    let server = RedisServer::start().await;
+    RedisStore::connect(server.url()).await.unwrap();
+    assert_eq!(warnings.all(), "");
+    let _: Value = server
+        .send(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
+        .await;
+    RedisStore::connect(server.url()).await.unwrap();
+    assert!(warnings.all().contains("allkeys-lru"), "{}", warnings.all());
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let build = |url: &str| RedisStore::builder(url);
+    for (builder, words) in [
+        (build("http://localhost/"), "not a Redis URL"),
+        (
+            build("redis://app:secret@localhost:port/"),
+            "not a Redis URL",
+        ),
+        (build("redis://localhost/").lanes(0), "1 to 64 lanes, not 0"),
+        (build("redis://localhost/").prefix(""), "a prefix is"),
+        (build("redis://localhost/").prefix("a{b}"), "without braces"),
+        (build("redis://localhost/").prefix("a b"), "visible ASCII"),
+        (
+            build("redis://localhost/").timeout(Duration::ZERO),
+            "below 1 ms",
+        ),
+    ] {
+        assert!(!format!("{builder:?}").contains("secret"));
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+/// Collects what is told at warning level.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<String>>);
+
+impl Warnings {
+    fn all(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Text(&mut self.0.lock().unwrap()));
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}

@@ -1,0 +1,24 @@
+//! What tests on real servers share.
+
+// Every test binary compiles this for itself and uses only a part of it.
+#![allow(dead_code)]
+
+pub(crate) mod proxy;
+pub(crate) mod redis_server;
+pub(crate) mod words;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// How long to wait for what must come. Generous: only a test that fails takes so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until the answer is yes.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < until, "still not so: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! A bad network between a store and its server.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+/// What becomes of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    Fine,
+    /// Requests arrive, replies are held back.
+    RepliesHeldBack,
+    /// Nothing arrives anywhere, and nobody is told.
+    BlackHole,
+    /// The connections are closed.
+    Cut,
+}
+
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    /// The network of all connections to come, and of those since it was last replaced.
+    network: Arc<Mutex<watch::Sender<Network>>>,
+    /// The networks of connections that were left alone.
+    old: Vec<watch::Sender<Network>>,
+    _task: JoinSet<()>,
+}
+
+impl Proxy {
+    /// In front of the server on a port.
+    pub(crate) async fn start(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let network = Arc::new(Mutex::new(watch::Sender::new(Network::Fine)));
+        let mut task = JoinSet::new();
+        let networks = network.clone();
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let network = networks.lock().unwrap().subscribe();
+                connections.spawn(forward(client, server, network));
+            }
+        });
+        Self {
+            address,
+            network,
+            old: Vec::new(),
+            _task: task,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}/", self.address)
+    }
+
+    /// For all connections since the last `only_new_ones_are_fine`.
+    pub(crate) fn set(&self, network: Network) {
+        self.network.lock().unwrap().send_replace(network);
+    }
+
+    /// Leaves the connections that are there as they are, for ever.
+    pub(crate) fn only_new_ones_are_fine(&mut self) {
+        let fine = watch::Sender::new(Network::Fine);
+        let old = std::mem::replace(&mut *self.network.lock().unwrap(), fine);
+        self.old.push(old);
+    }
+
+    /// Closes all connections; new ones are fine.
+    pub(crate) fn cut(&mut self) {
+        self.set(Network::Cut);
+        self.only_new_ones_are_fine();
+    }
+}
+
+async fn forward(client: TcpStream, server: u16, mut network: watch::Receiver<Network>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let requests = copy(from_client, to_server, network.clone(), |network| {
+        matches!(network, Network::Fine | Network::RepliesHeldBack)
+    });
+    let replies = copy(from_server, to_client, network.clone(), |network| {
+        network == Network::Fine
+    });
+    tokio::select! {
+        () = requests => {}
+        () = replies => {}
+        _ = network.wait_for(|network| *network == Network::Cut) => {}
+    }
+}
+
+async fn copy(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut network: watch::Receiver<Network>,
+    passes: impl Fn(Network) -> bool,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+            return;
+        };
+        if network.wait_for(|network| passes(*network)).await.is_err()
+            || to.write_all(&buffer[..read]).await.is_err()
+        {
+            return;
+        }
+    }
+}

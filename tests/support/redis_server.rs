@@ -1,0 +1,262 @@
+//! A real Redis of a test's own, on a free port, gone with the test.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use redis::{Client, Value, aio::MultiplexedConnection, cmd};
+use tokio::time::sleep;
+
+use super::eventually;
+
+/// The server to test with: `redis-server`, or another binary by the environment variable `TDL_REDIS_SERVER`.
+fn binary() -> String {
+    std::env::var("TDL_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
+pub(crate) struct RedisServer {
+    child: Child,
+    port: u16,
+    args: Vec<String>,
+}
+
+/// What INFO commandstats says about a command.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stat {
+    pub(crate) calls: u64,
+    pub(crate) usec_per_call: f64,
+}
+
+impl RedisServer {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts with further arguments, as on the command line.
+    pub(crate) async fn start_with(args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        // Somebody else may take the port between our finding and the server's binding it: then another one.
+        for _ in 0..20 {
+            let port = free_port();
+            let mut server = Self {
+                child: spawn(port, &args),
+                port,
+                args: args.clone(),
+            };
+            if server.is_up().await {
+                return server;
+            }
+        }
+        panic!(
+            "{} does not start on any port with {args:?}; run it by hand to see why",
+            binary()
+        );
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGSTOP: the kernel still accepts connections and bytes, and nobody answers.
+    pub(crate) fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Starts it again on the same port after `kill`. It keeps nothing, unless its arguments say so.
+    pub(crate) async fn restart(&mut self) {
+        self.restart_with(&[]).await;
+    }
+
+    pub(crate) async fn restart_with(&mut self, more: &[&str]) {
+        self.kill();
+        let mut args = self.args.clone();
+        args.extend(more.iter().map(|arg| (*arg).to_owned()));
+        self.child = spawn(self.port, &args);
+        assert!(self.is_up().await, "the server does not come back");
+    }
+
+    /// A connection of the test's own, on which nothing is hidden.
+    pub(crate) async fn connection(&self) -> MultiplexedConnection {
+        self.try_connection().await.expect("the server is up")
+    }
+
+    /// Sends a command that must succeed.
+    pub(crate) async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let (name, args) = words.split_first().unwrap();
+        let mut command = cmd(name);
+        command.arg(args);
+        command
+            .query_async(&mut self.connection().await)
+            .await
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// All keys, token counters aside.
+    pub(crate) async fn leftovers(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.send(&["KEYS", "*"]).await;
+        keys.retain(|key| !key.ends_with(":fence"));
+        keys.sort();
+        keys
+    }
+
+    /// Whether the server has seen nothing of the kind since RESETSTAT.
+    pub(crate) async fn stats(&self) -> BTreeMap<String, Stat> {
+        let info: String = self.send(&["INFO", "commandstats"]).await;
+        let stat = |line: &str| {
+            let (name, fields) = line.strip_prefix("cmdstat_")?.trim().split_once(':')?;
+            let field = |name: &str| {
+                let mut fields = fields.split(',');
+                fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+            };
+            Some((
+                name.to_owned(),
+                Stat {
+                    calls: field("calls")?.parse().ok()?,
+                    usec_per_call: field("usec_per_call")?.parse().ok()?,
+                },
+            ))
+        };
+        info.lines().filter_map(stat).collect()
+    }
+
+    /// How often a client sent each command since RESETSTAT; what scripts called does not count, nor what tests ask.
+    pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
+        const OF_SCRIPTS_AND_TESTS: [&str; 19] = [
+            "get",
+            "set",
+            "del",
+            "exists",
+            "incrby",
+            "pttl",
+            "pexpire",
+            "time",
+            "zadd",
+            "zrem",
+            "zscore",
+            "zrange",
+            "zrangebyscore",
+            "zrevrangebyscore",
+            "info",
+            "config",
+            "keys",
+            "client",
+            "hello",
+        ];
+        let stats = self.stats().await.into_iter();
+        stats
+            .map(|(name, stat)| (name, stat.calls))
+            .filter(|(name, _)| {
+                let name = name.split('|').next().unwrap_or_default();
+                !OF_SCRIPTS_AND_TESTS.contains(&name)
+            })
+            .collect()
+    }
+
+    pub(crate) async fn reset_stats(&self) {
+        let _: Value = self.send(&["CONFIG", "RESETSTAT"]).await;
+    }
+
+    pub(crate) async fn version(&self) -> (u32, u32) {
+        let info: String = self.send(&["INFO", "server"]).await;
+        let version = info
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"));
+        let mut parts = version
+            .unwrap()
+            .split('.')
+            .map(|part| part.parse().unwrap());
+        (parts.next().unwrap(), parts.next().unwrap())
+    }
+
+    async fn try_connection(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let client = Client::open(self.url())?;
+        let config = redis::AsyncConnectionConfig::new()
+            .set_response_timeout(Some(Duration::from_secs(20)))
+            .set_connection_timeout(Some(Duration::from_secs(20)));
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    /// Waits until it answers, and is the one that we started. False if it gave up.
+    async fn is_up(&mut self) -> bool {
+        let mut gave_up = false;
+        let pid = self.child.id().to_string();
+        eventually("the server answers", async || {
+            gave_up = self.child.try_wait().unwrap().is_some();
+            gave_up || self.process_id().await == Some(pid.clone())
+        })
+        .await;
+        !gave_up
+    }
+
+    async fn process_id(&self) -> Option<String> {
+        let mut connection = self.try_connection().await.ok()?;
+        let info: String = cmd("INFO")
+            .arg("server")
+            .query_async(&mut connection)
+            .await
+            .ok()?;
+        info.lines()
+            .find_map(|line| line.strip_prefix("process_id:"))
+            .map(|pid| pid.trim().to_owned())
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let done = Command::new("kill").args([signal, &pid]).status();
+        assert!(done.expect("`kill` is there").success());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(port: u16, args: &[String]) -> Child {
+    Command::new(binary())
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!(
+                "cannot run `{}`: {error}. These tests need a real server: install the package `redis-server` \
+                 (`apt-get install redis-server`, `brew install redis`), or name another binary by TDL_REDIS_SERVER",
+                binary()
+            )
+        })
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Lets real time pass.
+pub(crate) async fn pass(millis: u64) {
+    sleep(Duration::from_millis(millis)).await;
+}

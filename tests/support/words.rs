@@ -1,0 +1,179 @@
+//! The store's contract in short words.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    LockKey,
+    store::{
+        Acquire, Acquired, Ending, Grant, Held, Hint, Hints, Inspection, Instance, Mode, Owner,
+        Queueing, Release, Released, Renew, Renewed, Store,
+    },
+};
+
+use super::PATIENCE;
+
+/// Long enough that no test sees its end.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+/// Short enough to wait for its end.
+pub(crate) const SHORT: Duration = Duration::from_millis(40);
+
+pub(crate) fn key(text: &str) -> LockKey {
+    LockKey::new(text).unwrap()
+}
+
+/// An acquisition by an instance of its own.
+pub(crate) fn owner() -> Owner {
+    attempt_of(Instance::new(), 1)
+}
+
+pub(crate) fn attempt_of(instance: Instance, attempt: u64) -> Owner {
+    Owner { instance, attempt }
+}
+
+/// An attempt that neither queues nor expires; the tests change what matters to them.
+pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
+    Acquire {
+        key: key.clone(),
+        owner,
+        lease: LONG,
+        block: 1,
+        queueing: Queueing::No,
+        mode: Mode::Exclusive,
+        note: None,
+    }
+}
+
+pub(crate) fn waiting(key: &LockKey, owner: Owner) -> Acquire {
+    Acquire {
+        queueing: Queueing::Wait { deadline: LONG },
+        ..attempt(key, owner)
+    }
+}
+
+pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
+    Renew {
+        key: key.clone(),
+        owner,
+        lease: LONG,
+        refill,
+    }
+}
+
+pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
+    Release {
+        key: key.clone(),
+        owner,
+        ending: Ending::Free,
+    }
+}
+
+pub(crate) fn recording(key: &LockKey, owner: Owner, content: &'static [u8]) -> Release {
+    Release {
+        ending: Ending::Record {
+            content: Bytes::from_static(content),
+            retain: LONG,
+        },
+        ..ending(key, owner)
+    }
+}
+
+/// The contract in the words of the tests.
+pub(crate) trait Words: Store {
+    /// Asks for the key without queueing.
+    async fn ask(&self, key: &LockKey, owner: Owner) -> Acquired {
+        self.acquire(attempt(key, owner)).await.unwrap()
+    }
+
+    /// Takes a key that must be free for this owner.
+    async fn take(&self, key: &LockKey, owner: Owner) -> Grant {
+        granted(self.ask(key, owner).await)
+    }
+
+    /// Asks for the key, and queues if it is held.
+    async fn queue(&self, key: &LockKey, owner: Owner) -> Acquired {
+        self.acquire(waiting(key, owner)).await.unwrap()
+    }
+
+    async fn free(&self, key: &LockKey, owner: Owner) -> Released {
+        self.release(ending(key, owner)).await.unwrap()
+    }
+
+    async fn record(&self, key: &LockKey, owner: Owner, content: &'static [u8]) -> Released {
+        self.release(recording(key, owner, content)).await.unwrap()
+    }
+
+    async fn renew_one(&self, request: Renew) -> Renewed {
+        let mut answers = self.renew(vec![request]).await;
+        assert_eq!(answers.len(), 1);
+        answers.remove(0)
+    }
+
+    async fn see(&self, key: &LockKey) -> Inspection {
+        self.inspect(key.clone()).await.unwrap()
+    }
+
+    async fn holder(&self, key: &LockKey) -> Option<Owner> {
+        self.see(key).await.holder.map(|holder| holder.owner)
+    }
+
+    /// Watches for an instance, and returns when hints really arrive: nobody promises that the first ones do.
+    async fn watch_for_sure(&self, instance: Instance) -> Hints {
+        let mut hints = self.watch(instance);
+        let key = key("is anybody listening?");
+        let holder = attempt_of(instance, u64::MAX);
+        self.take(&key, holder).await;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let waiter = owner();
+            assert!(matches!(self.queue(&key, waiter).await, Acquired::Held(_)));
+            self.free(&key, waiter).await;
+            if tokio::time::timeout(SHORT, hints.recv()).await.is_ok() {
+                break;
+            }
+            assert!(Instant::now() < until, "no hint ever arrives");
+        }
+        self.free(&key, holder).await;
+        hints
+    }
+}
+
+impl<S: Store + ?Sized> Words for S {}
+
+pub(crate) fn granted(answer: Acquired) -> Grant {
+    match answer {
+        Acquired::Granted(grant) => grant,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+pub(crate) fn held(answer: Acquired) -> Held {
+    match answer {
+        Acquired::Held(held) => held,
+        other => panic!("expected to find the key held, got {other:?}"),
+    }
+}
+
+/// Waits until the hint arrives; others may come before it.
+pub(crate) async fn hinted(hints: &mut Hints, expected: Hint) {
+    let arrives = async {
+        while let Some(hint) = hints.recv().await {
+            if hint == expected {
+                return;
+            }
+        }
+        panic!("the hints ended before {expected:?}");
+    };
+    tokio::time::timeout(PATIENCE, arrives)
+        .await
+        .expect("the hint should arrive");
+}
+
+pub(crate) fn is_renewed(answer: &Renewed) -> bool {
+    match answer {
+        Renewed::Renewed { .. } => true,
+        Renewed::NotOurs => false,
+        Renewed::Unknown(error) => panic!("the store failed: {error}"),
+    }
+}
