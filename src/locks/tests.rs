@@ -10,12 +10,16 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::*;
+use super::{
+    line::{Answer, Effect, Granted},
+    lines::Lines,
+    *,
+};
 use crate::{
     lease::Lease,
     store::{
-        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Release, Released, Renew,
-        Renewed, StoreFuture, Tokens, sealed::Sealed,
+        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Owner, Release, Released,
+        Renew, Renewed, StoreFuture, Tokens, sealed::Sealed,
     },
 };
 
@@ -245,4 +249,65 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     inner.end_turn(&granted, None);
     settle().await;
     assert_eq!(locks.stats(), Stats::default());
+}
+
+/// Two who wait for a key, the first of whom has just got it.
+fn two_in_line(lines: &Lines, now: Instant) -> (Granted, Answer) {
+    let key = LockKey::new("k").unwrap();
+    let mut first = lines.join(&key, true, now).unwrap();
+    let second = lines.join(&key, true, now).unwrap();
+    let owner = Owner {
+        instance: Instance::new(),
+        attempt: 1,
+    };
+    let lease = Arc::new(Lease::new(key, owner, now, SECOND));
+    let grant = Grant {
+        tokens: Tokens::new(1, 2),
+        others_wait: false,
+    };
+    let granted = lines.granted(&first.contention.unwrap(), lease, grant, now);
+    let [Effect::Tell(..)] = &granted[..] else {
+        panic!("{granted:?}");
+    };
+    for effect in granted {
+        if let Effect::Tell(ticket, answer) = effect {
+            ticket.send(answer).unwrap();
+        }
+    }
+    (first.answer.try_recv().unwrap().unwrap(), second.answer)
+}
+
+#[test]
+fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
+    let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
+    let (first, _second) = two_in_line(&lines, now);
+    let effects = lines.end(&first, None, now + SECOND - Duration::from_nanos(1));
+    let [Effect::Quicken(_), Effect::Tell(_, Ok(next))] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    assert_eq!((next.turn, next.token), (2, 2));
+    assert_eq!(next.lease.owner, first.lease.owner);
+}
+
+#[test]
+fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
+    for ask in [false, true] {
+        let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
+        let (first, _second) = two_in_line(&lines, now);
+        let ask = ask.then(|| tokio::sync::oneshot::channel().0);
+        let effects = lines.end(&first, ask, now + SECOND);
+        let [Effect::Lose(lease, Loss::Expired)] = &effects[..] else {
+            panic!("{effects:?}");
+        };
+        assert_eq!(lease.owner, first.lease.owner);
+    }
+}
+
+#[test]
+fn a_turn_ends_once() {
+    let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
+    let (first, _second) = two_in_line(&lines, now);
+    assert!(!lines.end(&first, None, now).is_empty());
+    // The second has its turn now, under the same lease.
+    assert!(lines.end(&first, None, now).is_empty());
 }
