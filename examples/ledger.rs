@@ -4,7 +4,8 @@
 //! | variable | default | meaning |
 //! |---|---|---|
 //! | `PORT` | 3000 | where to listen; 0 picks a free port |
-//! | `STORE` | `memory` | where the locks are |
+//! | `STORE` | `memory` | where the locks are: `memory`, or a Redis URL |
+//! | `LEDGER` | as `STORE` | where the ledger itself is, likewise |
 //! | `LEASE_MS` | 30000 | how long a crashed replica keeps its keys |
 //! | `WAIT_MS` | 5000 | how long a request waits for its turn |
 //! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
@@ -28,7 +29,9 @@ use axum::{
 use book::{Account, Book};
 use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, Locks, key, middleware::Fenced, store::MemoryStore,
+    DistributedLockLayer, LeaseLoss, LockGuard, Locks, key,
+    middleware::Fenced,
+    store::{MemoryStore, RedisStore},
 };
 
 /// Who asks. A real service gets it from its authentication.
@@ -81,12 +84,15 @@ async fn main() -> book::Result<()> {
         "finish" => LeaseLoss::Finish,
         other => return Err(format!("LOSS is `cancel` or `finish`, not `{other}`").into()),
     };
-    let (locks, book) = match setting("STORE", "memory".to_owned())?.as_str() {
-        "memory" => (
-            Locks::builder(MemoryStore::new()).lease(lease).build()?,
-            Book::in_memory(),
-        ),
-        other => return Err(format!("STORE is `memory`, not `{other}`").into()),
+    let store: String = setting("STORE", "memory".to_owned())?;
+    let locks = match store.as_str() {
+        "memory" => Locks::builder(MemoryStore::new()),
+        url => Locks::builder(RedisStore::connect(url).await?),
+    };
+    let locks = locks.lease(lease).build()?;
+    let book = match setting("LEDGER", store)?.as_str() {
+        "memory" => Book::in_memory(),
+        url => Book::in_redis(url).await?,
     };
     let replica = format!("replica-{}", std::process::id());
 

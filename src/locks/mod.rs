@@ -86,6 +86,23 @@ impl Locks {
         )))
     }
 
+    /// Locks for a fleet, on the server of a URL such as `redis://user:password@host:6379/0`, with all defaults.
+    ///
+    /// For settings of the connection, give a [`RedisStore`](crate::store::RedisStore) to [`builder`](Locks::builder).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, and [`ErrorKind::Unreachable`] when the server does not
+    /// answer in time or refuses the connection.
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
+        let store = crate::store::RedisStore::connect(url).await?;
+        Ok(Self(Arc::new(Inner::new(
+            Arc::new(store),
+            Config::default(),
+        ))))
+    }
+
     /// Locks in `store`, to be configured.
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))
