@@ -12,6 +12,8 @@
 //!
 //! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`
 //! - `GET /accounts/{id}` with `x-tenant-id`
+//! - `POST /payments?work_ms=N` with `{"account": "a", "amount": 5}`, `x-tenant-id` and `idempotency-key`
+//! - `GET /payments` with `x-tenant-id`: how many were really made
 
 #[path = "ledger/book.rs"]
 mod book;
@@ -29,7 +31,7 @@ use axum::{
 use book::{Account, Book};
 use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, Locks, key,
+    DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
     middleware::Fenced,
     store::{MemoryStore, RedisStore},
 };
@@ -75,6 +77,26 @@ struct Answer {
     replica: String,
 }
 
+#[derive(Deserialize)]
+struct Payment {
+    account: String,
+    amount: i64,
+}
+
+#[derive(Serialize)]
+struct Paid {
+    id: String,
+    account: String,
+    amount: i64,
+    /// None for a payment that was sent without an `Idempotency-Key`.
+    token: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Payments {
+    count: u64,
+}
+
 #[tokio::main]
 async fn main() -> book::Result<()> {
     let lease = Duration::from_millis(setting("LEASE_MS", 30_000)?);
@@ -102,7 +124,9 @@ async fn main() -> book::Result<()> {
     let lock = DistributedLockLayer::new(locks.clone(), account)
         .wait(wait)
         .on_lease_loss(loss);
+    let once = IdempotencyLayer::new(locks.clone(), key::extension::<Tenant>("tenant")).wait(wait);
     let app = Router::new()
+        .route("/payments", post(pay).route_layer(once).get(payments))
         .route("/accounts/{id}/deposits", post(deposit).route_layer(lock))
         .route("/accounts/{id}", get(look))
         .route_layer(from_fn(tenant))
@@ -153,6 +177,33 @@ async fn deposit(
     // The ledger has compared tokens, so this is true even if the lease was lost in the meantime.
     response.extensions_mut().insert(Fenced);
     Ok(response)
+}
+
+async fn pay(
+    State(ledger): State<Ledger>,
+    Extension(tenant): Extension<Tenant>,
+    Query(work): Query<Work>,
+    guard: Option<LockGuard>,
+    Json(payment): Json<Payment>,
+) -> Result<Response, Failure> {
+    tokio::time::sleep(Duration::from_millis(work.work_ms)).await;
+    let number = ledger.book.pay(&tenant.0).await?;
+    let paid = Paid {
+        id: format!("payment-{number}"),
+        account: payment.account,
+        amount: payment.amount,
+        token: guard.map(|guard| guard.token()),
+    };
+    let location = [("location", format!("/payments/{}", paid.id))];
+    Ok((StatusCode::CREATED, location, Json(paid)).into_response())
+}
+
+async fn payments(
+    State(ledger): State<Ledger>,
+    Extension(tenant): Extension<Tenant>,
+) -> Result<Json<Payments>, Failure> {
+    let count = ledger.book.payments(&tenant.0).await?;
+    Ok(Json(Payments { count }))
 }
 
 async fn look(

@@ -23,8 +23,14 @@ pub(crate) struct Account {
 /// Where the accounts are kept: all replicas of a fleet need the same.
 #[derive(Clone)]
 pub(crate) enum Book {
-    Memory(Arc<Mutex<HashMap<String, Account>>>),
+    Memory(Arc<Mutex<Memory>>),
     Redis(ConnectionManager),
+}
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    accounts: HashMap<String, Account>,
+    payments: HashMap<String, u64>,
 }
 
 /// Shows a token, and writes the account if there is something to write. A lower token than the highest is refused.
@@ -55,9 +61,9 @@ impl Book {
     /// What the account is at now, for whoever only looks.
     pub(crate) async fn look(&self, account: &str) -> Result<Account> {
         match self {
-            Self::Memory(accounts) => {
-                let accounts = accounts.lock().unwrap();
-                Ok(accounts.get(account).copied().unwrap_or_default())
+            Self::Memory(memory) => {
+                let memory = memory.lock().unwrap();
+                Ok(memory.accounts.get(account).copied().unwrap_or_default())
             }
             Self::Redis(redis) => {
                 let mut look = redis::cmd("HMGET");
@@ -81,6 +87,32 @@ impl Book {
         Ok(written.is_some())
     }
 
+    /// Counts a payment that is really made; returns how many there were by then.
+    pub(crate) async fn pay(&self, tenant: &str) -> Result<u64> {
+        self.add_payments(tenant, 1).await
+    }
+
+    /// How many payments were really made.
+    pub(crate) async fn payments(&self, tenant: &str) -> Result<u64> {
+        self.add_payments(tenant, 0).await
+    }
+
+    async fn add_payments(&self, tenant: &str, more: u64) -> Result<u64> {
+        match self {
+            Self::Memory(memory) => {
+                let mut memory = memory.lock().unwrap();
+                let count = memory.payments.entry(tenant.to_owned()).or_default();
+                *count += more;
+                Ok(*count)
+            }
+            Self::Redis(redis) => {
+                let mut add = redis::cmd("INCRBY");
+                add.arg(format!("ledger:payments:{tenant}")).arg(more);
+                Ok(add.query_async(&mut redis.clone()).await?)
+            }
+        }
+    }
+
     async fn fenced(
         &self,
         account: &str,
@@ -88,9 +120,9 @@ impl Book {
         new: Option<Account>,
     ) -> Result<Option<Account>> {
         match self {
-            Self::Memory(accounts) => {
-                let mut accounts = accounts.lock().unwrap();
-                let found = accounts.entry(account.to_owned()).or_default();
+            Self::Memory(memory) => {
+                let mut memory = memory.lock().unwrap();
+                let found = memory.accounts.entry(account.to_owned()).or_default();
                 if token < found.token {
                     return Ok(None);
                 }
@@ -123,5 +155,5 @@ impl From<Row> for Account {
 }
 
 fn name(account: &str) -> String {
-    format!("ledger:{account}")
+    format!("ledger:account:{account}")
 }

@@ -19,11 +19,13 @@ use super::{
 use crate::{
     Error, ErrorKind, LockGuard,
     locks::Miss,
-    middleware::Turns,
+    middleware::{NotLocked, Turns},
     rejection::{Reason, Rejection},
     trace,
 };
 
+/// Under what name a request's guards have the layer's.
+const NAME: &str = "idempotency";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 
@@ -62,6 +64,8 @@ where
     let (mut parts, body) = request.into_parts();
     let instead = match settings.claim(&mut parts) {
         Ok(None) => {
+            let not_claimed = Err(NotLocked::NoKey);
+            Turns::note(&mut parts.extensions, Some(NAME.into()), not_claimed);
             let request = Request::from_parts(parts, body);
             return Ok(call(service, request).await?.map(IdempotentBody::inner));
         }
@@ -114,11 +118,7 @@ async fn begin<ReqBody: Body<Data = Bytes>>(
     let miss = match claiming.await {
         Ok(guard) => {
             parts.extensions.insert(claim.name.clone());
-            Turns::note(
-                &mut parts.extensions,
-                Some("idempotency".into()),
-                Ok(&guard),
-            );
+            Turns::note(&mut parts.extensions, Some(NAME.into()), Ok(&guard));
             let first = First {
                 settings,
                 claim,
