@@ -324,7 +324,11 @@ async fn the_release_after_a_loss_outlives_the_last_handle() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(5 * SECOND));
     let guard = locks.lock("k").await.unwrap();
     drop(locks);
+    store.set_fault(Some(Fault::Hang));
     assert_eq!(guard.lost().await, Loss::MaxHold);
     drop(guard);
+    settle().await;
+    assert!(!store.is_empty());
+    store.set_fault(None);
     nothing_left(store, []).await;
 }
