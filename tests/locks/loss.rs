@@ -6,7 +6,8 @@ use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss, Status,
     store::{
-        Acquire, Acquired, Ending, Fault, Mode, Queueing, Release, Released, Renew, Renewed, Store,
+        Acquire, Acquired, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Released,
+        Renew, Renewed, Store,
     },
 };
 
@@ -104,8 +105,8 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     sleep(SECOND).await;
     let next = Acquire {
         key: key("k"),
-        owner: tower_distributed_lock::store::Owner {
-            instance: tower_distributed_lock::store::Instance::new(),
+        owner: Owner {
+            instance: Instance::new(),
             attempt: 1,
         },
         lease: 30 * SECOND,
