@@ -102,22 +102,26 @@ impl World {
     }
 }
 
-/// Polls an attempt `polls` times, and lets everything else go on after each; the obstacle is there for the first
-/// `obstructed` polls. Then the attempt is dropped, with the guards that it has got, if any.
-async fn poll_and_drop(attempt: Attempt<'_>, polls: usize, mut each: impl FnMut(usize)) -> bool {
-    let mut attempt = attempt;
+/// Polls an attempt `polls` times, and lets everything else go on after each; then something may happen. At last the
+/// attempt is dropped, with the guards that it has got, if any. Says whether it had come to its end.
+async fn poll_and_drop(
+    mut attempt: Attempt<'_>,
+    polls: usize,
+    mut after: impl FnMut(usize),
+) -> bool {
     for poll in 1..=polls {
         if poll_once(attempt.as_mut()).await.is_ready() {
             return true;
         }
         settle().await;
-        each(poll);
+        after(poll);
         // Not settled here: what was just made possible happens at the next poll, or while the future is dropped.
     }
     false
 }
 
-/// Drops one way to lock after so many polls, at one obstacle that goes away after so many of them.
+/// Drops one way to lock after so many polls, at one obstacle that goes away after `obstructed` of them. If `late`,
+/// what was on its way when the future was dropped arrives before the obstacle goes away.
 async fn drop_one(way: usize, obstacle: Obstacle, polls: usize, obstructed: usize, late: bool) {
     let case = (way, obstacle, polls, obstructed, late);
     let mut world = World::with(obstacle).await;
@@ -134,7 +138,6 @@ async fn drop_one(way: usize, obstacle: Obstacle, polls: usize, obstructed: usiz
     })
     .await;
     if late {
-        // What was on its way when the future was dropped arrives now.
         settle().await;
     }
     world.remove_obstacle();

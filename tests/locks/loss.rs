@@ -6,7 +6,8 @@ use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss, Status,
     store::{
-        Acquire, Acquired, Ending, Fault, Mode, Queueing, Release, Released, Renew, Renewed, Store,
+        Acquire, Acquired, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Released,
+        Renew, Renewed, Store,
     },
 };
 
@@ -104,8 +105,8 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     sleep(SECOND).await;
     let next = Acquire {
         key: key("k"),
-        owner: tower_distributed_lock::store::Owner {
-            instance: tower_distributed_lock::store::Instance::new(),
+        owner: Owner {
+            instance: Instance::new(),
             attempt: 1,
         },
         lease: 30 * SECOND,
@@ -324,7 +325,11 @@ async fn the_release_after_a_loss_outlives_the_last_handle() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(5 * SECOND));
     let guard = locks.lock("k").await.unwrap();
     drop(locks);
+    store.set_fault(Some(Fault::Hang));
     assert_eq!(guard.lost().await, Loss::MaxHold);
     drop(guard);
+    settle().await;
+    assert!(!store.is_empty());
+    store.set_fault(None);
     nothing_left(store, []).await;
 }

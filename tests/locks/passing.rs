@@ -4,13 +4,18 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_distributed_lock::{ErrorKind, LockGuard, Locks, Loss, Status, store::Fault};
+use tower_distributed_lock::{
+    ErrorKind, LockGuard, Locks, Loss, Status,
+    store::{
+        Acquire, Acquired, Ending, Fault, Instance, MemoryStore, Mode, Owner, Queueing, Release,
+        Store,
+    },
+};
 
 use crate::support::{
     MS, SECOND, VALIDITY, fleet, fleet_with, holder, key, nothing_left, pause_of_the_process,
     settle,
 };
-use tower_distributed_lock::store::Store as _;
 
 fn waiting(locks: &Locks) -> tokio::task::JoinHandle<LockGuard> {
     let locks = locks.clone();
@@ -218,13 +223,13 @@ async fn while_nobody_else_waits_turns_are_passed_on_without_an_end() {
 
 #[tokio::test(start_paused = true)]
 async fn another_instance_gets_its_share_although_no_hint_arrives() {
-    let (store, [locks, other]) = fleet();
+    let (store, [locks]) = fleet();
     let here: Vec<_> = (0..500).map(|_| waiting(&locks)).collect();
     settle().await;
     let first = Instant::now();
     // The memory store's hints cannot be lost, so whoever waits elsewhere is played by hand, without a watcher.
-    let stranger = tower_distributed_lock::store::Owner {
-        instance: tower_distributed_lock::store::Instance::new(),
+    let stranger = Owner {
+        instance: Instance::new(),
         attempt: 1,
     };
     let mut had_it = None;
@@ -246,15 +251,11 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     }
     let after = had_it.expect("the stranger was starved");
     assert!(after < 2 * SECOND, "{after:?}");
-    nothing_left(store, [locks, other]).await;
+    nothing_left(store, [locks]).await;
 }
 
 /// Asks for the key and gives it back at once if that was granted.
-async fn stranger_asks(
-    store: &tower_distributed_lock::store::MemoryStore,
-    owner: tower_distributed_lock::store::Owner,
-) -> bool {
-    use tower_distributed_lock::store::{Acquire, Acquired, Ending, Mode, Queueing, Release};
+async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
     let acquire = Acquire {
         key: key("k"),
         owner,

@@ -1,14 +1,21 @@
 //! Outside of runtimes, while they shut down, and over several of them. On real time, as they share no clock.
 
-use std::{pin::pin, task::Context, task::Poll, task::Waker, time::Duration};
+use std::{
+    num::NonZeroU32,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
 
 use tokio::runtime::{Builder, Runtime};
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, Locks, Loss, Stats,
-    store::{Fault, MemoryStore},
+    ErrorKind, LockGuard, Locks, LocksBuilder, Loss, Stats, store::Fault,
 };
 
-use crate::support::{MS, SECOND, eventually, fleet, fleet_with};
+use crate::support::{MS, SECOND, eventually, fleet, fleet_with, poll_once};
 
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
@@ -113,19 +120,25 @@ fn locks_that_have_lost_their_runtime_go_on_with_the_next() {
     });
 }
 
+/// Renews so often that a test need not wait for it, with leases so long that a busy machine does not lose one.
+fn often(builder: LocksBuilder) -> LocksBuilder {
+    builder
+        .lease(10 * SECOND)
+        .renew_every(20 * MS)
+        .give_up_after(NonZeroU32::MIN)
+}
+
 #[test]
 fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
-    let (store, [locks]) = fleet_with(|builder| builder.lease(300 * MS));
+    let (store, [locks]) = fleet_with(often);
     let guard = orphan(&locks);
     one_thread().block_on(async {
-        let renewed = || store.calls().renewals >= 3;
-        let lost = tokio::select! {
-            lost = guard.lost() => Some(lost),
-            () = eventually(renewed) => None,
-        };
-        assert_eq!(lost, None);
-        store.set_fault(Some(Fault::Hang));
-        assert_eq!(promptly(guard.lost()).await, Loss::Expired);
+        tokio::select! {
+            loss = guard.lost() => panic!("lost: {loss}"),
+            () = eventually(|| store.calls().renewals >= 3) => {}
+        }
+        store.set_fault(Some(Fault::Unreachable));
+        assert_eq!(promptly(guard.lost()).await, Loss::GaveUp);
         store.set_fault(None);
         drop(guard);
         eventually(|| store.is_empty()).await;
@@ -134,27 +147,30 @@ fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
 
 #[test]
 fn one_who_waits_for_a_loss_notices_that_the_runtime_of_the_task_ends() {
-    let store = MemoryStore::new();
-    let locks = Locks::builder(store.clone())
-        .lease(300 * MS)
-        .build()
-        .unwrap();
+    let (store, [locks]) = fleet_with(often);
     let (first, second) = (one_thread(), two_threads());
     let guard = first.block_on(locks.lock("k")).unwrap();
-    store.set_fault(Some(Fault::Hang));
+    let watching = Arc::<AtomicBool>::default();
     let told = second.spawn({
-        let guard = guard.clone();
-        async move { guard.lost().await }
+        let (guard, watching) = (guard.clone(), watching.clone());
+        async move {
+            let mut lost = pin!(guard.lost());
+            assert!(poll_once(lost.as_mut()).await.is_pending());
+            watching.store(true, Ordering::Release);
+            lost.await
+        }
     });
+    second.block_on(eventually(|| watching.load(Ordering::Acquire)));
     drop(first);
-    assert_eq!(second.block_on(promptly(told)).unwrap(), Loss::Expired);
+    store.set_fault(Some(Fault::Unreachable));
+    assert_eq!(second.block_on(promptly(told)).unwrap(), Loss::GaveUp);
     store.set_fault(None);
     drop(guard);
 }
 
 #[test]
 fn a_renewal_that_ended_with_its_runtime_is_sent_again_by_the_next() {
-    let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND));
+    let (store, [locks]) = fleet_with(|builder| often(builder).give_up_after(NonZeroU32::MAX));
     let runtime = one_thread();
     let guard = runtime.block_on(async {
         let guard = locks.lock("k").await.unwrap();
@@ -185,7 +201,6 @@ fn whoever_waits_on_another_runtime_is_told_when_that_of_the_task_ends() {
         async move { locks.lock("k").await.map(drop) }
     });
     second.block_on(eventually(|| locks.stats().waiting == 1));
-    first.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     drop(first);
     let outcome = second.block_on(promptly(waiting)).unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
