@@ -35,12 +35,14 @@ async fn is_free(locks: &Locks) -> bool {
     locks.try_lock(KEY).await.unwrap().is_some()
 }
 
+type Readiness = Poll<Result<(), &'static str>>;
+
 /// Ready only when it is told so, if ever. Counts its calls.
 #[derive(Clone)]
-struct Slow(Arc<Mutex<(Poll<Result<(), &'static str>>, usize)>>);
+struct Slow(Arc<Mutex<(Readiness, usize)>>);
 
 impl Slow {
-    fn new(state: Poll<Result<(), &'static str>>) -> Self {
+    fn new(state: Readiness) -> Self {
         Self(Arc::new(Mutex::new((state, 0))))
     }
 }
