@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, LockGuard};
 /// How long a response waits for the release of its key at most.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The store is asked: the turn, if it goes on, or why the response is not to be trusted.
+/// The store is asked: for a turn, or whether one was ours. What comes of it is the turn, if there is one to hold.
 pub(super) type Asking = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
 
 /// How a turn ends after its handler, which has given a `T`.

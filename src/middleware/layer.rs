@@ -22,6 +22,57 @@ use crate::{
 /// process they wait in one line, and only the first in it speaks to the store. The handler gets its turn as
 /// a [`LockGuard`](crate::LockGuard).
 ///
+/// With axum (the feature `axum`, on by default):
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, key};
+/// # async fn write(_: String, _: u64) {}
+///
+/// async fn transfer(guard: LockGuard, body: String) {
+///     write(body, guard.token()).await // a stale writer is refused by its token
+/// }
+/// # async fn deposit() {}
+///
+/// let locks = Locks::in_memory();
+/// let app: Router = Router::new()
+///     .route("/accounts/{id}/transfers", post(transfer))
+///     .route("/accounts/{id}/deposits", post(deposit))
+///     .route_layer(DistributedLockLayer::new(
+///         locks,
+///         key::name("account").param("id").header("x-tenant-id"),
+///     ));
+/// ```
+///
+/// Around any other service over http:
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::Full;
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, key, middleware::NoGuard};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let service = ServiceBuilder::new()
+///     .layer(DistributedLockLayer::new(Locks::in_memory(), key::name("order").path()))
+///     .service_fn(async |request: Request<Full<Bytes>>| {
+///         let guard = LockGuard::from_extensions(request.extensions())?;
+///         Ok::<_, NoGuard>(Response::new(Full::<Bytes>::from(guard.key().to_string())))
+///     });
+///
+/// let response = service.oneshot(Request::post("/orders/42").body(Full::default())?).await?;
+/// # use http_body_util::BodyExt;
+/// let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+/// assert_eq!(body.to_bytes(), "order,path=/orders/42");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Options
+///
 /// | option | default |
 /// |---|---|
 /// | [`methods`](Self::methods), [`all_methods`](Self::all_methods) | those that are not safe |
@@ -42,11 +93,14 @@ use crate::{
 ///
 /// # When a client goes away
 ///
-/// A server drops the request's future when it notices that the connection is gone, and so the handler is dropped and
-/// the key freed at once. For handlers that must run to their end there is [`detached`](Self::detached).
+/// A server drops the request's future when it notices that the connection is gone: a request that waits then leaves
+/// the line, a handler is dropped, and the key freed at once. For handlers that must run to their end there is
+/// [`detached`](Self::detached).
 ///
-/// Over HTTP/1, hyper notices a client that goes away only while it reads from the connection: not while a handler
-/// leaves a large body unread. [`ReadBodyLayer`](crate::ReadBodyLayer) in front reads it before the request contends.
+/// Over HTTP/1, hyper notices it only once it has read the whole request. A small body that comes with the head is
+/// read ahead; what is left unread of any other (because the request still waits, or because its handler does not take
+/// or drops it) hides that the client has gone. Such a request waits on and runs to its end, and its key is free
+/// only then. With [`ReadBodyLayer`](crate::ReadBodyLayer) in front, bodies are read before their requests contend.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct DistributedLockLayer {
@@ -63,6 +117,9 @@ impl DistributedLockLayer {
 
     /// Names the layer, so that a handler behind several can tell their guards apart
     /// ([`LockGuards::named`](super::LockGuards::named)). Default: no name.
+    ///
+    /// Two layers of the same key are one turn. Different keys are locked from the outermost layer to the innermost, and
+    /// all are held: nest them in the same order on all routes, or two requests may wait for each other.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         let name = name.into();
         self.set(|settings| settings.name = Some(name))
@@ -87,7 +144,8 @@ impl DistributedLockLayer {
     /// Refuses a request at once, with 423, when its key is held. Default: waits 5 s.
     ///
     /// The response of a request that had its turn then goes out only after the key is free in the store, so that the
-    /// same client's next request is not refused.
+    /// same client's next request is not refused. That wait is bounded (2 s), and there is none where the turn goes on:
+    /// with another guard, or with the body ([`hold_until_body_ends`](Self::hold_until_body_ends)).
     pub fn reject_if_held(self) -> Self {
         self.set(|settings| settings.wait = None)
     }
@@ -107,7 +165,8 @@ impl DistributedLockLayer {
     }
 
     /// Holds the turn until the response's body has ended or was dropped. A lease that is lost meanwhile ends the body
-    /// with an error. Default: the turn ends with the handler's future.
+    /// with an error, unless the response is marked as [`Fenced`](super::Fenced). Default: the turn ends with the
+    /// handler's future.
     pub fn hold_until_body_ends(self) -> Self {
         self.set(|settings| settings.hold_body = true)
     }

@@ -13,7 +13,8 @@ use crate::rejection::{Rejection, Renderer};
 ///
 /// A body over the limit is refused with 413, as soon as that is known; one that breaks off, with 400. Trailers are not kept.
 ///
-/// ```
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// # use axum::{Router, routing::post};
 /// # use tower_distributed_lock::{DistributedLockLayer, Locks, ReadBodyLayer, key};
 /// # let locks = Locks::in_memory();

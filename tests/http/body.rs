@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::mpsc;
-use tower_distributed_lock::{DistributedLockLayer, Locks, store::MemoryStore};
+use tower_distributed_lock::{Locks, store::MemoryStore};
 
-use crate::support::{Server, account, eventually, nothing_left, short_leases, take_away, within};
+use crate::support::{Server, eventually, lock, nothing_left, take_away, watchful, within};
 
 /// A body that is fed from outside, and whoever feeds the bodies of a route.
 type Feed = mpsc::UnboundedSender<Bytes>;
@@ -27,7 +27,7 @@ async fn fed(State(feeds): State<mpsc::UnboundedSender<Feed>>) -> Body {
 
 async fn serve(locks: &Locks) -> (Server, Feeds) {
     let (feeds, bodies) = mpsc::unbounded_channel();
-    let lock = DistributedLockLayer::new(locks.clone(), account()).all_methods();
+    let lock = lock(locks).all_methods();
     let app = Router::new()
         .route("/accounts/{id}", any(fed))
         .route_layer(lock.hold_until_body_ends())
@@ -70,7 +70,7 @@ async fn a_slow_body_keeps_the_key_until_its_end() {
 async fn a_slow_reader_keeps_the_key() {
     let locks = Locks::in_memory();
     let large = Bytes::from(vec![b'x'; 32 << 20]);
-    let lock = DistributedLockLayer::new(locks.clone(), account()).hold_until_body_ends();
+    let lock = lock(&locks).hold_until_body_ends();
     let body = large.clone();
     let app = Router::new().route(
         "/accounts/{id}",
@@ -102,7 +102,7 @@ async fn without_the_option_a_body_keeps_nothing() {
     let (feeds, mut bodies) = mpsc::unbounded_channel();
     let app = Router::new()
         .route("/accounts/{id}", any(fed))
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()))
+        .route_layer(lock(&locks))
         .with_state(feeds);
     let server = Server::start(app).await;
     let mut client = server.connect().await;
@@ -128,7 +128,7 @@ async fn a_client_that_goes_away_in_mid_body_frees_the_key() {
 #[tokio::test]
 async fn a_lease_lost_in_mid_stream_ends_the_body_with_an_error() {
     let store = MemoryStore::new();
-    let locks = short_leases(&store);
+    let locks = watchful(&store);
     let (server, mut feeds) = serve(&locks).await;
     let mut client = server.connect().await;
     let mut response = client.head(request()).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_lease_lost_in_mid_stream_ends_the_body_with_an_error() {
 #[tokio::test]
 async fn responses_without_a_body_keep_nothing() {
     let locks = Locks::in_memory();
-    let lock = DistributedLockLayer::new(locks.clone(), account()).all_methods();
+    let lock = lock(&locks).all_methods();
     let app = Router::new()
         .route("/accounts/{id}", any(|| async {}))
         .route("/accounts/{id}/body", any(|| async { "a body" }))
@@ -169,7 +169,7 @@ async fn responses_without_a_body_keep_nothing() {
 #[tokio::test]
 async fn a_known_length_stays_known() {
     let locks = Locks::in_memory();
-    let layer = DistributedLockLayer::new(locks.clone(), account());
+    let layer = lock(&locks);
     for lock in [layer.clone(), layer.hold_until_body_ends()] {
         let app = Router::new()
             .route("/accounts/{id}", any(|| async { "seven letters" }))

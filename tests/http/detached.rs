@@ -10,8 +10,11 @@ use tower_distributed_lock::{
     store::{Fault, MemoryStore},
 };
 
-use crate::support::{
-    ACCOUNT_7, Gate, Server, account, eventually, nothing_left, short_leases, take_away, within,
+use crate::{
+    gate::Gate,
+    support::{
+        ACCOUNT_7, PATIENCE, Server, eventually, lock, nothing_left, take_away, watchful, within,
+    },
 };
 
 fn gated(lock: DistributedLockLayer, gate: &Gate) -> Router {
@@ -21,10 +24,6 @@ fn gated(lock: DistributedLockLayer, gate: &Gate) -> Router {
         "to its end"
     });
     Router::new().route("/accounts/{id}", handler.route_layer(lock.detached()))
-}
-
-fn lock(locks: &Locks) -> DistributedLockLayer {
-    DistributedLockLayer::new(locks.clone(), account())
 }
 
 /// A post whose client goes away once its handler runs.
@@ -73,7 +72,7 @@ async fn a_waiting_request_is_not_detached_yet() {
 #[tokio::test]
 async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
-    let locks = short_leases(&store);
+    let locks = watchful(&store);
     let server = Server::start(gated(lock(&locks), &gate)).await;
     post_and_leave(&server, &gate).await;
     take_away(&store).await;
@@ -85,7 +84,7 @@ async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
 async fn a_lost_lease_is_409_in_both_modes() {
     for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
         let (store, gate) = (MemoryStore::new(), Gate::default());
-        let locks = short_leases(&store);
+        let locks = watchful(&store);
         let server = Server::start(gated(lock(&locks).on_lease_loss(loss), &gate)).await;
         let answer = tokio::spawn(server.post("/accounts/7"));
         gate.arrival().await;
@@ -103,20 +102,25 @@ async fn a_lost_lease_is_409_in_both_modes() {
     }
 }
 
-#[tokio::test]
-async fn closing_waits_for_handlers_whose_clients_have_gone() {
-    let (locks, gate) = (Locks::in_memory(), Gate::default());
-    let server = Server::start(gated(lock(&locks), &gate)).await;
-    post_and_leave(&server, &gate).await;
+/// The handler at the gate is what closing waits for.
+async fn assert_closing_waits(locks: &Locks, gate: &Gate) {
     let closing = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.close(crate::support::PATIENCE).await }
+        async move { locks.close(PATIENCE).await }
     });
     eventually("closing has begun", || locks.is_closed()).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!closing.is_finished());
     gate.open();
     within("closing", closing).await.unwrap();
+}
+
+#[tokio::test]
+async fn closing_waits_for_handlers_whose_clients_have_gone() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(gated(lock(&locks), &gate)).await;
+    post_and_leave(&server, &gate).await;
+    assert_closing_waits(&locks, &gate).await;
     assert_eq!(gate.finished(), 1);
 }
 
@@ -127,15 +131,7 @@ async fn closing_waits_for_one_that_failed_open_too() {
     store.set_fault(Some(Fault::Unreachable));
     let server = Server::start(gated(lock(&locks).fail_open(), &gate)).await;
     post_and_leave(&server, &gate).await;
-    let closing = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.close(crate::support::PATIENCE).await }
-    });
-    eventually("closing has begun", || locks.is_closed()).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!closing.is_finished());
-    gate.open();
-    within("closing", closing).await.unwrap();
+    assert_closing_waits(&locks, &gate).await;
     assert_eq!((gate.finished(), gate.dropped()), (1, 0));
 }
 

@@ -15,7 +15,10 @@ use tower_distributed_lock::{
     middleware::{LockGuards, NoGuard, NotLocked},
 };
 
-use crate::support::{ACCOUNT_7, Gate, Server, account, nothing_left, within};
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Server, account, lock, nothing_left, within},
+};
 
 async fn what_is_locked(guard: Option<LockGuard>) -> String {
     guard.map_or("nothing".into(), |guard| guard.key().to_string())
@@ -104,7 +107,7 @@ async fn a_plain_service_finds_its_guard_among_the_extensions() {
 #[tokio::test]
 async fn a_guard_moved_into_a_task_keeps_the_key_until_that_is_done() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
-    let layer = DistributedLockLayer::new(locks.clone(), account());
+    let layer = lock(&locks);
     for lock in [
         layer.clone(),
         layer.clone().confirm_before_response(),
@@ -136,7 +139,7 @@ async fn a_stray_copy_of_the_extensions_does_not_keep_the_key() {
     let handler = post(async move |request: axum::extract::Request| {
         keep.send(request.extensions().clone()).unwrap();
     });
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(&locks);
     let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
     let server = Server::start(app).await;
     assert_eq!(server.post("/accounts/7").await.status, StatusCode::OK);
@@ -160,7 +163,7 @@ async fn a_handler_can_release_early() {
             gate.pass().await;
         })
     };
-    let lock = DistributedLockLayer::new(locks.clone(), account()).reject_if_held();
+    let lock = lock(&locks).reject_if_held();
     let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
     let server = Server::start(app).await;
     let first = tokio::spawn(server.post("/accounts/7"));

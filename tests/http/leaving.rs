@@ -6,9 +6,12 @@ use axum::{Router, extract::Request, routing::post};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::{io::AsyncWriteExt, task::JoinSet, time::sleep};
-use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, ReadBodyLayer};
+use tower_distributed_lock::{LockGuard, Locks, ReadBodyLayer};
 
-use crate::support::{ACCOUNT_7, Gate, Server, account, eventually, nothing_left, within};
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Server, eventually, lock, nothing_left, within},
+};
 
 /// More than a server reads ahead, less than it takes for a test to be slow.
 const LARGE: usize = 4 << 20;
@@ -17,7 +20,7 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
     let gate = gate.clone();
     Router::new()
         .route("/accounts/{id}", post(async move || gate.pass().await))
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()))
+        .route_layer(lock(locks))
 }
 
 /// A post to account 7 whose body is sent as far as the server takes it. Dropping this is going away.
@@ -82,7 +85,7 @@ async fn over_http1_a_large_body_left_unread_hides_that_its_client_has_gone() {
         };
         let app = Router::new()
             .route("/accounts/{id}", handler)
-            .route_layer(DistributedLockLayer::new(locks.clone(), account()));
+            .route_layer(lock(&locks));
         let server = Server::start(app).await;
         let client = post_body(&server, LARGE).await;
         gate.arrival().await;
@@ -109,7 +112,7 @@ async fn over_http1_a_large_body_that_is_read_hides_nothing() {
             gate.pass().await;
         })
     };
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(&locks);
     let limit = axum::extract::DefaultBodyLimit::max(LARGE);
     let itself = Router::new().route("/accounts/{id}", handler.clone());
     let apps = [
@@ -138,7 +141,7 @@ async fn a_handler_that_panics_frees_its_key() {
     });
     let app = Router::new()
         .route("/accounts/{id}", handler)
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()));
+        .route_layer(lock(&locks));
     let server = Server::start(app).await;
     for _ in 0..3 {
         // There is nothing to answer: the connection closes.

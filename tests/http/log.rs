@@ -17,7 +17,10 @@ use tracing::{
 };
 use tracing_subscriber::{Registry, layer::Context, prelude::*};
 
-use crate::support::{ACCOUNT_7, Gate, Server, account, eventually, within};
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Server, eventually, lock, nothing_left, watchful, within},
+};
 
 /// Every event of this thread, with its level, its fields and the spans around it.
 #[derive(Clone, Default)]
@@ -61,7 +64,7 @@ async fn the_instance_of_every_refusal_stands_in_the_log() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = DistributedLockLayer::new(locks.clone(), account()).reject_if_held();
+    let lock = lock(&locks).reject_if_held();
     let needy = DistributedLockLayer::new(locks.clone(), key::header("x-tenant-id"));
     let app = Router::new()
         .route("/accounts/{id}", post(|| async {}))
@@ -98,12 +101,12 @@ async fn the_instance_of_every_refusal_stands_in_the_log() {
 async fn keys_are_told_at_debug_level_only() {
     let (log, _guard) = Log::start();
     let (store, gate) = (MemoryStore::new(), Gate::default());
-    let locks = crate::support::short_leases(&store);
+    let locks = watchful(&store);
     let handler = {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(&locks);
     let app = Router::new()
         .route("/accounts/{id}", handler)
         .route_layer(lock.fail_open());
@@ -155,7 +158,7 @@ async fn a_detached_handler_stays_in_its_span() {
             tracing::info!("working");
         })
     };
-    let lock = DistributedLockLayer::new(locks.clone(), account()).detached();
+    let lock = lock(&locks).detached();
     let in_a_span = axum::middleware::from_fn(
         |request: axum::extract::Request, next: axum::middleware::Next| {
             next.run(request).instrument(tracing::info_span!("request"))
@@ -171,7 +174,7 @@ async fn a_detached_handler_stays_in_its_span() {
     gate.arrival().await;
     leaving.abort();
     gate.open();
-    crate::support::nothing_left(&locks).await;
+    nothing_left(&locks).await;
     let lines = log.lines("working");
     assert_eq!(lines.len(), 1);
     assert!(lines[0].1.contains("[request]"), "{lines:?}");

@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Router, routing::post};
+use axum::{Extension, Router, extract::Request, routing::post};
 use http::StatusCode;
+use tokio::sync::mpsc;
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks, Loss,
     middleware::Fenced,
     store::{Fault, MemoryStore},
 };
 
-use crate::support::{
-    Answer, Gate, Server, account, nothing_left, short_leases, take_away, within,
+use crate::{
+    gate::Gate,
+    support::{
+        ACCOUNT_7, Answer, Server, eventually, lock, nothing_left, take_away, watchful, within,
+    },
 };
 
 fn assert_lost(answer: &Answer) {
@@ -23,7 +27,7 @@ fn assert_lost(answer: &Answer) {
 
 fn gated(locks: &Locks, gate: &Gate, loss: LeaseLoss) -> Router {
     let gate = gate.clone();
-    let lock = DistributedLockLayer::new(locks.clone(), account()).on_lease_loss(loss);
+    let lock = lock(locks).on_lease_loss(loss);
     Router::new().route(
         "/accounts/{id}",
         post(async move || gate.pass().await).route_layer(lock),
@@ -33,7 +37,7 @@ fn gated(locks: &Locks, gate: &Gate, loss: LeaseLoss) -> Router {
 #[tokio::test]
 async fn a_lost_lease_drops_the_handler_and_is_409() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
-    let locks = short_leases(&store);
+    let locks = watchful(&store);
     let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
@@ -46,7 +50,8 @@ async fn a_lost_lease_drops_the_handler_and_is_409() {
 #[tokio::test]
 async fn a_store_that_hangs_past_the_lease_is_409_too() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
-    let locks = short_leases(&store);
+    let builder = Locks::builder(store.clone()).lease(Duration::from_millis(900));
+    let locks = builder.build().unwrap();
     let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
@@ -58,19 +63,17 @@ async fn a_store_that_hangs_past_the_lease_is_409_too() {
 #[tokio::test]
 async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
-    let locks = short_leases(&store);
-    let (told, loss) = tokio::sync::oneshot::channel();
-    let told = std::sync::Mutex::new(Some(told));
+    let locks = watchful(&store);
+    let (told, mut loss) = mpsc::unbounded_channel();
     let handler = {
         let gate = gate.clone();
-        let told = std::sync::Arc::new(told);
         post(async move |guard: LockGuard| {
             let watching = async { guard.lost().await };
             let (loss, ()) = tokio::join!(watching, gate.pass());
-            told.lock().unwrap().take().unwrap().send(loss).unwrap();
+            told.send(loss).unwrap();
         })
     };
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(&locks);
     let app = Router::new().route(
         "/accounts/{id}",
         handler.route_layer(lock.on_lease_loss(LeaseLoss::Finish)),
@@ -80,27 +83,25 @@ async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
     gate.arrival().await;
     take_away(&store).await;
     // The key is free for others, the handler still runs, and can know.
-    let next = within("the key", locks.lock(crate::support::ACCOUNT_7))
-        .await
-        .unwrap();
+    let next = within("the key", locks.lock(ACCOUNT_7)).await.unwrap();
     assert_eq!(gate.inside(), 1);
     gate.open();
     assert_lost(&within("the answer", answer).await.unwrap());
     assert_eq!((gate.dropped(), gate.finished()), (0, 1));
-    assert_eq!(loss.await.unwrap(), Loss::NotOurs);
+    assert_eq!(loss.recv().await, Some(Loss::NotOurs));
     assert!(next.is_held());
 }
 
 #[tokio::test]
 async fn a_fenced_response_is_true_although_the_lease_was_lost() {
     let store = MemoryStore::new();
-    let locks = short_leases(&store);
+    let locks = watchful(&store);
     let handler = post(async |guard: LockGuard| {
         guard.lost().await;
         (Extension(Fenced), "written with its token")
     });
     for hold in [false, true] {
-        let mut lock = DistributedLockLayer::new(locks.clone(), account())
+        let mut lock = lock(&locks)
             .on_lease_loss(LeaseLoss::Finish)
             .confirm_before_response();
         if hold {
@@ -109,7 +110,7 @@ async fn a_fenced_response_is_true_although_the_lease_was_lost() {
         let app = Router::new().route("/accounts/{id}", handler.clone().route_layer(lock));
         let server = Server::start(app).await;
         let answer = tokio::spawn(server.post("/accounts/7"));
-        crate::support::eventually("the key is held", || locks.stats().leases == 1).await;
+        eventually("the key is held", || locks.stats().leases == 1).await;
         take_away(&store).await;
         let answer = within("the answer", answer).await.unwrap();
         assert_eq!(
@@ -127,7 +128,7 @@ async fn deleted_under_a_short_handler(
     let locks = Locks::builder(store.clone()).build().unwrap();
     let deleting = store.clone();
     let handler = post(async move || take_away(&deleting).await);
-    let lock = set(DistributedLockLayer::new(locks.clone(), account()));
+    let lock = set(lock(&locks));
     let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
     let answer = Server::start(app).await.post("/accounts/7").await;
     nothing_left(&locks).await;
@@ -150,30 +151,29 @@ async fn a_key_deleted_under_a_short_handler_is_noticed_when_asked_for() {
 async fn a_lease_that_is_confirmed_or_cannot_be() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
-    let (faulty, times) = (store.clone(), std::sync::atomic::AtomicBool::new(false));
-    let times = std::sync::Arc::new(times);
-    let handler = post(async move || {
-        if times.swap(true, std::sync::atomic::Ordering::SeqCst) {
+    let faulty = store.clone();
+    let handler = post(async move |request: Request| {
+        if request.uri().query() == Some("fault") {
             faulty.set_fault(Some(Fault::Unreachable));
         }
     });
-    let lock = DistributedLockLayer::new(locks, account()).confirm_before_response();
+    let lock = lock(&locks).confirm_before_response();
     let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
     let server = Server::start(app).await;
     assert_eq!(server.post("/accounts/7").await.status, StatusCode::OK);
-    assert_lost(&server.post("/accounts/7").await);
+    assert_lost(&server.post("/accounts/7?fault").await);
 }
 
 #[tokio::test]
 async fn a_turn_that_the_handler_released_itself_is_not_lost() {
     let store = MemoryStore::new();
-    let locks = short_leases(&store);
+    let locks = watchful(&store);
     let handler = post(async |guard: LockGuard| {
         guard.release().await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
         "done without it"
     });
-    let layer = DistributedLockLayer::new(locks.clone(), account());
+    let layer = lock(&locks);
     let confirmed = layer.clone().confirm_before_response();
     for lock in [
         layer.clone(),

@@ -2,6 +2,7 @@
 
 mod body;
 mod detached;
+mod gate;
 mod guards;
 mod leaving;
 #[cfg(feature = "tracing")]

@@ -14,8 +14,9 @@ use tower_distributed_lock::{
     store::MemoryStore,
 };
 
-use crate::support::{
-    ACCOUNT_7, Gate, Server, account, eventually, nothing_left, short_leases, take_away, within,
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Server, account, eventually, nothing_left, take_away, watchful, within},
 };
 
 fn lock(locks: &Locks, key: RequestKey) -> DistributedLockLayer {
@@ -111,7 +112,7 @@ async fn a_lost_lease_is_409_through_both() {
         (LeaseLoss::Finish, LeaseLoss::Cancel),
     ] {
         let (store, gate) = (MemoryStore::new(), Gate::default());
-        let locks = short_leases(&store);
+        let locks = watchful(&store);
         let handler = {
             let gate = gate.clone();
             post(async move || gate.pass().await)

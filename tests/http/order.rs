@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::{Router, routing::post};
 use http::StatusCode;
 use tower::limit::ConcurrencyLimitLayer;
-use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, store::MemoryStore};
+use tower_distributed_lock::{LockGuard, Locks, store::MemoryStore};
 
-use crate::support::{
-    ACCOUNT_7, Gate, PATIENCE, Server, account, eventually, nothing_left, within,
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, PATIENCE, Server, eventually, lock, nothing_left, within},
 };
 
 fn bank(locks: &Locks, gate: &Gate) -> Router {
@@ -21,7 +22,7 @@ fn bank(locks: &Locks, gate: &Gate) -> Router {
     Router::new()
         .route("/accounts/{id}/transfers", handler(gate.clone()))
         .route("/accounts/{id}/deposits", handler(gate.clone()))
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()))
+        .route_layer(lock(locks))
 }
 
 /// Sends both at once, and has the second wait for the first.
@@ -96,7 +97,7 @@ async fn never_two_inside_however_many_come_over_two_instances() {
     let mut servers = Vec::new();
     for _ in 0..2 {
         let locks = Locks::builder(store.clone()).build().unwrap();
-        let lock = DistributedLockLayer::new(locks, account()).wait(PATIENCE);
+        let lock = lock(&locks).wait(PATIENCE);
         let app = Router::new().route("/accounts/{id}", post(alone).route_layer(lock));
         servers.push(Server::start(app).await);
     }
@@ -128,7 +129,7 @@ async fn a_waiting_key_does_not_sit_on_the_only_permit_inside() {
     let app = Router::new()
         .route("/accounts/{id}", handler)
         .route_layer(ConcurrencyLimitLayer::new(1))
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()));
+        .route_layer(lock(&locks));
     let server = Server::start(app).await;
 
     let waiting = tokio::spawn(server.post("/accounts/7"));
@@ -163,7 +164,7 @@ async fn what_has_no_route_does_not_contend() {
 #[tokio::test]
 async fn a_method_without_a_handler_contends_only_with_the_routers_route_layer() {
     let locks = Locks::in_memory();
-    let lock = DistributedLockLayer::new(locks.clone(), account()).reject_if_held();
+    let lock = lock(&locks).reject_if_held();
     let held = locks.lock(ACCOUNT_7).await.unwrap();
 
     let on_method = Router::new().route(

@@ -4,10 +4,11 @@ use axum::{Router, routing::post};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::io::AsyncWriteExt;
-use tower_distributed_lock::{DistributedLockLayer, Locks, ReadBodyLayer, rejection::Rejection};
+use tower_distributed_lock::{Locks, ReadBodyLayer, rejection::Rejection};
 
-use crate::support::{
-    ACCOUNT_7, Gate, Server, account, eventually, nothing_left, read_to_end, within,
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Server, eventually, lock, nothing_left, read_to_end, within},
 };
 
 fn app(locks: &Locks, gate: &Gate) -> Router {
@@ -18,7 +19,7 @@ fn app(locks: &Locks, gate: &Gate) -> Router {
     };
     Router::new()
         .route("/accounts/{id}", post(handler))
-        .route_layer(DistributedLockLayer::new(locks.clone(), account()))
+        .route_layer(lock(locks))
         .route_layer(ReadBodyLayer::new(16))
 }
 
@@ -107,7 +108,7 @@ async fn an_upload_that_trickles_in_holds_no_key() {
 async fn without_the_layer_a_large_upload_that_waits_hides_that_its_client_has_gone() {
     let locks = Locks::in_memory();
     let held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(&locks);
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock));
     let server = Server::start(app).await;
     let client = server.raw(head("content-length: 2") + "1").await;

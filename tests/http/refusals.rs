@@ -17,14 +17,13 @@ use tower_distributed_lock::{
     store::{Fault, MemoryStore},
 };
 
-use crate::support::{ACCOUNT_7, Answer, Gate, Server, account, eventually, within};
+use crate::{
+    gate::Gate,
+    support::{ACCOUNT_7, Answer, Server, account, eventually, lock, within},
+};
 
 fn app(lock: DistributedLockLayer) -> Router {
     Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock))
-}
-
-fn layer(locks: &Locks) -> DistributedLockLayer {
-    DistributedLockLayer::new(locks.clone(), account())
 }
 
 /// What every refusal has in common.
@@ -52,7 +51,7 @@ fn assert_problem(answer: &Answer, status: u16, reason: &str, retryable: bool) {
 async fn who_has_waited_long_enough_gets_423() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = layer(&locks).wait(Duration::from_millis(20));
+    let lock = lock(&locks).wait(Duration::from_millis(20));
     let server = Server::start(app(lock.clone())).await;
     let answer = server.post("/accounts/7").await;
     assert_problem(&answer, 423, "held", true);
@@ -71,7 +70,7 @@ async fn who_has_waited_long_enough_gets_423() {
 async fn who_does_not_wait_gets_423_at_once() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let server = Server::start(app(layer(&locks).reject_if_held())).await;
+    let server = Server::start(app(lock(&locks).reject_if_held())).await;
     assert_problem(&server.post("/accounts/7").await, 423, "held", true);
 }
 
@@ -83,7 +82,7 @@ async fn the_longest_line_gives_503() {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    let app = Router::new().route("/accounts/{id}", handler.route_layer(layer(&locks)));
+    let app = Router::new().route("/accounts/{id}", handler.route_layer(lock(&locks)));
     let server = Server::start(app).await;
     let inside = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
@@ -106,7 +105,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Unreachable));
-    let server = Server::start(app(layer(&locks))).await;
+    let server = Server::start(app(lock(&locks))).await;
     assert_problem(
         &server.post("/accounts/7").await,
         503,
@@ -117,7 +116,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let says = |guard: Option<LockGuard>| async move { format!("{}", guard.is_some()) };
     let open = Router::new()
         .route("/accounts/{id}", post(says))
-        .route_layer(layer(&locks).fail_open());
+        .route_layer(lock(&locks).fail_open());
     let server = Server::start(open).await;
     let answer = server.post("/accounts/7").await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, "false"));
@@ -129,7 +128,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
 async fn failing_open_is_for_stores_and_not_for_keys_that_are_held() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let server = Server::start(app(layer(&locks).fail_open().reject_if_held())).await;
+    let server = Server::start(app(lock(&locks).fail_open().reject_if_held())).await;
     assert_problem(&server.post("/accounts/7").await, 423, "held", true);
 }
 
@@ -137,7 +136,7 @@ async fn failing_open_is_for_stores_and_not_for_keys_that_are_held() {
 async fn a_process_about_to_end_gives_503() {
     let locks = Locks::in_memory();
     locks.close(Duration::ZERO).await;
-    let server = Server::start(app(layer(&locks).fail_open())).await;
+    let server = Server::start(app(lock(&locks).fail_open())).await;
     assert_problem(&server.post("/accounts/7").await, 503, "closed", true);
 }
 
@@ -172,7 +171,7 @@ async fn a_request_without_its_key_is_400_and_its_handler_does_not_run() {
 async fn a_layer_on_a_route_without_its_parameter_is_500_and_says_so() {
     let no_param = Router::new()
         .route("/about", post(|| async {}))
-        .route_layer(layer(&Locks::in_memory()));
+        .route_layer(lock(&Locks::in_memory()));
     let answer = Server::start(no_param).await.post("/about").await;
     assert_problem(&answer, 500, "misconfigured", false);
     if cfg!(debug_assertions) {
@@ -209,7 +208,7 @@ async fn an_extractor_without_a_layer_is_500_and_says_which_to_add() {
 async fn no_two_refusals_have_the_same_instance() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let server = Server::start(app(layer(&locks).reject_if_held())).await;
+    let server = Server::start(app(lock(&locks).reject_if_held())).await;
     let mut seen = HashSet::new();
     for _ in 0..20 {
         let problem = server.post("/accounts/7").await.json();
@@ -229,7 +228,7 @@ async fn the_typed_rejection_is_among_the_responses_extensions() {
     }
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = layer(&locks).reject_if_held();
+    let lock = lock(&locks).reject_if_held();
     let own = |_: &Rejection| http::Response::new(Bytes::new());
     for lock in [lock.clone(), lock.on_rejection(own)] {
         let server = Server::start(app(lock).layer(map_response(tell))).await;
@@ -242,7 +241,7 @@ async fn the_typed_rejection_is_among_the_responses_extensions() {
 async fn refusals_can_be_told_in_ones_own_way() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = layer(&locks).reject_if_held().on_rejection(|rejection| {
+    let lock = lock(&locks).reject_if_held().on_rejection(|rejection| {
         let body = Bytes::from(format!("sorry: {rejection}"));
         let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
         response.body(body).unwrap()

@@ -11,7 +11,7 @@ use tower_distributed_lock::{
     store::{Fault, MemoryStore, Store},
 };
 
-use crate::support::{ACCOUNT_7, Server, account};
+use crate::support::{ACCOUNT_7, Server, lock};
 
 fn two_instances(store: &MemoryStore) -> [Locks; 2] {
     [(); 2].map(|()| Locks::builder(store.clone()).build().unwrap())
@@ -28,7 +28,7 @@ async fn the_response_goes_out_after_the_key_is_free_in_the_store() {
     let mut clients = Vec::new();
     let mut servers = Vec::new();
     for locks in two_instances(&store) {
-        let lock = DistributedLockLayer::new(locks, account()).reject_if_held();
+        let lock = lock(&locks).reject_if_held();
         let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock));
         servers.push(Server::start(app).await);
         clients.push(servers.last().unwrap().connect().await);
@@ -49,7 +49,7 @@ async fn an_inner_error_waits_for_the_release_too() {
         .layer(HandleErrorLayer::new(async |_: tower::BoxError| {
             StatusCode::GATEWAY_TIMEOUT
         }))
-        .layer(DistributedLockLayer::new(locks, account()).reject_if_held())
+        .layer(lock(&locks).reject_if_held())
         .filter(|_: Request<Body>| Err::<Request<Body>, _>("always fails"));
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(layers));
     let server = Server::start(app).await;
@@ -68,7 +68,7 @@ async fn with_a_store_that_hangs(
     let store = MemoryStore::new();
     let [locks, _] = two_instances(&store);
     let handler = post(async move || store.set_fault(Some(Fault::Hang)));
-    let lock = set(DistributedLockLayer::new(locks, account()));
+    let lock = set(lock(&locks));
     let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
     let request = Request::post("/accounts/7").body(Body::empty()).unwrap();
     let began = Instant::now();

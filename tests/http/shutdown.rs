@@ -5,13 +5,16 @@ use std::time::Duration;
 use axum::{Router, routing::post};
 use http::StatusCode;
 use tokio::{net::TcpListener, sync::oneshot};
-use tower_distributed_lock::{DistributedLockLayer, Locks, store::MemoryStore};
+use tower_distributed_lock::{Locks, store::MemoryStore};
 
-use crate::support::{Gate, PATIENCE, Server, account, eventually, within};
+use crate::{
+    gate::Gate,
+    support::{PATIENCE, Server, eventually, lock, within},
+};
 
 fn gated(locks: &Locks, gate: &Gate) -> Router {
     let gate = gate.clone();
-    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let lock = lock(locks);
     Router::new().route(
         "/accounts/{id}",
         post(async move || gate.pass().await).route_layer(lock),

@@ -1,14 +1,6 @@
-//! A server on a free port, a client that goes away when it is told to, and a gate for handlers.
+//! A server on a free port, and a client that goes away when it is told to.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use axum::{BoxError, Router, body::Body};
 use bytes::Bytes;
@@ -19,13 +11,12 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tower::{Service, ServiceExt};
 use tower_distributed_lock::{
-    LockKey, Locks,
+    DistributedLockLayer, LockKey, Locks,
     key::{self, RequestKey},
     store::{MemoryStore, Store},
 };
@@ -40,13 +31,15 @@ pub(crate) fn account() -> RequestKey {
 
 pub(crate) const ACCOUNT_7: &str = "account,param.id=7";
 
-/// Locks whose lease is renewed often, so that a loss is noticed soon.
-pub(crate) fn short_leases(store: &MemoryStore) -> Locks {
-    let builder = Locks::builder(store.clone()).lease(Duration::from_millis(900));
-    builder
-        .renew_every(Duration::from_millis(30))
-        .build()
-        .unwrap()
+/// What most tests lock with. Waits for as long as a busy machine may take.
+pub(crate) fn lock(locks: &Locks) -> DistributedLockLayer {
+    DistributedLockLayer::new(locks.clone(), account()).wait(PATIENCE)
+}
+
+/// Locks whose leases are renewed often, so that a loss is noticed soon.
+pub(crate) fn watchful(store: &MemoryStore) -> Locks {
+    let builder = Locks::builder(store.clone()).renew_every(Duration::from_millis(30));
+    builder.build().unwrap()
 }
 
 /// Takes account 7's key away from its holder, as an operator or an eviction would.
@@ -231,76 +224,4 @@ pub(crate) async fn read_to_end(stream: &mut TcpStream) -> String {
     // A server that has not read all of a request resets the connection after its response.
     let _ = within("the end of the connection", stream.read_to_end(&mut read)).await;
     String::from_utf8(read).unwrap()
-}
-
-/// Where handlers wait until their test lets them go on.
-#[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<Counts>);
-
-struct Counts {
-    arrived: Semaphore,
-    open: Semaphore,
-    inside: AtomicUsize,
-    finished: AtomicUsize,
-    dropped: AtomicUsize,
-}
-
-impl Default for Counts {
-    fn default() -> Self {
-        Self {
-            arrived: Semaphore::new(0),
-            open: Semaphore::new(0),
-            inside: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
-            dropped: AtomicUsize::new(0),
-        }
-    }
-}
-
-impl Gate {
-    /// For a handler: says that it is here, and waits to be let through.
-    pub(crate) async fn pass(&self) {
-        let visit = Visit(self.0.clone());
-        self.0.inside.fetch_add(1, Ordering::SeqCst);
-        self.0.arrived.add_permits(1);
-        self.0.open.acquire().await.unwrap().forget();
-        self.0.finished.fetch_add(1, Ordering::SeqCst);
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
-        std::mem::forget(visit);
-    }
-
-    /// Waits until one more handler is here.
-    pub(crate) async fn arrival(&self) {
-        within("a handler to be run", self.0.arrived.acquire())
-            .await
-            .unwrap()
-            .forget();
-    }
-
-    /// Lets one handler through.
-    pub(crate) fn open(&self) {
-        self.0.open.add_permits(1);
-    }
-
-    pub(crate) fn inside(&self) -> usize {
-        self.0.inside.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn finished(&self) -> usize {
-        self.0.finished.load(Ordering::SeqCst)
-    }
-
-    /// How many were dropped while they waited.
-    pub(crate) fn dropped(&self) -> usize {
-        self.0.dropped.load(Ordering::SeqCst)
-    }
-}
-
-struct Visit(Arc<Counts>);
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        self.0.dropped.fetch_add(1, Ordering::SeqCst);
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
-    }
 }
