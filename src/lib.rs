@@ -1,9 +1,15 @@
-//! One request at a time per key, across a whole fleet.
+#![doc = include_str!("../README.md")]
 
+pub mod idempotency;
 pub mod key;
+pub mod middleware;
+pub mod read_body;
+pub mod rejection;
 pub mod store;
 
 mod error;
+#[cfg(feature = "axum")]
+mod extract;
 mod lease;
 mod locks;
 mod sync;
@@ -11,6 +17,9 @@ mod time;
 mod trace;
 
 pub use error::{Error, ErrorKind};
+pub use idempotency::IdempotencyLayer;
 pub use key::LockKey;
 pub use lease::Loss;
 pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};
+pub use middleware::{DistributedLockLayer, LeaseLoss};
+pub use read_body::ReadBodyLayer;

@@ -7,6 +7,7 @@
 
 use crate::{
     Error, Loss,
+    rejection::{Reason, Rejection},
     store::{Owner, Released},
 };
 
@@ -66,6 +67,37 @@ pub(crate) fn released(key: &str, owner: Owner, outcome: &Result<Released, Error
 
 pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
+}
+
+/// At a level that fits whose fault it was: the client's, or somebody's who reads the log.
+pub(crate) fn refused(rejection: &Rejection) {
+    let instance = rejection.instance();
+    let (reason, why) = (rejection.reason(), rejection.background());
+    match reason {
+        Reason::Misconfigured => event!(error, %instance, ?reason, %why, "lock.refused"),
+        Reason::LeaseLost | Reason::StoreUnreachable => {
+            event!(warn, %instance, ?reason, %why, "lock.refused");
+        }
+        _ => event!(debug, %instance, ?reason, %why, "lock.refused"),
+    }
+}
+
+pub(crate) fn failed_open(error: &Error) {
+    event!(warn, %error, "lock.failed_open");
+}
+
+/// Spawns a task that stays in the span of the one who spawns it.
+pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    #[cfg(feature = "tracing")]
+    let task = tracing::Instrument::in_current_span(task);
+    tokio::spawn(task)
+}
+
+pub(crate) fn not_kept(error: &Error) {
+    event!(error, %error, "idempotency.not_kept");
 }
 
 #[cfg(feature = "redis")]

@@ -1,14 +1,14 @@
 //! From the parts of a request to its key.
 
-use http::request::Parts;
+use http::{Uri, request::Parts};
 
 #[cfg(feature = "axum")]
 use super::axum::MatchedRoute;
 use super::{
     DeriveKey, Derived, KeyError, LockKey, RequestKey,
     digest::hash_key,
-    encode::{IS_HMAC_SHA256, NEXT},
-    parts::{Incoming, Part},
+    encode::{IS, IS_HMAC_SHA256, NEXT, push_value},
+    parts::Incoming,
 };
 
 impl DeriveKey for RequestKey {
@@ -40,7 +40,7 @@ impl DeriveKey for RequestKey {
 impl RequestKey {
     /// A fallback is for routes without the part, not for a layer in the wrong place.
     fn needs_route(&self) -> bool {
-        self.parts.iter().any(Part::is_of_route)
+        self.parts.iter().any(|part| part.is_of_route())
     }
 
     fn requires_match(&self) -> bool {
@@ -76,6 +76,26 @@ impl RequestKey {
             false => 0,
         }
     }
+}
+
+/// The key of something that a client named itself, within a scope: no client's name can reach into another's scope.
+pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
+    let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
+    // A name has no separator in it once it is encoded, so it ends where it seems to begin.
+    push_value(&mut key, name);
+    if key.len() > LockKey::MAX_LEN {
+        hash_key(&mut key, label.len());
+    }
+    LockKey::from_encoded(&key)
+}
+
+/// The request's target before any nested router stripped its prefix.
+pub(crate) fn original_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = super::axum::original_uri(parts) {
+        return original;
+    }
+    &parts.uri
 }
 
 const TYPICAL_LEN: usize = 128;

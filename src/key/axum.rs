@@ -1,6 +1,6 @@
 //! What only axum knows: the matched route and its parameters.
 //!
-//! What a router leaves in a request's extensions, tried with axum 0.8.9 in `tests/keys_axum.rs`:
+//! What a router leaves in a request's extensions, tried with axum 0.8.9 in `tests/keys/placement.rs`:
 //!
 //! | the layer is | `OriginalUri` | `MatchedPath` | nested path kept for an inner router |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | on what `nest_service` serves, before it has matched a route, or after it found none | yes | no | yes |
 //! | around a router (`ServiceBuilder`) | no | no | no |
 //!
-//! So these tell a request for which there is no route from a layer that is in the wrong place. In doubt (the third line) it
-//! is the latter: to refuse a 404 with 500 is a nuisance, to let a request pass without its lock is not.
+//! So these tell a request for which there is no route from a layer that is in the wrong place. In doubt (the third
+//! line) it is the latter: to refuse a 404 with 500 is a nuisance, to let a request pass without its lock is not.
 
 use std::sync::LazyLock;
 

@@ -44,8 +44,8 @@ impl RequestKey {
 
     /// A request without the part before this locks the same as one that sends `value`.
     ///
-    /// Right where the handler, too, takes `value` for what is not sent: one resource then has one key. It gives a client
-    /// no power that it does not have: whoever can send the value can also leave it out. Where absence is
+    /// Right where the handler, too, takes `value` for what is not sent: one resource then has one key. It gives a
+    /// client no power that it does not have: whoever can send the value can also leave it out. Where absence is
     /// not the same as any value, say [`optional`](Self::optional).
     ///
     /// A part that is there twice, empty or unreadable is not absent, and still refused.

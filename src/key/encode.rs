@@ -1,8 +1,9 @@
 //! How values are written, so that none can forge a separator and all can be read in a terminal.
 //!
-//! A key is a list of parts with `,` between them. A part is a bare name, or `label=value`, or `label#sha256=digest`.
-//! Within names, labels and values everything but the characters below is percent-encoded, above all `,`, `=`, `#` and `%`
-//! themselves. So the text can be split again without doubt, and two different lists are two different texts.
+//! A key is a list of parts with `,` between them. A part is a bare name, or `label=value`, or
+//! `label#sha256=digest`. Within names, labels and values everything but the characters below is percent-encoded,
+//! above all `,`, `=`, `#` and `%` themselves. So the text can be split again without doubt, and two different
+//! lists are two different texts.
 
 use std::fmt::{self, Write};
 

@@ -6,8 +6,8 @@ use crate::Error;
 
 /// Why no key could be derived from a request.
 ///
-/// Either the client is at fault ([`is_bad_request`](Self::is_bad_request), to be answered with 400), or whoever put the
-/// layer where its key cannot be ([`is_misconfigured`](Self::is_misconfigured), 500).
+/// Either the client is at fault ([`is_bad_request`](Self::is_bad_request), to be answered with 400), or whoever
+/// put the layer where its key cannot be ([`is_misconfigured`](Self::is_misconfigured), 500).
 ///
 /// The message names the part of the request and what is wrong with it. It never repeats a value: what a client sent
 /// has no place in a log line or in a response that somebody else may render.

@@ -20,9 +20,9 @@
 //!
 //! # Which parts
 //!
-//! Two requests that must not run at once need equal keys; all others should have different ones. Begin with
-//! a [`name`] for the kind of thing, then whose it is ([`extension`], set by an authentication layer; a
-//! [`header`] can be forged), then which one it is (`param`, `path`, [`query`], [`from_fn`]). Everything that does not
+//! Two requests that must not run at once need equal keys; all others should have different ones. Begin with a
+//! [`name`] for the kind of thing, then whose it is ([`extension`], set by an authentication layer; a [`header`]
+//! can be forged), then which one it is (`param`, `path`, [`query`], [`from_fn`]). Everything that does not
 //! identify the resource, such as the method, would give it a second key.
 //!
 //! Where parts are not enough, implement [`DeriveKey`]; a closure will do.
@@ -34,7 +34,7 @@
 //! say so by their label, which no value can forge either:
 //!
 //! - a path, extension or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
-//!   (what a client can make as long as it likes without changing the route is refused instead);
+//!   (a header and whatever else a client can make as long as it likes is refused instead);
 //! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
 //!   beginning stay: `account,#sha256=…`.
 //!
@@ -43,8 +43,8 @@
 //! # Parts that are not there
 //!
 //! A request that does not have a part, has it twice, empty or unreadable, is refused with a [`KeyError`] (400), and
-//! its handler does not run. [`RequestKey::or`] gives a part a value for when it is absent, [`RequestKey::optional`] makes its
-//! absence a value of its own, and [`RequestKey::only_when`] lets requests pass that need no lock.
+//! its handler does not run. [`RequestKey::or`] gives a part a value for when it is absent, [`RequestKey::optional`]
+//! makes its absence a value of its own, and [`RequestKey::only_when`] lets requests pass that need no lock.
 //!
 //! # Routes and path parameters
 //!
@@ -54,14 +54,16 @@
 //! - `Router::route_layer`: right. Only requests that have a route get there.
 //! - `Router::layer`: works, but is also run for requests without a route. Those pass straight through
 //!   ([`Derived::NoRoute`]), and are answered with 404.
-//! - Around a router, with a `ServiceBuilder`, or on what `nest_service` serves: nothing has been matched yet. This is a
-//!   misconfiguration, and refused (500).
+//! - Around a router, with a `ServiceBuilder`, or on what `nest_service` serves: nothing has been matched yet. This is
+//!   a misconfiguration, and refused (500).
 //!
-//! One mistake cannot be told from a 404: a layer around, or on a router with, a `fallback_service` that is itself a router. Its
-//! requests pass without a lock; use `route_layer` on the inner router.
+//! One mistake cannot be told from a 404: the layer is added to a router, or to its `fallback_service`, and the
+//! latter is itself a router. Its requests pass without a lock ([`Derived::NoRoute`]); use `route_layer` on the
+//! inner router.
 //!
-//! In either case a request whose method a route does not take (405) has a route, and a key.
-//! `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run for it.
+//! A request with a method that its route does not take (405) has a route, and so a key, with
+//! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run
+//! for it.
 
 mod assemble;
 #[cfg(feature = "axum")]
@@ -75,6 +77,7 @@ mod lock_key;
 mod parts;
 mod select;
 
+pub(crate) use assemble::{original_uri, scoped};
 pub use builder::RequestKey;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};

@@ -20,10 +20,10 @@ pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
 
 /// The path in its canonical form; hashed when it is [too long](RequestKey::max_value_len).
 ///
-/// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are one to a handler, `/a%2Fb` and
-/// `/a/b` are two. Case, dot segments, empty segments and a slash at the end are kept: axum routes them differently.
-/// A service that does not (`nest_service` serves `/files` and `/files/` alike, a file server may resolve `..`)
-/// should get normalized paths, or a key of one's own.
+/// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are one to a handler,
+/// `/a%2Fb` and `/a/b` are two. Case, dot segments, empty segments and a slash at the end are kept: axum routes
+/// them differently. A service that does not (`nest_service` serves `/files` and `/files/` alike, a file server may
+/// resolve `..`) should get normalized paths, or a key of one's own.
 ///
 /// In a nested router it is the whole path, not what the nesting left of it.
 pub fn path() -> RequestKey {
@@ -70,10 +70,11 @@ pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
 /// authentication layer outside of the lock's. Two values that must not share a lock have to be written differently.
 ///
 /// Where it is not set, or written as nothing, that layer is missing: a misconfiguration, and not the client's
-/// fault. Where it may be absent, say what that means with [`or`](RequestKey::or) or [`optional`](RequestKey::optional).
+/// fault. Where it may be absent, say what that means with [`or`](RequestKey::or) or
+/// [`optional`](RequestKey::optional).
 ///
-/// The label tells extensions apart in the key. It is not taken from the type: type names change with a refactoring and
-/// between compilers, and two versions of a program would not lock each other out.
+/// The label tells extensions apart in the key. It is not taken from the type: type names change with a refactoring
+/// and between compilers, and two versions of a program would not lock each other out.
 ///
 /// # Panics
 ///
@@ -86,8 +87,8 @@ where
     RequestKey::of(Source::extension::<T>(not_empty(label)))
 }
 
-/// What a closure finds in a request; `None` when there is nothing, which is [refused](super#parts-that-are-not-there)
-/// like a missing header.
+/// What a closure finds in a request; `None` when there is nothing, which is
+/// [refused](super#parts-that-are-not-there) like a missing header.
 ///
 /// ```
 /// # use tower_distributed_lock::key;
@@ -116,8 +117,8 @@ pub fn route() -> RequestKey {
 
 /// A path parameter of the matched route, decoded, as axum's `Path` gives it to the handler.
 ///
-/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a route such as
-/// `/user-{id}` takes).
+/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a
+/// route such as `/user-{id}` takes).
 ///
 /// # Panics
 ///

@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::Instant,
+};
 
 pub(crate) use renewal::{Pace, Renewal, Step};
 pub(crate) use scheduler::{Background, Scheduler};
@@ -116,7 +119,7 @@ impl Lease {
     /// Tells the loss to whoever waits for it. Says whether it was news.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
         let news = self.loss.set(loss).is_ok();
-        self.told.notify_waiters();
+        self.stir();
         news
     }
 
@@ -124,15 +127,14 @@ impl Lease {
         self.loss.get().copied()
     }
 
-    /// Resolves once the lease is lost. Cancel safe.
-    pub(crate) async fn lost(&self) -> Loss {
-        loop {
-            let told = self.told.notified();
-            if let Some(loss) = self.loss() {
-                return loss;
-            }
-            told.await;
-        }
+    /// Resolves when the loss is told, or when it is time to look who could tell it.
+    pub(crate) fn told(&self) -> Notified<'_> {
+        self.told.notified()
+    }
+
+    /// Lets those who wait for the loss look around.
+    pub(crate) fn stir(&self) {
+        self.told.notify_waiters();
     }
 }
 

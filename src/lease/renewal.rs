@@ -96,20 +96,19 @@ impl Renewal {
         self.hurried_meanwhile = self.sent.is_some();
     }
 
-    /// The lease is being passed on: it is renewed sooner than a quiet one.
+    /// The lease is being passed on: its next renewal comes sooner than that of a quiet one.
     pub(crate) fn quicken(&mut self, pace: &Pace, now: Instant) {
         self.next = self.next.min(later(now, pace.every_when_passing));
     }
 
     /// The renewal was answered: the lease is ours. Returns the new deadline.
-    pub(crate) fn renewed(&mut self, pace: &Pace, passing: bool) -> Instant {
+    pub(crate) fn renewed(&mut self, pace: &Pace) -> Instant {
         self.unknowns = 0;
         if let Some(sent) = self.sent.take() {
             self.deadline = self.deadline.max(later(sent, pace.validity));
-            self.next = match (self.hurried_meanwhile, passing) {
-                (true, _) => sent,
-                (false, true) => later(sent, pace.every.min(pace.every_when_passing)),
-                (false, false) => later(sent, pace.every),
+            self.next = match self.hurried_meanwhile {
+                true => sent,
+                false => later(sent, pace.every),
             };
         }
         self.hurried_meanwhile = false;
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(renewal.due(), t0 + 10 * SECOND);
         let late = t0 + 11 * SECOND;
         assert_eq!(renewal.step(&pace, late, t0), Some(Step::Renew));
-        assert_eq!(renewal.renewed(&pace, false), late + 29 * SECOND);
+        assert_eq!(renewal.renewed(&pace), late + 29 * SECOND);
         assert_eq!(renewal.due(), late + 10 * SECOND);
     }
 
@@ -185,7 +184,7 @@ mod tests {
             assert_eq!(renewal.due(), now);
         }
         renewal.step(&pace, now, t0);
-        assert_eq!(renewal.renewed(&pace, false), now + 29 * SECOND);
+        assert_eq!(renewal.renewed(&pace), now + 29 * SECOND);
     }
 
     #[test]
@@ -194,7 +193,7 @@ mod tests {
         pace.give_up_after = Some(2);
         assert_eq!(renewal.unknown(&pace, t0), None);
         renewal.step(&pace, renewal.due(), t0);
-        renewal.renewed(&pace, false);
+        renewal.renewed(&pace);
         assert_eq!(
             renewal.unknown(&pace, t0),
             None,
@@ -221,9 +220,9 @@ mod tests {
         assert_eq!(renewal.step(&pace, t0 + SECOND, t0), Some(Step::Renew));
         renewal.hurry(t0 + 2 * SECOND);
         assert_eq!(renewal.step(&pace, t0 + 2 * SECOND, t0), None);
-        renewal.renewed(&pace, false);
+        renewal.renewed(&pace);
         assert_eq!(renewal.step(&pace, t0 + 2 * SECOND, t0), Some(Step::Renew));
-        renewal.renewed(&pace, false);
+        renewal.renewed(&pace);
         assert_eq!(renewal.due(), t0 + 12 * SECOND);
     }
 
@@ -233,10 +232,11 @@ mod tests {
         renewal.quicken(&pace, t0);
         assert_eq!(renewal.due(), t0 + SECOND);
         renewal.step(&pace, t0 + SECOND, t0);
-        renewal.renewed(&pace, true);
+        renewal.renewed(&pace);
+        renewal.quicken(&pace, t0 + SECOND);
         assert_eq!(renewal.due(), t0 + 2 * SECOND);
         renewal.step(&pace, t0 + 2 * SECOND, t0);
-        renewal.renewed(&pace, false);
+        renewal.renewed(&pace);
         assert_eq!(renewal.due(), t0 + 12 * SECOND);
     }
 }

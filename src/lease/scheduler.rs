@@ -5,7 +5,7 @@
 //! 2. Nothing here waits for the store while it could tell a loss: calls are polled beside the timers.
 //! 3. The task holds the instance weakly. Calls hold it strongly, so the instance ends after the last of them.
 //! 4. The task is gone when its runtime is. The next use of the instance within a runtime starts a new one, which
-//!    finds everything where the old one left it.
+//!    finds everything where the old one left it; whoever waits for a loss is woken, so that this use comes soon.
 //!
 //! Locks: the scheduler's queue is a leaf; nothing is called while it is held.
 
@@ -14,7 +14,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// Starts the task, unless it runs. Says `false` if there is no runtime to run it on.
     pub(crate) fn start<B: Background>(self: &Arc<Self>, background: &Arc<B>) -> bool {
-        if self.running.load(Ordering::Acquire) {
+        if self.is_running() {
             return true;
         }
         let Ok(runtime) = Handle::try_current() else {
@@ -104,7 +104,12 @@ impl Scheduler {
             let running = Running(self.clone());
             runtime.spawn(run(running, Arc::downgrade(background), hints));
         }
-        true
+        // A runtime that is shutting down has dropped the task by now.
+        self.is_running()
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
     }
 
     /// The instance is gone: end the task.
@@ -156,13 +161,14 @@ impl Scheduler {
         self.change(lease, |renewal, pace| renewal.quicken(pace, Instant::now()));
     }
 
-    /// Renews all leases at once.
+    /// Renews all leases at once; until then, none of them is taken for granted.
     pub(crate) fn hurry_all(&self) {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let Queue { leases, due, .. } = &mut *queue;
         due.clear();
         for (id, tracked) in leases {
+            tracked.lease.set_confirmed(false);
             tracked.renewal.hurry(now);
             tracked.due = tracked.renewal.due();
             due.insert((tracked.due, *id));
@@ -172,10 +178,8 @@ impl Scheduler {
     }
 
     /// The store has confirmed the lease.
-    pub(crate) fn renewed(&self, lease: &Lease, passing: bool) {
-        self.change(lease, |renewal, pace| {
-            lease.extend(renewal.renewed(pace, passing));
-        });
+    pub(crate) fn renewed(&self, lease: &Lease) {
+        self.change(lease, |renewal, pace| lease.extend(renewal.renewed(pace)));
     }
 
     /// The store has not answered. Says whether to give up.
@@ -191,7 +195,7 @@ impl Scheduler {
     pub(crate) fn adopt(&self, call: Call) {
         let mut queue = self.queue.lock();
         // Looked at under the lock, so that a task that ends takes with it all that was adopted before.
-        if !self.running.load(Ordering::Acquire) {
+        if !self.is_running() {
             drop(queue);
             return;
         }
@@ -271,7 +275,7 @@ impl Scheduler {
     }
 }
 
-async fn run<B: Background>(running: Running, background: std::sync::Weak<B>, mut hints: Hints) {
+async fn run<B: Background>(running: Running, background: Weak<B>, mut hints: Hints) {
     let scheduler = &*running.0;
     let mut calls = FuturesUnordered::new();
     loop {
@@ -291,8 +295,8 @@ async fn run<B: Background>(running: Running, background: std::sync::Weak<B>, mu
                 background.on_loss(lease, loss);
             }
             if !agenda.renew.is_empty() {
-                scheduler.calls.fetch_add(1, Ordering::AcqRel);
                 let call = background.renew(agenda.renew, Instant::now());
+                scheduler.calls.fetch_add(1, Ordering::AcqRel);
                 calls.push(counted(scheduler, call));
             }
         }
@@ -338,14 +342,21 @@ struct Running(Arc<Scheduler>);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let scheduler = &self.0;
         // What was not polled yet cannot be polled any more; dropping it lets its line go on.
-        let abandoned = {
-            let mut queue = self.0.queue.lock();
-            self.0.running.store(false, Ordering::Release);
-            std::mem::take(&mut queue.adopted)
+        let (abandoned, unwatched) = {
+            let mut queue = scheduler.queue.lock();
+            scheduler.running.store(false, Ordering::Release);
+            let leases = queue.leases.values();
+            let unwatched: Vec<_> = leases.map(|tracked| tracked.lease.clone()).collect();
+            (std::mem::take(&mut queue.adopted), unwatched)
         };
-        self.0.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);
+        scheduler.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);
         drop(abandoned);
-        self.0.idle.notify_waiters();
+        scheduler.idle.notify_waiters();
+        // Nobody would tell their loss any more, were it not for those who wait for it on another runtime.
+        for lease in unwatched {
+            lease.stir();
+        }
     }
 }

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{inner::Inner, line::Contention};
@@ -78,25 +79,34 @@ impl Contender {
             block: demand.block,
             queueing,
             mode: Mode::Exclusive,
-            note: None,
+            note: demand.claim.clone(),
         });
         match question.await {
-            Ok(Acquired::Granted(grant)) => self.granted(owner, sent, grant),
+            Ok(Acquired::Granted(grant)) => self.granted(owner, sent, (grant, demand.claim)),
             Ok(Acquired::Held(held)) => {
                 trace::held_elsewhere(self.key.as_str());
                 let stays = queueing != Queueing::No;
                 self.queued = stays.then_some(owner);
-                let (anybody, effects) = self.inner.lines.held(&self.key, &self.contention);
+                let (anybody, effects) =
+                    self.inner
+                        .lines
+                        .held(&self.key, &self.contention, &held.note);
                 self.inner.carry_out(effects);
                 match anybody {
                     false => self.give_up().await,
-                    true => Some((self, if stays { held.remaining } else { Duration::ZERO })),
+                    true if stays => Some((self, held.remaining.max(SHORTEST_PAUSE))),
+                    true => Some((self, Duration::ZERO)),
                 }
             }
-            Ok(Acquired::Recorded(_)) => self.failed(Error::new(
-                ErrorKind::Foreign,
-                "the record of a finished idempotent request stands at this key: use another key for plain locks",
-            )),
+            Ok(Acquired::Recorded(record)) => {
+                self.settled = true;
+                let effects = self
+                    .inner
+                    .lines
+                    .recorded(&self.key, &self.contention, &record);
+                self.inner.carry_out(effects);
+                None
+            }
             Err(error) => {
                 trace::store_failed(owner, &error);
                 self.failed(error)
@@ -104,8 +114,13 @@ impl Contender {
         }
     }
 
-    fn granted(mut self, owner: Owner, sent: Instant, grant: Grant) -> Option<Unsettled> {
-        trace::granted(self.key.as_str(), owner, grant.others_wait);
+    fn granted(
+        mut self,
+        owner: Owner,
+        sent: Instant,
+        grant: (Grant, Option<Bytes>),
+    ) -> Option<Unsettled> {
+        trace::granted(self.key.as_str(), owner, grant.0.others_wait);
         let validity = self.inner.config.validity();
         let lease = Arc::new(Lease::new(self.key.clone(), owner, sent, validity));
         let now = Instant::now();
@@ -161,7 +176,7 @@ impl Contender {
         if remaining.is_zero() {
             return;
         }
-        let pause = self.inner.poll_pause().min(remaining).max(SHORTEST_PAUSE);
+        let pause = self.inner.poll_pause().min(remaining);
         let _ = tokio::time::timeout(pause, self.contention.wake.notified()).await;
     }
 }
@@ -192,11 +207,16 @@ impl FirstQuestion {
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) {
-        if let Some(question) = &mut self.question
-            && let Poll::Ready(unsettled) = question.as_mut().poll(cx)
-        {
-            self.question = None;
-            self.inner.adopt_unsettled(std::future::ready(unsettled));
+        // Taken out, so that one that panics is not asked again.
+        let Some(mut question) = self.question.take() else {
+            return;
+        };
+        match question.as_mut().poll(cx) {
+            Poll::Pending => self.question = Some(question),
+            Poll::Ready(None) => {}
+            Poll::Ready(unsettled) => {
+                self.inner.adopt_unsettled(std::future::ready(unsettled));
+            }
         }
     }
 }
@@ -210,8 +230,11 @@ impl Drop for FirstQuestion {
 }
 
 impl Inner {
-    fn adopt_unsettled(&self, unsettled: impl Future<Output = Option<Unsettled>> + Send + 'static) {
-        self.scheduler.adopt(Box::pin(async move {
+    fn adopt_unsettled(
+        self: &Arc<Self>,
+        unsettled: impl Future<Output = Option<Unsettled>> + Send + 'static,
+    ) {
+        self.adopt(Box::pin(async move {
             if let Some((contender, pause)) = unsettled.await {
                 contender.pause(pause).await;
                 contender.contend().await;

@@ -3,19 +3,21 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    Locks,
     inner::Inner,
     line::{Granted, lost},
 };
-use crate::{Error, LockKey, Loss};
+use crate::{Error, LockKey, Loss, store::Released};
 
 /// The exclusive use of a key, for as long as this or a clone of it lives.
 ///
@@ -114,9 +116,9 @@ impl LockGuard {
     ///
     /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
     pub async fn lost(&self) -> Loss {
-        let loss = self.0.granted.lease.lost().await;
+        let loss = self.watch().await;
         if self.0.released.load(Ordering::Acquire) {
-            // The lease had gone on to other turns by then.
+            // The lease had gone on to other turns.
             std::future::pending::<()>().await;
         }
         loss
@@ -140,6 +142,11 @@ impl LockGuard {
     ///
     /// The turn ends at the first poll, and the release goes on when this future is dropped.
     pub async fn release(self) -> Result<(), Error> {
+        if let Status::Lost(loss) = self.status() {
+            // Nothing is left to be released, and the clones shall go on to see the loss.
+            self.0.inner.end_turn(&self.0.granted, None);
+            return Err(lost(Some(loss)));
+        }
         if self.0.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -148,6 +155,90 @@ impl LockGuard {
         answer
             .await
             .unwrap_or_else(|_| Err(lost(self.0.granted.lease.loss())))
+    }
+}
+
+/// For the layers.
+impl LockGuard {
+    /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
+    ///
+    /// As for [`release`](Self::release), a turn that a clone has released is `Ok`.
+    pub(crate) async fn confirm(&self) -> Result<(), Error> {
+        if self.status() == Status::Released {
+            return Ok(());
+        }
+        let answer = self.0.inner.confirm(&self.0.granted.lease).await;
+        match self.status() {
+            Status::Released => Ok(()),
+            _ => answer,
+        }
+    }
+
+    /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn
+    /// goes on if the store does not answer, and this can be tried again.
+    pub(crate) async fn record(
+        &self,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<Released, Error> {
+        let Turn {
+            inner,
+            granted,
+            released,
+        } = &*self.0;
+        let outcome = inner.record(granted, content, retain).await;
+        if let Ok(Released::Freed) = outcome {
+            released.store(true, Ordering::Release);
+        }
+        outcome
+    }
+
+    /// Ends the turn as [`record`](Self::record) does, but does not touch the lease in the store any more: its time
+    /// ends it, unless the record that was on its way takes its place after all.
+    pub(crate) fn abandon(self, content: &Bytes) {
+        self.0.released.store(true, Ordering::Release);
+        self.0.inner.finish(&self.0.granted, content);
+    }
+
+    /// Whether nobody else holds this turn.
+    pub(crate) fn is_only_one(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Whether asking `locks` for `key` would wait for this very turn.
+    pub(crate) fn is_for(&self, locks: &Locks, key: &LockKey) -> bool {
+        self.key() == key && self.0.inner.space == locks.0.space
+    }
+
+    /// Resolves when the lease is lost; does not keep the turn from ending.
+    pub(crate) fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
+        async move {
+            loop {
+                // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
+                let started = inner.scheduler.start(&inner);
+                let told = lease.told();
+                match lease.loss() {
+                    Some(loss) => return loss,
+                    None if started && !inner.scheduler.is_running() => {}
+                    None => told.await,
+                }
+            }
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakGuard {
+        WeakGuard(Arc::downgrade(&self.0))
+    }
+}
+
+/// A handle that does not keep its turn from ending.
+#[derive(Clone)]
+pub(crate) struct WeakGuard(Weak<Turn>);
+
+impl WeakGuard {
+    pub(crate) fn upgrade(&self) -> Option<LockGuard> {
+        self.0.upgrade().map(LockGuard)
     }
 }
 

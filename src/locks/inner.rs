@@ -6,12 +6,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use tokio::time::Instant;
+use bytes::Bytes;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     config::Config,
@@ -20,9 +21,12 @@ use super::{
     lines::Lines,
 };
 use crate::{
-    Loss,
+    Error, ErrorKind, LockKey, Loss,
     lease::{Background, Lease, Scheduler},
-    store::{Ending, Hint, Hints, Instance, Owner, Release, Released, Renew, Renewed, Store},
+    store::{
+        Acquire, Acquired, Ending, Hint, Hints, Instance, Mode, Owner, Queueing, Release, Released,
+        Renew, Renewed, Store,
+    },
     trace,
 };
 
@@ -30,19 +34,27 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) config: Config,
     pub(crate) instance: Instance,
+    /// See [`Store::space`].
+    pub(crate) space: Arc<str>,
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
     attempts: AtomicU64,
+    /// Detached handlers under way, and when the last of them has ended.
+    pub(crate) busy: AtomicUsize,
+    pub(crate) not_busy: Notify,
 }
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
         Self {
+            space: store.space(),
             store,
             instance: Instance::new(),
             lines: Lines::new(config.limits()),
             scheduler: Arc::new(Scheduler::new(config.pace())),
             attempts: AtomicU64::new(0),
+            busy: AtomicUsize::new(0),
+            not_busy: Notify::new(),
             config,
         }
     }
@@ -68,27 +80,127 @@ impl Inner {
     }
 
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
-        if !lease.lose(loss) {
-            return;
+        if lease.lose(loss) {
+            trace::lost(lease.key.as_str(), lease.owner, loss);
+            self.scheduler.untrack(lease);
+            // The holder was told above. The store may still think the key is ours.
+            self.release_in_background(lease);
         }
-        trace::lost(lease.key.as_str(), lease.owner, loss);
-        self.scheduler.untrack(lease);
-        // The holder was told above. The store may still think the key is ours.
-        self.release_in_background(lease);
+        // Also when it was no news: the first to tell it may have come before the line had the lease.
         self.carry_out(self.lines.lost(lease));
     }
 
-    /// Releases a lease that no line has any more.
-    pub(crate) fn release_in_background(&self, lease: &Lease) {
-        let (key, owner) = (lease.key.clone(), lease.owner);
-        let release = self.store.release(Release {
+    /// Renews a lease now, beside its schedule.
+    pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
+        let renewal = self.store.renew(vec![Renew {
+            key: lease.key.clone(),
+            owner: lease.owner,
+            lease: self.config.lease,
+            refill: 0,
+        }]);
+        match renewal.await.pop() {
+            Some(Renewed::Renewed { .. }) if lease.is_valid(Instant::now()) => Ok(()),
+            Some(Renewed::Unknown(error)) => Err(error),
+            _ => {
+                self.lose(lease, Loss::NotOurs);
+                Err(lost(lease.loss()))
+            }
+        }
+    }
+
+    /// Puts a record into the lease's place. The lease is not renewed meanwhile: the answer to that would say that the
+    /// key is not ours any more, as it should be.
+    pub(crate) async fn record(
+        self: &Arc<Self>,
+        granted: &Granted,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<Released, Error> {
+        let lease = &granted.lease;
+        self.scheduler.untrack(lease);
+        let outcome = self
+            .release(
+                lease,
+                Ending::Record {
+                    content: content.clone(),
+                    retain,
+                },
+            )
+            .await;
+        match outcome {
+            Ok(Released::Freed) => self.finish(granted, content),
+            Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
+            Err(_) => self
+                .scheduler
+                .track(lease.clone(), lease.deadline() - self.config.validity()),
+        }
+        outcome
+    }
+
+    /// The turn has ended with this record.
+    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes) {
+        self.scheduler.untrack(&granted.lease);
+        self.carry_out(self.lines.finished(granted, content));
+    }
+
+    /// Records what was done under a lease that was lost, if nobody else has claimed the key since. Says whether.
+    pub(crate) async fn record_late(
+        &self,
+        key: &LockKey,
+        claim: Bytes,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<bool, Error> {
+        let owner = self.fresh_owner();
+        let claimed = self.store.acquire(Acquire {
             key: key.clone(),
             owner,
-            ending: Ending::Free,
+            lease: self.config.lease,
+            block: 1,
+            queueing: Queueing::Skip,
+            mode: Mode::Exclusive,
+            note: Some(claim),
         });
-        self.scheduler.adopt(Box::pin(async move {
-            trace::released(key.as_str(), owner, &release.await);
+        match claimed.await? {
+            // It is ours: an earlier try had an effect, and its answer was lost.
+            Acquired::Recorded(found) => Ok(found == *content),
+            Acquired::Held(_) => Ok(false),
+            Acquired::Granted(_) => {
+                let ending = Ending::Record {
+                    content: content.clone(),
+                    retain,
+                };
+                let recorded = self.store.release(Release {
+                    key: key.clone(),
+                    owner,
+                    ending,
+                });
+                Ok(recorded.await? == Released::Freed)
+            }
+        }
+    }
+
+    /// Releases a lease that no line has any more.
+    pub(crate) fn release_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let (inner, lease) = (self.clone(), lease.clone());
+        self.adopt(Box::pin(async move {
+            let _ = inner.release(&lease, Ending::Free).await;
         }));
+    }
+
+    async fn release(&self, lease: &Lease, ending: Ending) -> Result<Released, Error> {
+        let (key, owner) = (lease.key.clone(), lease.owner);
+        let release = self.store.release(Release { key, owner, ending });
+        let outcome = release.await;
+        trace::released(lease.key.as_str(), owner, &outcome);
+        outcome
+    }
+
+    /// Has a call polled in the background. It holds this instance, so the task that polls it does not end before.
+    pub(crate) fn adopt(self: &Arc<Self>, call: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        // The runtime of the last use may be gone, and this be another.
+        self.scheduler.start(self);
+        self.scheduler.adopt(call);
     }
 
     /// Does what transitions of a line want done. Never called with a lock held.
@@ -97,6 +209,9 @@ impl Inner {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Tell(ticket, answer) => {
+                    if let Ok(Granted { lease, turn, token }) = &answer {
+                        trace::turn_began(lease.key.as_str(), lease.owner, *token, *turn > 1);
+                    }
                     // A waiter that went away at this very moment has had its turn.
                     if let Err(Ok(granted)) = ticket.send(answer) {
                         effects.extend(self.lines.end(&granted, None, Instant::now()));
@@ -105,7 +220,7 @@ impl Inner {
                 Effect::Confirm(ask, answer) => drop(ask.send(answer)),
                 Effect::Contend(contention, key) => {
                     let contender = Contender::new(self.clone(), key, contention);
-                    self.scheduler.adopt(Box::pin(contender.contend()));
+                    self.adopt(Box::pin(contender.contend()));
                 }
                 Effect::Wake(contention) => contention.wake.notify_one(),
                 Effect::Renew(lease) => self.scheduler.hurry(&lease),
@@ -124,28 +239,25 @@ impl Inner {
             ask,
             parked,
         };
-        self.scheduler.adopt(Box::pin(releasing.run()));
+        self.adopt(Box::pin(releasing.run()));
     }
 
-    fn answered(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        sent: Instant,
-        passing: bool,
-        answer: Renewed,
-    ) {
+    fn answered(self: &Arc<Self>, lease: &Arc<Lease>, sent: Instant, answer: Renewed) {
         if !self.scheduler.tracks(lease) {
             return; // released or lost meanwhile
         }
+        let now = Instant::now();
         match answer {
+            // Too late: a guard that looked at the clock knows of the loss already, and a loss is final.
+            Renewed::Renewed { .. } if !lease.is_valid(now) => self.lose(lease, Loss::Expired),
             Renewed::Renewed {
                 tokens,
                 others_wait,
             } => {
                 lease.set_confirmed(true);
-                self.scheduler.renewed(lease, passing);
+                self.scheduler.renewed(lease);
                 let news = (sent, tokens, others_wait);
-                self.carry_out(self.lines.renewed(lease, news, Instant::now()));
+                self.carry_out(self.lines.renewed(lease, news, now));
             }
             Renewed::NotOurs => self.lose(lease, Loss::NotOurs),
             Renewed::Unknown(error) => {
@@ -184,26 +296,52 @@ impl Background for Inner {
         sent: Instant,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         trace::renewing(leases.len());
-        let needs: Vec<_> = leases.iter().map(|lease| self.lines.needs(lease)).collect();
-        let requests = leases.iter().zip(&needs).map(|(lease, (refill, _))| Renew {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            lease: self.config.lease,
-            refill: *refill,
-        });
-        let renewal = self.store.renew(requests.collect());
-        Box::pin(async move {
-            let answers = renewal.await;
-            for ((lease, (_, passing)), answer) in leases.iter().zip(needs).zip(answers) {
-                self.answered(lease, sent, passing, answer);
-            }
-        })
+        let renewing = Renewing {
+            inner: self,
+            leases: leases.into_iter(),
+            sent,
+        };
+        Box::pin(renewing.run())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.scheduler.close();
+    }
+}
+
+/// A renewal on its way. However it ends, each of its leases gets an answer.
+struct Renewing {
+    inner: Arc<Inner>,
+    leases: std::vec::IntoIter<Arc<Lease>>,
+    sent: Instant,
+}
+
+impl Renewing {
+    async fn run(mut self) {
+        let requests = self.leases.as_slice().iter().map(|lease| Renew {
+            key: lease.key.clone(),
+            owner: lease.owner,
+            lease: self.inner.config.lease,
+            refill: self.inner.lines.needs(lease),
+        });
+        let answers = self.inner.store.renew(requests.collect()).await;
+        for (answer, lease) in answers.into_iter().zip(self.leases.by_ref()) {
+            self.inner.answered(&lease, self.sent, answer);
+        }
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        for lease in self.leases.by_ref() {
+            let unknown = Renewed::Unknown(Error::new(
+                ErrorKind::Unreachable,
+                "the answer to the renewal was not awaited: the runtime that sent it has shut down",
+            ));
+            self.inner.answered(&lease, self.sent, unknown);
+        }
     }
 }
 
@@ -221,14 +359,7 @@ impl Releasing {
         if !self.take_lease() {
             return;
         }
-        let (key, owner) = (self.lease.key.clone(), self.lease.owner);
-        let release = self.inner.store.release(Release {
-            key,
-            owner,
-            ending: Ending::Free,
-        });
-        let outcome = release.await;
-        trace::released(self.lease.key.as_str(), owner, &outcome);
+        let outcome = self.inner.release(&self.lease, Ending::Free).await;
         if let Some(ask) = self.ask.take() {
             let _ = ask.send(match outcome {
                 Ok(Released::Freed) => Ok(()),

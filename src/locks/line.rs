@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -31,7 +32,6 @@ use crate::{
     lease::Lease,
     store::{Grant, Tokens},
     time::later,
-    trace,
 };
 
 /// How many tokens a refill brings at least: so many turns of a short line cost one command.
@@ -60,8 +60,47 @@ pub(crate) struct Granted {
     pub(crate) token: u64,
 }
 
-/// Where a waiter learns what became of its waiting.
-pub(crate) type Ticket = oneshot::Sender<Result<Granted, Error>>;
+/// Why a waiter gets no turn.
+#[derive(Debug)]
+pub(crate) enum Miss {
+    /// There is none to be had.
+    Failed(Error),
+    /// What it would claim was done before, with this record.
+    Recorded(Bytes),
+    /// Somebody claims the key for something else.
+    OtherClaim,
+}
+
+impl Miss {
+    /// For a lock that claimed nothing, and so can miss its turn only by a failure.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::Recorded(_) | Self::OtherClaim => recorded(),
+        }
+    }
+}
+
+impl From<Error> for Miss {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a waiter wants.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    /// It stays while the key is held.
+    pub(crate) patient: bool,
+    /// It claims the key for one thing, which is done once and then recorded; a digest of it. All who claim the same
+    /// share the record. A plain lock claims nothing.
+    pub(crate) claim: Option<Bytes>,
+}
+
+/// Where a waiter is told what became of its waiting,
+pub(crate) type Ticket = oneshot::Sender<Result<Granted, Miss>>;
+/// and where it learns of it.
+pub(crate) type Answer = oneshot::Receiver<Result<Granted, Miss>>;
 /// Where the one who released learns whether the lease was ours until then.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 
@@ -69,7 +108,7 @@ pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// Tell a waiter. If it is gone, its turn has ended.
-    Tell(Ticket, Result<Granted, Error>),
+    Tell(Ticket, Result<Granted, Miss>),
     /// Tell the one who released.
     Confirm(Confirmation, Result<(), Error>),
     /// Ask the store for the key, until it is granted or nobody wants it.
@@ -108,8 +147,19 @@ pub(crate) struct Line {
 #[derive(Debug)]
 struct Waiting {
     id: u64,
-    patient: bool,
+    wish: Wish,
     ticket: Ticket,
+}
+
+impl Waiting {
+    fn tell(self, miss: impl Into<Miss>) -> Effect {
+        Effect::Tell(self.ticket, Err(miss.into()))
+    }
+
+    /// Whether it wants the key for something else than it is held for.
+    fn differs(&self, claim: &Option<Bytes>) -> bool {
+        matches!((&self.wish.claim, claim), (Some(ours), Some(theirs)) if ours != theirs)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +184,8 @@ enum State {
 struct Tenure {
     lease: Arc<Lease>,
     tokens: Tokens,
+    /// What the key is held for.
+    claim: Option<Bytes>,
     /// How many turns it has served, the present one included.
     turn: u64,
     /// Since when, and since how many turns, another instance is known to wait.
@@ -149,6 +201,8 @@ pub(crate) struct Demand {
     pub(crate) patient: bool,
     /// How many tokens are of use.
     pub(crate) block: u32,
+    /// What the first who waits would claim.
+    pub(crate) claim: Option<Bytes>,
 }
 
 impl Tenure {
@@ -167,15 +221,11 @@ impl Tenure {
 /// Entering and leaving.
 impl Line {
     /// The line of the first who comes: it has to be contended for.
-    pub(crate) fn first(id: u64, patient: bool, ticket: Ticket) -> (Self, Arc<Contention>) {
+    pub(crate) fn first(id: u64, wish: Wish, ticket: Ticket) -> (Self, Arc<Contention>) {
         let contention = Arc::<Contention>::default();
         let line = Self {
             state: State::Contending(contention.clone()),
-            waiters: VecDeque::from([Waiting {
-                id,
-                patient,
-                ticket,
-            }]),
+            waiters: VecDeque::from([Waiting { id, wish, ticket }]),
         };
         (line, contention)
     }
@@ -187,13 +237,22 @@ impl Line {
     /// Waits, if there is any point in it.
     pub(crate) fn join(
         &mut self,
-        (id, patient, ticket): (u64, bool, Ticket),
+        (id, wish, ticket): (u64, Wish, Ticket),
         limits: &Limits,
         now: Instant,
         out: &mut Effects,
     ) -> Result<(), Error> {
-        let busy = !matches!(self.state, State::Parked(_) | State::Releasing(_));
-        if busy && !patient {
+        let waiting = Waiting { id, wish, ticket };
+        if let State::Taken(Tenure { claim, .. }) | State::Confirming(Tenure { claim, .. }, _) =
+            &self.state
+            && waiting.differs(claim)
+        {
+            out.push(waiting.tell(Miss::OtherClaim));
+            return Ok(());
+        }
+        let ending = matches!(self.state, State::Parked(_) | State::Releasing(_));
+        let busy = !ending || !self.waiters.is_empty();
+        if busy && !waiting.wish.patient {
             return Err(held());
         }
         if busy && self.waiters.len() >= limits.longest_line {
@@ -202,11 +261,7 @@ impl Line {
                 format!("{} requests wait for this key already", self.waiters.len()),
             ));
         }
-        self.waiters.push_back(Waiting {
-            id,
-            patient,
-            ticket,
-        });
+        self.waiters.push_back(waiting);
         match std::mem::take(&mut self.state) {
             State::Parked(tenure) => self.serve(tenure, limits, now, out),
             State::Taken(mut tenure) => {
@@ -229,7 +284,7 @@ impl Line {
     /// All who wait are told that they wait in vain; the turn under way is left alone.
     pub(crate) fn refuse_all(&mut self, error: &Error, out: &mut Effects) {
         let refusals = self.waiters.drain(..);
-        out.extend(refusals.map(|waiting| Effect::Tell(waiting.ticket, Err(error.clone()))));
+        out.extend(refusals.map(|waiting| waiting.tell(error.clone())));
         self.wake_contender(out);
     }
 
@@ -255,8 +310,12 @@ impl Line {
     /// What to ask the store for, if anybody still wants the key.
     pub(crate) fn demand(&self) -> Option<Demand> {
         (!self.waiters.is_empty()).then(|| Demand {
-            patient: self.waiters.iter().any(|waiting| waiting.patient),
+            patient: self.waiters.iter().any(|waiting| waiting.wish.patient),
             block: self.block(1),
+            claim: self
+                .waiters
+                .front()
+                .and_then(|first| first.wish.claim.clone()),
         })
     }
 
@@ -268,13 +327,20 @@ impl Line {
     pub(crate) fn granted(
         &mut self,
         lease: Arc<Lease>,
-        grant: Grant,
+        (grant, claim): (Grant, Option<Bytes>),
         limits: &Limits,
         now: Instant,
         out: &mut Effects,
     ) {
+        if !self.wants_other_than(&claim) {
+            self.turn_away(
+                |waiting| waiting.differs(&claim).then_some(Miss::OtherClaim),
+                out,
+            );
+        }
         let tenure = Tenure {
             lease,
+            claim,
             tokens: grant.tokens,
             turn: 0,
             wanted: grant.others_wait.then_some((now, 0)),
@@ -284,21 +350,44 @@ impl Line {
         self.serve(tenure, limits, now, out);
     }
 
-    /// The key is held: those who do not wait are told so. Says whether anybody else is left.
-    pub(crate) fn held(&mut self, out: &mut Effects) -> bool {
+    /// The key is held, for this claim: those who do not wait are told so, and those who claim it for something else.
+    /// Says whether anybody is left.
+    pub(crate) fn held(&mut self, claim: &Option<Bytes>, out: &mut Effects) -> bool {
         if let State::Contending(contention) = &self.state {
             contention.answered.store(true, Ordering::Relaxed);
         }
-        let (patient, impatient) = std::mem::take(&mut self.waiters)
-            .into_iter()
-            .partition(|waiting| waiting.patient);
-        self.waiters = patient;
-        out.extend(
-            impatient
-                .into_iter()
-                .map(|waiting| Effect::Tell(waiting.ticket, Err(held()))),
-        );
+        let miss = |waiting: &Waiting| match waiting.differs(claim) {
+            true => Some(Miss::OtherClaim),
+            false => (!waiting.wish.patient).then(|| held().into()),
+        };
+        self.turn_away(miss, out);
         !self.waiters.is_empty()
+    }
+
+    /// What would be claimed was done before. Only a claim can have been meant.
+    pub(crate) fn recorded(&mut self, record: &Bytes, out: &mut Effects) {
+        self.state = State::Gone;
+        self.share(record, out);
+        self.refuse_all(&recorded(), out);
+    }
+
+    /// Gives the record to all who claim it.
+    fn share(&mut self, record: &Bytes, out: &mut Effects) {
+        let claims = |waiting: &Waiting| waiting.wish.claim.is_some();
+        self.turn_away(
+            |waiting| claims(waiting).then(|| Miss::Recorded(record.clone())),
+            out,
+        );
+    }
+
+    /// Tells those who miss their turn why, and keeps the others, in their order.
+    fn turn_away(&mut self, miss: impl Fn(&Waiting) -> Option<Miss>, out: &mut Effects) {
+        for waiting in std::mem::take(&mut self.waiters) {
+            match miss(&waiting) {
+                Some(miss) => out.push(waiting.tell(miss)),
+                None => self.waiters.push_back(waiting),
+            }
+        }
     }
 
     /// The store failed: so it would for everybody, one after another.
@@ -352,6 +441,17 @@ impl Line {
         }
     }
 
+    /// A turn has ended with a record in the lease's place.
+    pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, out: &mut Effects) {
+        match std::mem::take(&mut self.state) {
+            State::Taken(tenure) if tenure.is(granted) => {
+                self.share(record, out);
+                self.start_over(&granted.lease.key, out);
+            }
+            other => self.state = other,
+        }
+    }
+
     /// Finds the best use for a lease that serves no turn now.
     fn serve(&mut self, tenure: Tenure, limits: &Limits, now: Instant, out: &mut Effects) {
         let lease = tenure.lease.clone();
@@ -361,7 +461,7 @@ impl Line {
         } else if self.waiters.is_empty() {
             self.state = State::Parked(tenure);
             out.push(Effect::Unpark(lease));
-        } else if tenure.is_used_up(limits, now) {
+        } else if tenure.is_used_up(limits, now) || self.wants_other_than(&tenure.claim) {
             self.release(lease, None, out);
         } else if !lease.is_confirmed() || tenure.tokens.left() == 0 {
             self.state = State::Confirming(tenure, None);
@@ -371,6 +471,14 @@ impl Line {
         }
     }
 
+    /// Whether the first who waits wants the key for something else than this. Then it is not passed on: the store
+    /// would tell others what it was claimed for before.
+    fn wants_other_than(&self, claim: &Option<Bytes>) -> bool {
+        self.waiters
+            .front()
+            .is_some_and(|first| first.wish.claim != *claim)
+    }
+
     fn begin_turn(&mut self, mut tenure: Tenure, now: Instant, out: &mut Effects) {
         let (Some(next), Some(token)) = (self.waiters.pop_front(), tenure.tokens.take()) else {
             unreachable!("`serve` has looked at both under the same lock");
@@ -378,7 +486,6 @@ impl Line {
         tenure.turn += 1;
         let lease = tenure.lease.clone();
         lease.begin_turn(now);
-        trace::turn_began(lease.key.as_str(), lease.owner, token, tenure.turn > 1);
         if tenure.turn > 1 && !tenure.quickened {
             tenure.quickened = true;
             out.push(Effect::Quicken(lease.clone()));
@@ -392,9 +499,9 @@ impl Line {
         self.state = State::Taken(tenure);
     }
 
-    /// Asks for tokens before they run out.
+    /// Asks for tokens before they run out. Not for a claim: it most likely ends with a record, and needs no more.
     fn look_ahead(&self, tenure: &mut Tenure, out: &mut Effects) {
-        if self.lacks_tokens(tenure) && !tenure.refill_asked {
+        if tenure.claim.is_none() && self.lacks_tokens(tenure) && !tenure.refill_asked {
             tenure.refill_asked = true;
             out.push(Effect::Renew(tenure.lease.clone()));
         }
@@ -428,22 +535,15 @@ impl Line {
 
 /// News of the lease. Each of these is about one lease, and means nothing to a line that has another by now.
 impl Line {
-    /// How many tokens the next renewal of this lease shall bring, and whether anybody waits.
-    pub(crate) fn needs(&self, lease: &Lease) -> (u32, bool) {
+    /// How many tokens the next renewal of this lease shall bring.
+    pub(crate) fn needs(&self, lease: &Lease) -> u32 {
         match &self.state {
-            State::Taken(tenure) | State::Confirming(tenure, _) if tenure.is_of(lease) => {
-                let refill = self.lacks_tokens(tenure) || tenure.tokens.left() == 0;
-                let waiting = !self.waiters.is_empty();
-                (
-                    if refill && waiting {
-                        self.block(REFILL_AT_LEAST)
-                    } else {
-                        0
-                    },
-                    waiting,
-                )
+            State::Taken(tenure) | State::Confirming(tenure, _)
+                if tenure.is_of(lease) && self.lacks_tokens(tenure) =>
+            {
+                self.block(REFILL_AT_LEAST)
             }
-            _ => (0, false),
+            _ => 0,
         }
     }
 
@@ -460,8 +560,11 @@ impl Line {
         let Some(tenure) = self.tenure_of(lease) else {
             return;
         };
-        tenure.quickened &= waiting;
         tenure.refill_asked = false;
+        tenure.quickened &= waiting;
+        if tenure.quickened {
+            out.push(Effect::Quicken(tenure.lease.clone()));
+        }
         if let Some(tokens) = tokens {
             // What is left of the old block is lower, and so of no use any more.
             tenure.tokens = tokens;
@@ -469,7 +572,8 @@ impl Line {
         if others_wait {
             tenure.want(now);
         } else {
-            tenure.wanted = None;
+            // A hint that came after the question knows better than its answer.
+            tenure.wanted.take_if(|(since, _)| *since < sent);
         }
         match std::mem::take(&mut self.state) {
             State::Confirming(tenure, Some((ask, since))) if sent < since => {
@@ -568,6 +672,13 @@ impl Tenure {
 
 pub(crate) fn held() -> Error {
     Error::new(ErrorKind::Held, "the key is held by somebody else")
+}
+
+fn recorded() -> Error {
+    Error::new(
+        ErrorKind::Foreign,
+        "the record of a finished idempotent request stands at this key: use another key for plain locks",
+    )
 }
 
 pub(crate) fn lost(loss: Option<Loss>) -> Error {

@@ -13,12 +13,13 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
 };
 
-use super::line::{Confirmation, Contention, Demand, Effects, Granted, Limits, Line};
+use super::line::{Answer, Confirmation, Contention, Demand, Effects, Granted, Limits, Line, Wish};
 use crate::{
     Error, ErrorKind, LockKey,
     lease::Lease,
@@ -42,7 +43,7 @@ pub(crate) struct Lines {
 /// What came of joining a line.
 pub(crate) struct Joined {
     pub(crate) waiter: u64,
-    pub(crate) answer: oneshot::Receiver<Result<Granted, Error>>,
+    pub(crate) answer: Answer,
     /// The one who joined is the first, and has to see to it that the store is asked.
     pub(crate) contention: Option<Arc<Contention>>,
     pub(crate) effects: Effects,
@@ -61,7 +62,7 @@ impl Lines {
         }
     }
 
-    pub(crate) fn join(&self, key: &LockKey, patient: bool, now: Instant) -> Result<Joined, Error> {
+    pub(crate) fn join(&self, key: &LockKey, wish: Wish, now: Instant) -> Result<Joined, Error> {
         let waiter = self.next_waiter.fetch_add(1, Ordering::Relaxed);
         let (ticket, answer) = oneshot::channel();
         let mut effects = Effects::new();
@@ -72,13 +73,13 @@ impl Lines {
         }
         let contention = match shard.entry(key.clone()) {
             Entry::Occupied(mut line) => {
-                let place = (waiter, patient, ticket);
+                let place = (waiter, wish, ticket);
                 line.get_mut()
                     .join(place, &self.limits, now, &mut effects)?;
                 None
             }
             Entry::Vacant(vacant) => {
-                let (line, contention) = Line::first(waiter, patient, ticket);
+                let (line, contention) = Line::first(waiter, wish, ticket);
                 vacant.insert(line);
                 self.count.fetch_add(1, Ordering::AcqRel);
                 Some(contention)
@@ -106,7 +107,7 @@ impl Lines {
         &self,
         contention: &Arc<Contention>,
         lease: Arc<Lease>,
-        grant: Grant,
+        grant: (Grant, Option<Bytes>),
         now: Instant,
     ) -> Effects {
         let key = lease.key.clone();
@@ -115,10 +116,32 @@ impl Lines {
         })
     }
 
-    pub(crate) fn held(&self, key: &LockKey, contention: &Arc<Contention>) -> (bool, Effects) {
+    pub(crate) fn held(
+        &self,
+        key: &LockKey,
+        contention: &Arc<Contention>,
+        claim: &Option<Bytes>,
+    ) -> (bool, Effects) {
         let mut anybody = false;
-        let effects = self.with_contended(key, contention, |line, out| anybody = line.held(out));
+        let effects = self.with_contended(key, contention, |line, out| {
+            anybody = line.held(claim, out);
+        });
         (anybody, effects)
+    }
+
+    pub(crate) fn recorded(
+        &self,
+        key: &LockKey,
+        contention: &Arc<Contention>,
+        record: &Bytes,
+    ) -> Effects {
+        self.with_contended(key, contention, |line, out| line.recorded(record, out))
+    }
+
+    pub(crate) fn finished(&self, granted: &Granted, record: &Bytes) -> Effects {
+        self.with(&granted.lease.key, |line, out| {
+            line.finished(granted, record, out);
+        })
     }
 
     pub(crate) fn failed(
@@ -153,8 +176,8 @@ impl Lines {
         effects
     }
 
-    pub(crate) fn needs(&self, lease: &Lease) -> (u32, bool) {
-        let mut needs = (0, false);
+    pub(crate) fn needs(&self, lease: &Lease) -> u32 {
+        let mut needs = 0;
         self.with(&lease.key, |line, _| needs = line.needs(lease));
         needs
     }

@@ -6,16 +6,27 @@ mod guard;
 mod inner;
 mod line;
 mod lines;
+#[cfg(all(test, shuttle))]
+mod model;
+#[cfg(test)]
+mod tests;
 mod waiter;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use tokio::time::timeout;
 
 pub use config::LocksBuilder;
+pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 
-use self::{config::Config, inner::Inner, waiter::Waiter};
+pub(crate) use self::line::Miss;
+use self::{config::Config, inner::Inner, line::Wish, waiter::Waiter};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{MemoryStore, Store},
@@ -43,6 +54,14 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Locks(Arc<Inner>);
+
+/// How long a request waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    NotAtAll,
+    AtMost(Duration),
+    ForEver,
+}
 
 /// How much a [`Locks`] has to do at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,7 +104,8 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<LockGuard, Error> {
-        self.turn(key, self.0.config.wait_limit).await
+        let wait = self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost);
+        self.lock_waiting(key, wait).await
     }
 
     /// Like [`lock`](Locks::lock), but fails with [`ErrorKind::Held`] after `limit`, or with
@@ -103,7 +123,7 @@ impl Locks {
         key: impl TryInto<LockKey, Error: Into<Error>>,
         limit: Duration,
     ) -> Result<LockGuard, Error> {
-        self.turn(key, Some(limit)).await
+        self.lock_waiting(key, Wait::AtMost(limit)).await
     }
 
     /// Takes the key if it is free; does not wait, does not queue.
@@ -119,8 +139,7 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<Option<LockGuard>, Error> {
-        let key = key.try_into().map_err(Into::into)?;
-        match trace::acquiring(key.as_str(), self.wait(&key, false)).await {
+        match self.lock_waiting(key, Wait::NotAtAll).await {
             Ok(guard) => Ok(Some(guard)),
             Err(error) if error.kind() == ErrorKind::Held => Ok(None),
             Err(error) => Err(error),
@@ -202,41 +221,81 @@ impl Locks {
         }
     }
 
-    async fn turn(
+    /// Keeps [`close`](Locks::close) waiting for as long as it lives.
+    pub(crate) fn busy(&self) -> Busy {
+        self.0.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(self.0.clone())
+    }
+
+    /// Claims a key for one thing, which is to be done once: `claim` is a digest of it. Whoever claims the same gets
+    /// the record that this turn ends with ([`LockGuard::record`]).
+    pub(crate) async fn claim(
+        &self,
+        key: &LockKey,
+        claim: Bytes,
+        wait: Wait,
+    ) -> Result<LockGuard, Miss> {
+        self.turn(key, Some(claim), wait).await
+    }
+
+    /// See [`Inner::record_late`].
+    pub(crate) async fn record_late(
+        &self,
+        key: &LockKey,
+        claim: Bytes,
+        content: &Bytes,
+        retain: Duration,
+    ) -> Result<bool, Error> {
+        self.0.record_late(key, claim, content, retain).await
+    }
+
+    async fn lock_waiting(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
-        limit: Option<Duration>,
+        wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
+        self.turn(&key, None, wait).await.map_err(Miss::into_error)
+    }
+
+    async fn turn(
+        &self,
+        key: &LockKey,
+        claim: Option<Bytes>,
+        wait: Wait,
+    ) -> Result<LockGuard, Miss> {
+        let patient = wait != Wait::NotAtAll;
+        let wish = Wish { patient, claim };
         trace::acquiring(key.as_str(), async {
-            let Some(limit) = limit else {
-                return self.wait(&key, true).await;
+            let waiting = self.wait(key, wish);
+            let Wait::AtMost(limit) = wait else {
+                return waiting.await;
             };
-            let mut waiting = std::pin::pin!(self.wait(&key, true));
+            let mut waiting = std::pin::pin!(waiting);
             match timeout(limit, &mut waiting).await {
                 Ok(outcome) => outcome,
-                Err(_) if self.0.lines.is_store_silent(&key) => Err(Error::new(
+                Err(_) if self.0.lines.is_store_silent(key) => Err(Miss::Failed(Error::new(
                     ErrorKind::Unreachable,
                     format!("the store has not answered within {limit:?}"),
-                )),
-                Err(_) => Err(Error::new(
+                ))),
+                Err(_) => Err(Miss::Failed(Error::new(
                     ErrorKind::Held,
                     format!("the key was still held by somebody else after {limit:?}"),
-                )),
+                ))),
             }
         })
         .await
     }
 
-    async fn wait(&self, key: &LockKey, patient: bool) -> Result<LockGuard, Error> {
+    async fn wait(&self, key: &LockKey, wish: Wish) -> Result<LockGuard, Miss> {
         if !self.0.scheduler.start(&self.0) {
-            return Err(Error::new(
+            return Err(Miss::Failed(Error::new(
                 ErrorKind::Unreachable,
                 "locks need a tokio runtime to renew them on, and this is not within one",
-            ));
+            )));
         }
         loop {
-            let guard = Waiter::join(&self.0, key, patient)?.await?;
+            let guard = Waiter::join(&self.0, key, wish.clone())?.await?;
             // This task may have been kept from running for longer than the lease.
             if guard.is_held() {
                 return Ok(guard);
@@ -250,13 +309,27 @@ impl Locks {
         loop {
             let emptied = inner.lines.emptied().notified();
             let settled = inner.scheduler.idle().notified();
-            if inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
+            let done = inner.not_busy.notified();
+            let busy = inner.busy.load(Ordering::Acquire);
+            if busy == 0 && inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
                 return;
             }
             tokio::select! {
                 () = emptied => {}
                 () = settled => {}
+                () = done => {}
             }
+        }
+    }
+}
+
+/// Work that [`Locks::close`] waits for.
+pub(crate) struct Busy(Arc<Inner>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if self.0.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.not_busy.notify_waiters();
         }
     }
 }

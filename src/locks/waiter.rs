@@ -6,13 +6,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     LockGuard,
     contention::{Contender, FirstQuestion},
     inner::Inner,
-    line::Granted,
+    line::{Answer, Granted, Miss, Wish},
 };
 use crate::{Error, ErrorKind, LockKey};
 
@@ -23,15 +23,15 @@ pub(crate) struct Waiter {
     inner: Arc<Inner>,
     key: LockKey,
     id: u64,
-    answer: oneshot::Receiver<Result<Granted, Error>>,
+    answer: Answer,
     /// If this request was the first, it puts the first question to the store.
     question: Option<FirstQuestion>,
     told: bool,
 }
 
 impl Waiter {
-    pub(crate) fn join(inner: &Arc<Inner>, key: &LockKey, patient: bool) -> Result<Self, Error> {
-        let joined = inner.lines.join(key, patient, Instant::now())?;
+    pub(crate) fn join(inner: &Arc<Inner>, key: &LockKey, wish: Wish) -> Result<Self, Error> {
+        let joined = inner.lines.join(key, wish, Instant::now())?;
         let question = joined.contention.map(|contention| {
             FirstQuestion::new(Contender::new(inner.clone(), key.clone(), contention))
         });
@@ -48,7 +48,7 @@ impl Waiter {
 }
 
 impl Future for Waiter {
-    type Output = Result<LockGuard, Error>;
+    type Output = Result<LockGuard, Miss>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(question) = &mut self.question {
@@ -58,13 +58,20 @@ impl Future for Waiter {
         self.told = true;
         Poll::Ready(match answer {
             Ok(Ok(granted)) => Ok(LockGuard::new(self.inner.clone(), granted)),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::new(
+            Ok(Err(miss)) => Err(miss),
+            Err(_) => Err(Miss::Failed(Error::new(
                 ErrorKind::Unreachable,
                 "the line was abandoned: the runtime that served it has shut down",
-            )),
+            ))),
         })
     }
+}
+
+/// What a waiter that goes away was told, if anything.
+pub(crate) fn last_word(answer: &mut Answer) -> Option<Result<Granted, Miss>> {
+    // Closed first: from here on a turn that is being handed over goes back to the one who hands it.
+    answer.close();
+    answer.try_recv().ok()
 }
 
 impl Drop for Waiter {
@@ -72,12 +79,10 @@ impl Drop for Waiter {
         if self.told {
             return;
         }
-        // Closed first: from here on a turn that is being handed over goes back to the one who hands it.
-        self.answer.close();
-        match self.answer.try_recv() {
-            Ok(Ok(granted)) => self.inner.end_turn(&granted, None),
-            Ok(Err(_)) => {}
-            Err(_) => {
+        match last_word(&mut self.answer) {
+            Some(Ok(granted)) => self.inner.end_turn(&granted, None),
+            Some(Err(_)) => {}
+            None => {
                 let effects = self.inner.lines.leave(&self.key, self.id);
                 self.inner.carry_out(effects);
             }

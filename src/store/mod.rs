@@ -9,7 +9,7 @@ mod memory;
 mod redis;
 mod types;
 
-use std::{fmt::Debug, pin::Pin};
+use std::{fmt::Debug, pin::Pin, sync::Arc};
 
 use tokio::sync::mpsc;
 
@@ -74,7 +74,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///   removed from the queue.
     /// - Leased to somebody else, or free with somebody else first in the queue: [`Acquired::Held`]. With
     ///   [`Queueing::Wait`], the attempt is queued now, or its deadline refreshed, and the holder's instance is
-    ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind.
+    ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind. With
+    ///   [`Queueing::Skip`] nothing is either, and the queue does not count: a free key is granted.
     /// - Else: leased to this owner, its queue entry removed, [`Acquired::Granted`].
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
 
@@ -107,7 +108,11 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// only their tokens tell them apart.
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
 
-    /// Where the hints for an instance arrive, until the receiver is dropped. Called once for each instance, from
-    /// within a runtime, before its first `acquire`. A hint only saves waiting: one may be lost, late, doubled or wrong.
+    /// What tells this store's keys from every other store's: two stores of the same space share their keys.
+    fn space(&self) -> Arc<str>;
+
+    /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
+    /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint
+    /// only saves waiting: one may be lost, late, doubled or wrong.
     fn watch(&self, instance: Instance) -> Hints;
 }

@@ -101,6 +101,8 @@ pub enum Mode {
 pub enum Queueing {
     /// It leaves nothing behind.
     No,
+    /// It leaves nothing behind, and takes a free key although others are queued for it.
+    Skip,
     /// It keeps its place, as long as it asks again within `deadline`.
     Wait {
         /// How long the place is kept without a word from the attempt.

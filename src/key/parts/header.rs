@@ -6,8 +6,8 @@ use crate::key::{KeyError, KeyErrorKind};
 
 /// The header's value, `None` when there is no such header.
 ///
-/// Whoever reads the first of two lines sees another value than whoever reads the last, so two are refused, also when they
-/// are equal.
+/// Whoever reads the first of two lines sees another value than whoever reads the last, so two are refused, also
+/// when they are equal.
 pub(super) fn read<'r>(
     headers: &'r HeaderMap,
     name: &HeaderName,

@@ -12,6 +12,7 @@ use super::{Incoming, header, host, path, query};
 use crate::key::{
     KeyError, KeyErrorKind,
     encode::{self, ValueWriter},
+    original_uri,
 };
 
 type Text = Cow<'static, str>;
@@ -71,7 +72,7 @@ impl Source {
             Self::Name(_) => Ok(true),
             Self::Method => self.write_sent(request, Some(parts.method.as_str()), out),
             Self::Path => {
-                path::write(original_path(parts), out);
+                path::write(original_uri(parts).path(), out);
                 Ok(true)
             }
             Self::Host => self.write_sent(request, host::read(parts)?, out),
@@ -148,15 +149,6 @@ impl Source {
             _ => KeyError::new(KeyErrorKind::Missing, format!("{self} is missing")),
         }
     }
-}
-
-/// The path before any nested router stripped its prefix.
-fn original_path(parts: &Parts) -> &str {
-    #[cfg(feature = "axum")]
-    if let Some(original) = crate::key::axum::original_uri(parts) {
-        return original.path();
-    }
-    parts.uri.path()
 }
 
 fn write_found(value: Option<impl AsRef<str>>, out: &mut String) -> bool {

@@ -10,10 +10,13 @@ use crate::{Error, ErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every call fails at once, and has no effect.
+    /// Every call fails at once, and has no effect. When it is over, each [`Locks`](crate::Locks) is told that the
+    /// store is back, and confirms its leases.
     Unreachable,
     /// No call returns until the fault is over; then they all go on.
     Hang,
+    /// Every call takes effect at once, but its answer does not come until the fault is over.
+    Mute,
 }
 
 /// How often a [`MemoryStore`](super::MemoryStore) was asked.
@@ -42,10 +45,13 @@ impl Gate {
         }
     }
 
-    /// Says whether that was a change.
-    pub(super) fn set(&self, fault: Option<Fault>) -> bool {
-        self.fault
-            .send_if_modified(|current| std::mem::replace(current, fault) != fault)
+    /// Returns what it was before.
+    pub(super) fn set(&self, fault: Option<Fault>) -> Option<Fault> {
+        self.fault.send_replace(fault)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.fault.borrow().is_none()
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Calls)) {
@@ -56,20 +62,32 @@ impl Gate {
         *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The way in.
     pub(super) async fn pass(&self) -> Result<(), Error> {
-        // Subscribing costs; most calls meet no fault.
-        if self.fault.borrow().is_none() {
-            return Ok(());
-        }
-        let mut fault = self.fault.subscribe();
-        let over = fault.wait_for(|fault| *fault != Some(Fault::Hang)).await;
-        match over.map(|fault| *fault) {
-            Ok(Some(_)) => Err(Error::new(
+        match self.other_than(Fault::Hang).await {
+            Some(Fault::Unreachable) => Err(Error::new(
                 ErrorKind::Unreachable,
                 "the memory store plays an unreachable server (`set_fault`)",
             )),
-            // The sender lives in the same gate as this call.
-            Ok(None) | Err(_) => Ok(()),
+            _ => Ok(()),
         }
+    }
+
+    /// The way out.
+    pub(super) async fn answer(&self) {
+        self.other_than(Fault::Mute).await;
+    }
+
+    /// Waits until this is not the fault, and says which is.
+    async fn other_than(&self, fault: Fault) -> Option<Fault> {
+        // Subscribing costs; most calls meet no fault.
+        let current = *self.fault.borrow();
+        if current != Some(fault) {
+            return current;
+        }
+        let mut changes = self.fault.subscribe();
+        let over = changes.wait_for(|current| *current != Some(fault)).await;
+        // The sender lives in the same gate as this call, so there is an end to wait for.
+        over.map_or(None, |current| *current)
     }
 }

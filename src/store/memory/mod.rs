@@ -9,6 +9,7 @@ use std::{
 };
 
 use tokio::{sync::mpsc, time::Instant};
+use uuid::Uuid;
 
 pub use fault::{Calls, Fault};
 
@@ -29,6 +30,7 @@ use crate::{Error, LockKey};
 pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
+    space: Arc<str>,
     state: Mutex<State>,
     gate: Gate,
 }
@@ -37,6 +39,7 @@ impl MemoryStore {
     /// An empty store. Its tokens go on from the wall clock, so that they rise over restarts of the process too.
     pub fn new() -> Self {
         Self(Arc::new(Shared {
+            space: format!("memory:{}", Uuid::new_v4()).into(),
             state: Mutex::new(State::new()),
             gate: Gate::new(),
         }))
@@ -46,11 +49,11 @@ impl MemoryStore {
     ///
     /// Releases that failed are made up for when the store works again; calls that hang then go on.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        if fault.is_none() {
-            self.state().settle_missed_releases(Instant::now());
-        }
-        if self.0.gate.set(fault) && fault.is_none() {
-            self.state().tell_everybody_reconnected();
+        let before = self.0.gate.set(fault);
+        if fault.is_none() && before == Some(Fault::Unreachable) {
+            let mut state = self.state();
+            state.settle_missed_releases(Instant::now());
+            state.tell_everybody_reconnected();
         }
     }
 
@@ -77,7 +80,9 @@ impl MemoryStore {
         let store = self.clone();
         Box::pin(async move {
             store.0.gate.pass().await?;
-            Ok(work(&mut store.state(), Instant::now()))
+            let outcome = work(&mut store.state(), Instant::now());
+            store.0.gate.answer().await;
+            Ok(outcome)
         })
     }
 }
@@ -125,7 +130,11 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let outcome = call.await;
             if outcome.is_err() {
-                store.state().miss_release(missed);
+                let mut state = store.state();
+                state.miss_release(missed);
+                if store.0.gate.is_open() {
+                    state.settle_missed_releases(Instant::now()); // the fault ended just now
+                }
             }
             outcome
         })
@@ -141,6 +150,10 @@ impl Store for MemoryStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.call(move |state, now| state.force_release(&key, now))
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.0.space.clone()
     }
 
     fn watch(&self, instance: Instance) -> Hints {

@@ -85,7 +85,8 @@ impl State {
         let Acquire { key, owner, .. } = &request;
         let (key, owner) = (key.clone(), *owner);
         self.with_slot(&key, now, |slot, fence, hints| {
-            let first_in_queue = slot.queue.front().is_none_or(|head| head.owner == owner);
+            let first_in_queue = request.queueing == Queueing::Skip
+                || slot.queue.front().is_none_or(|head| head.owner == owner);
             let note = match &slot.taken {
                 Some(Taken {
                     by: By::Record(record),

@@ -95,6 +95,7 @@ struct Shared {
     /// For subscriptions.
     client: Client,
     address: Arc<str>,
+    space: Arc<str>,
     timeout: Duration,
     /// The longest lease that was ever asked for, in ms: after this time, a lease that is left alone is over.
     longest_lease: AtomicU64,
@@ -143,6 +144,10 @@ impl Store for RedisStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         Box::pin(self.0.clone().force_release(key))
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.0.space.clone()
     }
 
     fn watch(&self, instance: Instance) -> Hints {

@@ -1,5 +1,4 @@
 //! A small generator of hostile input, the same in every run.
-#![allow(dead_code)] // each test file uses its own part of it
 
 /// Xorshift: fast also in a debug build, and enough for tests.
 pub(crate) struct Rng(u64);
@@ -59,28 +58,6 @@ const PIECES: &[&str] = &[
     "%20",
     "%E2%82",
 ];
-
-/// A path, often one that has a route in the tests.
-pub(crate) fn hostile_path(rng: &mut Rng) -> String {
-    const STARTS: &[&str] = &[
-        "/",
-        "/one/",
-        "/n/one/",
-        "/n/",
-        "/deep/x/",
-        "/s/",
-        "/s/one/",
-        "/pre-",
-        "/a/all/",
-        "/n/a/all/",
-    ];
-    let mut path = String::from(rng.pick(STARTS));
-    push_hostile(rng, &mut path);
-    if rng.below(4) == 0 {
-        path.push_str(rng.pick(&["/all/x/y", "/x", "/"]));
-    }
-    path
-}
 
 /// Appends up to four hostile pieces.
 pub(crate) fn push_hostile(rng: &mut Rng, out: &mut String) {

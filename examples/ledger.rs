@@ -1,0 +1,225 @@
+//! A ledger that several replicas share: deposits on one account run one at a time in the whole fleet, and a stale
+//! writer is refused by its fencing token.
+//!
+//! | variable | default | meaning |
+//! |---|---|---|
+//! | `PORT` | 3000 | where to listen; 0 picks a free port |
+//! | `STORE` | `memory` | where the locks are |
+//! | `LEASE_MS` | 30000 | how long a crashed replica keeps its keys |
+//! | `WAIT_MS` | 5000 | how long a request waits for its turn |
+//! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
+//!
+//! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`
+//! - `GET /accounts/{id}` with `x-tenant-id`
+
+#[path = "ledger/book.rs"]
+mod book;
+
+use std::{env, time::Duration};
+
+use axum::{
+    Extension, Json, Router,
+    extract::{Path, Query, Request, State},
+    http::StatusCode,
+    middleware::{Next, from_fn},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use book::{Account, Book};
+use serde::{Deserialize, Serialize};
+use tower_distributed_lock::{
+    DistributedLockLayer, LeaseLoss, LockGuard, Locks, key, middleware::Fenced, store::MemoryStore,
+};
+
+/// Who asks. A real service gets it from its authentication.
+#[derive(Clone)]
+struct Tenant(String);
+
+impl Tenant {
+    /// Where its account is kept. The length keeps one tenant from naming another's.
+    fn account(&self, id: &str) -> String {
+        format!("{}:{self}:{id}", self.0.len())
+    }
+}
+
+impl std::fmt::Display for Tenant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[derive(Clone)]
+struct Ledger {
+    book: Book,
+    replica: String,
+}
+
+#[derive(Deserialize)]
+struct Work {
+    #[serde(default)]
+    work_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Deposit {
+    amount: i64,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    account: Account,
+    replica: String,
+}
+
+#[tokio::main]
+async fn main() -> book::Result<()> {
+    let lease = Duration::from_millis(setting("LEASE_MS", 30_000)?);
+    let wait = Duration::from_millis(setting("WAIT_MS", 5_000)?);
+    let loss = match setting("LOSS", "cancel".to_owned())?.as_str() {
+        "cancel" => LeaseLoss::Cancel,
+        "finish" => LeaseLoss::Finish,
+        other => return Err(format!("LOSS is `cancel` or `finish`, not `{other}`").into()),
+    };
+    let (locks, book) = match setting("STORE", "memory".to_owned())?.as_str() {
+        "memory" => (
+            Locks::builder(MemoryStore::new()).lease(lease).build()?,
+            Book::in_memory(),
+        ),
+        other => return Err(format!("STORE is `memory`, not `{other}`").into()),
+    };
+    let replica = format!("replica-{}", std::process::id());
+
+    let account = key::name("account")
+        .extension::<Tenant>("tenant")
+        .param("id");
+    let lock = DistributedLockLayer::new(locks.clone(), account)
+        .wait(wait)
+        .on_lease_loss(loss);
+    let app = Router::new()
+        .route("/accounts/{id}/deposits", post(deposit).route_layer(lock))
+        .route("/accounts/{id}", get(look))
+        .route_layer(from_fn(tenant))
+        .with_state(Ledger { book, replica });
+
+    let port: u16 = setting("PORT", 3000)?;
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on {}", listener.local_addr()?);
+    axum::serve(listener, app)
+        .with_graceful_shutdown(terminated())
+        .await?;
+    locks.close(Duration::from_secs(10)).await;
+    Ok(())
+}
+
+async fn deposit(
+    State(ledger): State<Ledger>,
+    Extension(tenant): Extension<Tenant>,
+    Path(id): Path<String>,
+    Query(work): Query<Work>,
+    guard: LockGuard,
+    Json(deposit): Json<Deposit>,
+) -> Result<Response, Failure> {
+    let account = tenant.account(&id);
+    let stale = || {
+        (
+            StatusCode::CONFLICT,
+            "somebody else has had the account since: nothing was written",
+        )
+    };
+    let Some(found) = ledger.book.open(&account, guard.token()).await? else {
+        return Ok(stale().into_response());
+    };
+    tokio::time::sleep(Duration::from_millis(work.work_ms)).await;
+    let new = Account {
+        balance: found.balance + deposit.amount,
+        deposits: found.deposits + 1,
+        token: guard.token(),
+    };
+    if !ledger.book.write(&account, new).await? {
+        return Ok(stale().into_response());
+    }
+    let mut response = Json(Answer {
+        account: new,
+        replica: ledger.replica,
+    })
+    .into_response();
+    // The ledger has compared tokens, so this is true even if the lease was lost in the meantime.
+    response.extensions_mut().insert(Fenced);
+    Ok(response)
+}
+
+async fn look(
+    State(ledger): State<Ledger>,
+    Extension(tenant): Extension<Tenant>,
+    Path(id): Path<String>,
+) -> Result<Json<Answer>, Failure> {
+    let account = ledger.book.look(&tenant.account(&id)).await?;
+    Ok(Json(Answer {
+        account,
+        replica: ledger.replica,
+    }))
+}
+
+async fn tenant(mut request: Request, next: Next) -> Response {
+    let header = request
+        .headers()
+        .get("x-tenant-id")
+        .and_then(|value| value.to_str().ok());
+    let Some(tenant) = header
+        .filter(|tenant| !tenant.is_empty())
+        .map(|tenant| Tenant(tenant.to_owned()))
+    else {
+        return (StatusCode::BAD_REQUEST, "x-tenant-id is missing").into_response();
+    };
+    request.extensions_mut().insert(tenant);
+    next.run(request).await
+}
+
+/// A ledger that cannot be reached.
+struct Failure(Box<dyn std::error::Error + Send + Sync>);
+
+impl From<Box<dyn std::error::Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (
+            StatusCode::BAD_GATEWAY,
+            format!("the ledger failed: {}", self.0),
+        )
+            .into_response()
+    }
+}
+
+fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(
+    name: &str,
+    default: T,
+) -> book::Result<T> {
+    match env::var(name) {
+        Ok(text) => text
+            .parse()
+            .map_err(|error| format!("{name}={text}: {error}").into()),
+        Err(_) => Ok(default),
+    }
+}
+
+/// SIGTERM, or Ctrl-C at a terminal.
+async fn terminated() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut term) = signal(SignalKind::terminate()) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    drop(tokio::signal::ctrl_c().await);
+}

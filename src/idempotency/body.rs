@@ -1,0 +1,106 @@
+//! A response's body: kept bytes, and what may still come after them.
+
+use std::{
+    collections::VecDeque,
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
+
+/// The body of an [`Idempotency`](super::Idempotency)'s response: a kept one, or the inner service's.
+#[pin_project]
+pub struct IdempotentBody<B> {
+    /// What was read of the body already, in order.
+    read: VecDeque<Frame<Bytes>>,
+    #[pin]
+    rest: Rest<B>,
+}
+
+/// What comes after that.
+#[pin_project(project = RestProj)]
+pub(super) enum Rest<B> {
+    Nothing,
+    Inner(#[pin] B),
+    Boxed(Pin<Box<B>>),
+    Error(Option<Box<dyn StdError + Send + Sync>>),
+}
+
+impl<B> IdempotentBody<B> {
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        let frame = (!bytes.is_empty()).then(|| Frame::data(bytes));
+        Self::read(frame, Rest::Nothing)
+    }
+
+    pub(super) fn inner(body: B) -> Self {
+        Self::read(None, Rest::Inner(body))
+    }
+
+    /// Some frames that were read, and the rest.
+    pub(super) fn read(read: impl IntoIterator<Item = Frame<Bytes>>, rest: Rest<B>) -> Self {
+        Self {
+            read: read.into_iter().collect(),
+            rest,
+        }
+    }
+}
+
+impl<B> Body for IdempotentBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.project();
+        if let Some(frame) = this.read.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        match this.rest.project() {
+            RestProj::Nothing => Poll::Ready(None),
+            RestProj::Inner(rest) => rest.poll_frame(cx).map_err(Into::into),
+            RestProj::Boxed(rest) => rest.as_mut().poll_frame(cx).map_err(Into::into),
+            RestProj::Error(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let rest_is_empty = match &self.rest {
+            Rest::Nothing | Rest::Error(None) => true,
+            Rest::Inner(rest) => rest.is_end_stream(),
+            Rest::Boxed(rest) => rest.is_end_stream(),
+            Rest::Error(Some(_)) => false,
+        };
+        self.read.is_empty() && rest_is_empty
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self.read.iter().filter_map(Frame::data_ref);
+        let read: u64 = read.map(|data| data.len() as u64).sum();
+        let rest = match &self.rest {
+            Rest::Inner(rest) => rest.size_hint(),
+            Rest::Boxed(rest) => rest.size_hint(),
+            Rest::Nothing | Rest::Error(_) => SizeHint::with_exact(0),
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(read + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(read + upper);
+        }
+        hint
+    }
+}
+
+impl<B> fmt::Debug for IdempotentBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotentBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! The `Idempotency-Key` header field.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sfv::{BareItem, Item, Parser};
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The longest key, in bytes.
+const MAX_LEN: usize = 255;
+
+/// The request's key; `None` if it has none. An error says what is wrong, without repeating what the client sent.
+pub(super) fn parse(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(line) = lines.next() else {
+        return Ok(None);
+    };
+    if lines.next().is_some() {
+        return Err("the request has more than one Idempotency-Key");
+    }
+    let key = match line.as_bytes() {
+        [b'"', ..] => quoted(line)?,
+        _ if strict => return Err("the Idempotency-Key is not a string in double quotes"),
+        bare => self::bare(bare)?,
+    };
+    match key.len() {
+        0 => Err("the Idempotency-Key is empty"),
+        1..=MAX_LEN => Ok(Some(key)),
+        _ => Err("the Idempotency-Key is longer than 255 bytes"),
+    }
+}
+
+/// A structured field's string, as the draft wants it. Parameters mean nothing.
+fn quoted(line: &HeaderValue) -> Result<String, &'static str> {
+    match Parser::new(line.as_bytes()).parse::<Item>() {
+        Ok(Item {
+            bare_item: BareItem::String(key),
+            ..
+        }) => Ok(String::from(key)),
+        _ => Err("the Idempotency-Key begins like a string in double quotes, and is not one"),
+    }
+}
+
+/// What most clients send.
+fn bare(line: &[u8]) -> Result<String, &'static str> {
+    if line.contains(&b',') {
+        return Err("the Idempotency-Key has a comma in it: a proxy may have joined two");
+    }
+    if !line
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() && *byte != b'"')
+    {
+        return Err("the Idempotency-Key has characters that are not visible ASCII");
+    }
+    Ok(line.iter().copied().map(char::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(lines: &[&[u8]], strict: bool) -> Result<Option<String>, &'static str> {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(line).unwrap());
+        }
+        parse(&headers, strict)
+    }
+
+    #[test]
+    fn a_string_and_a_bare_value_are_the_same_key() {
+        let key = Ok(Some("8e03978e-40d5".to_owned()));
+        assert_eq!(parsed(&[b"8e03978e-40d5"], false), key);
+        assert_eq!(parsed(&[b"\"8e03978e-40d5\""], false), key);
+        assert_eq!(parsed(&[b"\"8e03978e-40d5\";v=1;w"], true), key);
+        assert_eq!(
+            parsed(&[br#""a \"b\"""#], true),
+            Ok(Some("a \"b\"".to_owned()))
+        );
+    }
+
+    #[test]
+    fn none_is_none() {
+        assert_eq!(parsed(&[], true), Ok(None));
+    }
+
+    #[test]
+    fn what_is_not_one_key_is_refused() {
+        let too_long = format!("\"{}\"", "x".repeat(256));
+        let bad: [&[&[u8]]; 12] = [
+            &[b"a", b"a"],
+            &[b""],
+            &[b"\"\""],
+            &[b"a,b"],
+            &[b"\"a\", \"b\""],
+            &[b"a b"],
+            &[b"\xfcber"],
+            &[b"\"a"],
+            &[b"\"a\" b"],
+            &[b"a\"b"],
+            &[too_long.as_bytes()],
+            &[&too_long.as_bytes()[1..257]],
+        ];
+        for lines in bad {
+            assert!(parsed(lines, false).is_err(), "{lines:?}");
+        }
+        assert!(parsed(&[b"bare"], true).is_err());
+        assert!(parsed(&["x".repeat(255).as_bytes()], false).is_ok());
+    }
+}

@@ -1,0 +1,27 @@
+//! Idempotent endpoints: a request that is sent again gets the first answer again, and its handler has run once.
+//!
+//! See [`IdempotencyLayer`].
+
+mod body;
+mod fingerprint;
+mod header;
+mod keep;
+mod layer;
+mod once;
+mod read;
+mod record;
+mod run;
+mod scope;
+mod service;
+mod settings;
+
+#[cfg(feature = "axum")]
+mod extract;
+
+pub use body::IdempotentBody;
+pub use layer::IdempotencyLayer;
+#[cfg(feature = "json")]
+pub use once::Json;
+pub use once::{Once, Recordable, RunOnceError};
+pub use service::{Idempotency, ResponseFuture};
+pub use settings::{IdempotencyKey, Keep};

@@ -1,0 +1,233 @@
+//! The same outside of HTTP: work that is done once, and its result given again.
+
+use std::{convert::Infallible, error::Error as StdError, fmt, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    fingerprint::Fingerprint,
+    keep::{Keeping, Kept},
+    record::{Outcome, Record},
+};
+use crate::{
+    Error, ErrorKind, LockKey, Locks,
+    locks::{Miss, Wait},
+};
+
+/// How long [`Locks::run_once`] tries to store a result.
+const STORE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What can be kept as the result of some work.
+pub trait Recordable: Sized {
+    /// Why bytes cannot be read back.
+    type Error: StdError + Send + Sync + 'static;
+
+    /// The value as bytes.
+    ///
+    /// # Errors
+    ///
+    /// Where the value has no such form. The work has been done then, and is not kept.
+    fn to_bytes(&self) -> Result<Bytes, Self::Error>;
+
+    /// The value again.
+    ///
+    /// # Errors
+    ///
+    /// Where the bytes were not written by [`to_bytes`](Self::to_bytes).
+    fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error>;
+}
+
+/// The result of work that is done once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Once<T> {
+    /// What the work came to.
+    pub value: T,
+    /// The work was done before, perhaps in another process; not now.
+    pub replayed: bool,
+    /// Whether the result is kept. If not, the work was done, and would be done once more.
+    pub stored: bool,
+}
+
+/// Why [`Locks::run_once`] has no result.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunOnceError<E> {
+    /// The work failed. It will be done again.
+    Work(E),
+    /// The work was not begun; or its lease was lost, and somebody else has done the same meanwhile.
+    Lock(Error),
+    /// A kept result cannot be read. The work is not done again.
+    Unreadable(Box<dyn StdError + Send + Sync>),
+}
+
+impl Locks {
+    /// Does some work once for each key, in the whole fleet, and keeps its result for as long as `retain`. Whoever asks
+    /// for the same key meanwhile waits for the result; whoever asks later gets it at once.
+    ///
+    /// For what queue consumers and webhooks receive twice. An `Err` of the work is not kept. A process that
+    /// crashes during the work lets another begin it anew, once the lease has passed: work that must not be begun twice needs
+    /// to be fenced besides.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let day = Duration::from_secs(24 * 3600);
+    /// let send = async || Ok::<_, std::io::Error>(String::from("sent"));
+    /// assert!(!locks.run_once("webhook/17", day, send).await?.replayed);
+    /// assert!(locks.run_once("webhook/17", day, send).await?.replayed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`RunOnceError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work, and frees the key.
+    pub async fn run_once<T, E>(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+        retain: Duration,
+        work: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Result<Once<T>, RunOnceError<E>>
+    where
+        T: Recordable,
+    {
+        let key = key.try_into().map_err(Into::into)?;
+        let key = LockKey::new(format!("once,{key}"))?;
+        let claim = Bytes::from_static(b"once");
+        let guard = match self.claim(&key, claim.clone(), Wait::ForEver).await {
+            Ok(guard) => guard,
+            Err(Miss::Recorded(record)) => return recorded(record),
+            Err(miss) => return Err(miss.into_error().into()),
+        };
+        let value = work().await.map_err(RunOnceError::Work)?;
+        let bytes = value
+            .to_bytes()
+            .map_err(|error| RunOnceError::Unreadable(error.into()))?;
+        let record = Record {
+            fingerprint: Fingerprint::NONE,
+            outcome: Outcome::Value(bytes),
+        };
+        let keeping = Keeping {
+            locks: self,
+            key: &key,
+            claim,
+            record: record.encode(),
+            retain,
+            within: STORE_WITHIN,
+        };
+        match keeping.keep(guard).await {
+            Kept::Superseded => Err(RunOnceError::Lock(Error::new(
+                ErrorKind::Lost,
+                "the lease was lost during the work, and somebody else has begun the same since",
+            ))),
+            kept => Ok(Once {
+                value,
+                replayed: false,
+                stored: kept == Kept::Yes,
+            }),
+        }
+    }
+}
+
+fn recorded<T: Recordable, E>(record: Bytes) -> Result<Once<T>, RunOnceError<E>> {
+    let outcome = Record::decode(record).map(|record| record.outcome);
+    let Ok(Outcome::Value(bytes)) = outcome else {
+        let why = outcome
+            .err()
+            .unwrap_or("what is kept is not the result of some work");
+        return Err(RunOnceError::Unreadable(why.into()));
+    };
+    let value = T::from_bytes(bytes).map_err(|error| RunOnceError::Unreadable(error.into()))?;
+    Ok(Once {
+        value,
+        replayed: true,
+        stored: true,
+    })
+}
+
+impl<E> From<Error> for RunOnceError<E> {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for RunOnceError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Work(error) => write!(f, "the work failed: {error}"),
+            Self::Lock(error) => write!(f, "the work could not be claimed: {error}"),
+            Self::Unreadable(error) => write!(f, "the kept result cannot be read: {error}"),
+        }
+    }
+}
+
+impl<E: StdError + 'static> StdError for RunOnceError<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Work(error) => Some(error),
+            Self::Lock(error) => Some(error),
+            Self::Unreadable(error) => Some(&**error),
+        }
+    }
+}
+
+impl Recordable for Bytes {
+    type Error = Infallible;
+
+    fn to_bytes(&self) -> Result<Bytes, Infallible> {
+        Ok(self.clone())
+    }
+
+    fn from_bytes(bytes: Bytes) -> Result<Self, Infallible> {
+        Ok(bytes)
+    }
+}
+
+impl Recordable for () {
+    type Error = Infallible;
+
+    fn to_bytes(&self) -> Result<Bytes, Infallible> {
+        Ok(Bytes::new())
+    }
+
+    fn from_bytes(_: Bytes) -> Result<Self, Infallible> {
+        Ok(())
+    }
+}
+
+impl Recordable for String {
+    type Error = std::string::FromUtf8Error;
+
+    fn to_bytes(&self) -> Result<Bytes, Self::Error> {
+        Ok(Bytes::copy_from_slice(self.as_bytes()))
+    }
+
+    fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error> {
+        Self::from_utf8(bytes.into())
+    }
+}
+
+/// Any serde value, kept as JSON.
+#[cfg(feature = "json")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Json<T>(pub T);
+
+#[cfg(feature = "json")]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Recordable for Json<T> {
+    type Error = serde_json::Error;
+
+    fn to_bytes(&self) -> Result<Bytes, Self::Error> {
+        serde_json::to_vec(&self.0).map(Bytes::from)
+    }
+
+    fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error> {
+        serde_json::from_slice(&bytes).map(Self)
+    }
+}

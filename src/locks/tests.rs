@@ -1,0 +1,248 @@
+//! What takes a look inside, or a store that misbehaves as no store should.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::{
+    lease::Lease,
+    store::{
+        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Release, Released, Renew,
+        Renewed, StoreFuture, Tokens, sealed::Sealed,
+    },
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A memory store with a bug.
+#[derive(Debug, Clone)]
+struct Buggy {
+    store: MemoryStore,
+    bug: Bug,
+    acquires: Arc<AtomicU32>,
+    renewals: Arc<AtomicU32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bug {
+    PanicWhenAsked(Call),
+    PanicWhenPolled(Call),
+    AnswersTooFew,
+    HeldForNoTime,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Call {
+    Acquire,
+    Renew,
+    Release,
+}
+
+impl Buggy {
+    /// Its bug concerns one key only.
+    fn call<T: 'static>(
+        &self,
+        call: Call,
+        key: &LockKey,
+        work: impl FnOnce() -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let bug = Some(self.bug).filter(|_| key.as_str() == "unlucky");
+        assert_ne!(bug, Some(Bug::PanicWhenAsked(call)), "on purpose");
+        if bug == Some(Bug::PanicWhenPolled(call)) {
+            return Box::pin(async { panic!("on purpose") });
+        }
+        work()
+    }
+}
+
+impl Sealed for Buggy {}
+
+impl Store for Buggy {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        self.acquires.fetch_add(1, Ordering::Relaxed);
+        if self.bug == Bug::HeldForNoTime {
+            let held = Held {
+                remaining: Duration::ZERO,
+                note: None,
+            };
+            return Box::pin(async { Ok(Acquired::Held(held)) });
+        }
+        self.call(Call::Acquire, &request.key.clone(), || {
+            self.store.acquire(request)
+        })
+    }
+
+    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        if self.bug == Bug::AnswersTooFew {
+            return Box::pin(async { Vec::new() });
+        }
+        let key = requests[0].key.clone();
+        self.call(Call::Renew, &key, || self.store.renew(requests))
+    }
+
+    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        self.call(Call::Release, &request.key.clone(), || {
+            self.store.release(request)
+        })
+    }
+
+    fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        self.store.raise_fence(key, floor)
+    }
+
+    fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
+        self.store.inspect(key)
+    }
+
+    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
+        self.store.force_release(key)
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.store.space()
+    }
+
+    fn watch(&self, instance: Instance) -> Hints {
+        self.store.watch(instance)
+    }
+}
+
+fn with(bug: Bug) -> (Buggy, Locks) {
+    let store = Buggy {
+        store: MemoryStore::new(),
+        bug,
+        acquires: Arc::default(),
+        renewals: Arc::default(),
+    };
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    (store, locks)
+}
+
+async fn settle() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_at_an_acquire_fails_the_line_and_no_other() {
+    for bug in [Bug::PanicWhenAsked, Bug::PanicWhenPolled] {
+        let (store, locks) = with(bug(Call::Acquire));
+        let lucky = locks.lock("lucky").await.unwrap();
+        let wait = |locks: Locks| async move { locks.lock("unlucky").await.map(drop) };
+        let first = tokio::spawn(wait(locks.clone()));
+        assert!(first.await.unwrap_err().is_panic(), "whoever asks has it");
+        settle().await;
+        assert_eq!(locks.stats().keys, 1);
+        sleep(100 * SECOND).await;
+        assert!(lucky.is_held());
+        drop(lucky);
+        settle().await;
+        assert_eq!(locks.stats(), Stats::default());
+        assert!(store.store.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_at_a_renewal_loses_that_lease_at_its_deadline_and_no_other() {
+    for bug in [Bug::PanicWhenAsked, Bug::PanicWhenPolled] {
+        let (store, locks) = with(bug(Call::Renew));
+        let unlucky = locks.lock("unlucky").await.unwrap();
+        sleep(5 * SECOND).await; // so that the two are not renewed together
+        let lucky = locks.lock("lucky").await.unwrap();
+        assert_eq!(unlucky.lost().await, Loss::Expired);
+        sleep(100 * SECOND).await;
+        assert!(lucky.is_held());
+        drop((lucky, unlucky));
+        settle().await;
+        assert_eq!(locks.stats(), Stats::default());
+        assert!(store.store.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_at_a_release_does_not_stop_the_line() {
+    for bug in [Bug::PanicWhenAsked, Bug::PanicWhenPolled] {
+        let (store, locks) = with(bug(Call::Release));
+        let lucky = locks.lock("lucky").await.unwrap();
+        let began = Instant::now();
+        drop(locks.lock("unlucky").await.unwrap());
+        settle().await;
+        // The lease has to expire before the next one gets the key.
+        drop(locks.lock("unlucky").await.unwrap());
+        assert!(began.elapsed() <= 31 * SECOND);
+        sleep(100 * SECOND).await;
+        assert!(lucky.is_held());
+        drop(lucky);
+        settle().await;
+        assert_eq!(locks.stats(), Stats::default());
+        assert!(store.store.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_not_answered_for_is_tried_again() {
+    let (store, locks) = with(Bug::AnswersTooFew);
+    let guard = locks.lock("k").await.unwrap();
+    sleep(25 * SECOND).await;
+    let renewals = store.renewals.load(Ordering::Relaxed);
+    assert!(renewals > 10, "only {renewals} were tried");
+    assert_eq!(guard.lost().await, Loss::Expired);
+    drop(guard);
+    settle().await;
+    assert_eq!(locks.stats(), Stats::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_held_for_no_time_is_asked_for_after_a_pause() {
+    let (store, locks) = with(Bug::HeldForNoTime);
+    let outcome = locks.lock_within("k", SECOND).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Held);
+    assert!(store.acquires.load(Ordering::Relaxed) <= 501);
+    settle().await;
+    assert_eq!(locks.stats(), Stats::default());
+}
+
+/// A process that is paused between the store's grant and the line's taking it finds the lease lost.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
+    let locks = Locks::in_memory();
+    let inner = &locks.0;
+    assert!(inner.scheduler.start(inner));
+    let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
+    let wish = Wish {
+        patient: true,
+        claim: None,
+    };
+    let joined = inner.lines.join(&key, wish, sent).unwrap();
+    let owner = inner.fresh_owner();
+    let lease = Arc::new(Lease::new(key, owner, sent, inner.config.validity()));
+    inner.scheduler.track(lease.clone(), sent);
+
+    inner.lose(&lease, Loss::Expired);
+
+    let grant = Grant {
+        tokens: Tokens::new(1, 1),
+        others_wait: false,
+    };
+    let contention = joined.contention.unwrap();
+    inner.carry_out(
+        inner
+            .lines
+            .granted(&contention, lease, (grant, None), Instant::now()),
+    );
+    let granted = tokio::time::timeout(SECOND, joined.answer).await;
+    let granted = granted.expect("the line goes on").unwrap().unwrap();
+    assert_ne!(granted.lease.owner, owner);
+    inner.end_turn(&granted, None);
+    settle().await;
+    assert_eq!(locks.stats(), Stats::default());
+}

@@ -1,0 +1,111 @@
+//! How a turn ends after its handler, and what becomes of the response.
+
+use std::{pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use tokio::time::timeout;
+
+use super::{Fenced, LockBody, held::HeldTurn, settings::Settings};
+use crate::{Error, ErrorKind, LockGuard};
+
+/// How long a response waits for the release of its key at most.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The store is asked: the turn, if it goes on, or why the response is not to be trusted.
+pub(super) type Asking = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
+
+/// How a turn ends after its handler, which has given a `T`.
+pub(super) enum End<T> {
+    /// What the handler gave goes out now; with a guard, the turn may go on with it.
+    Respond(T, LockGuard),
+    /// The turn was lost: what the handler gave is not to be trusted.
+    Lost,
+    /// What the handler gave goes out once the store has been asked.
+    Ask(Asking, T),
+}
+
+pub(super) fn end<B, E>(
+    turn: HeldTurn,
+    outcome: Result<Response<B>, E>,
+    settings: &Settings,
+) -> End<Result<Response<B>, E>>
+where
+    B: Body<Data = Bytes>,
+{
+    let trust = match &outcome {
+        // The inner service's error passes through unchanged.
+        Err(_) => Trust::Always,
+        Ok(response) if is_fenced(response) => Trust::Always,
+        Ok(_) if settings.confirm => Trust::IfConfirmed,
+        Ok(_) => Trust::UnlessLost,
+    };
+    if trust != Trust::Always && turn.is_lost() {
+        return End::Lost;
+    }
+    let guard = turn.into_guard();
+    let goes_on = matches!(&outcome, Ok(response) if holds_on(response, settings));
+    let frees = guard.is_only_one() && !goes_on;
+    if trust == Trust::IfConfirmed || (settings.wait.is_none() && frees) {
+        return End::Ask(Box::pin(ask(guard, trust, frees)), outcome);
+    }
+    End::Respond(outcome, guard)
+}
+
+/// The response as it goes out. Its body holds the turn, if that is to go on.
+pub(super) fn respond<B, E>(
+    outcome: Result<Response<B>, E>,
+    guard: Option<LockGuard>,
+    settings: &Settings,
+) -> Result<Response<LockBody<B>>, E>
+where
+    B: Body<Data = Bytes>,
+{
+    let response = outcome?;
+    let guard = guard.filter(|_| holds_on(&response, settings));
+    let watched = !is_fenced(&response);
+    Ok(response.map(|body| match guard {
+        Some(guard) => LockBody::held(body, HeldTurn::new(guard, watched)),
+        None => LockBody::free(body),
+    }))
+}
+
+fn holds_on(response: &Response<impl Body>, settings: &Settings) -> bool {
+    settings.hold_body && !response.body().is_end_stream()
+}
+
+fn is_fenced<B>(response: &Response<B>) -> bool {
+    response.extensions().get::<Fenced>().is_some()
+}
+
+/// When a response may go out, whatever the store says or does not say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Always,
+    UnlessLost,
+    IfConfirmed,
+}
+
+/// Releases the turn, or only asks whether it is still ours; returns it if it goes on.
+async fn ask(guard: LockGuard, trust: Trust, frees: bool) -> Result<Option<LockGuard>, Error> {
+    let (answer, guard) = match frees {
+        true => (timeout(RELEASE_LIMIT, guard.release()).await, None),
+        false => (timeout(RELEASE_LIMIT, guard.confirm()).await, Some(guard)),
+    };
+    let is_lost = |error: &Error| error.kind() == ErrorKind::Lost;
+    match (trust, answer) {
+        (_, Ok(Ok(()))) | (Trust::Always, _) => Ok(guard),
+        (Trust::UnlessLost, Ok(Err(error))) if is_lost(&error) => Err(error),
+        (Trust::UnlessLost, _) => Ok(guard),
+        (Trust::IfConfirmed, Ok(Err(error))) => Err(Error::with_source(
+            ErrorKind::Lost,
+            format!("the lease could not be confirmed before the response: {error}"),
+            error,
+        )),
+        (Trust::IfConfirmed, Err(_)) => Err(Error::new(
+            ErrorKind::Lost,
+            format!("the store did not confirm the lease within {RELEASE_LIMIT:?}"),
+        )),
+    }
+}

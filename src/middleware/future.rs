@@ -1,0 +1,218 @@
+//! The way of a request: wait for the turn, run the handler under a watched lease, end the turn, respond.
+//!
+//! A request that is dropped on the way loses its place in line, its handler and its turn, in whatever stage it is:
+//! each is owned by the stage or beside it, and nothing is spawned.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project::pin_project;
+use tower_service::Service;
+
+use super::{
+    LeaseLoss, LockBody,
+    ending::{Asking, End, end, respond},
+    held::HeldTurn,
+    settings::{Plan, Settings},
+    turns::{NotLocked, Turns},
+};
+use crate::{Error, ErrorKind, LockGuard, rejection::Rejection};
+
+/// The future of a [`DistributedLock`](super::DistributedLock)'s response.
+#[pin_project]
+pub struct ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    settings: Arc<Settings>,
+    service: S,
+    request: Option<Request<ReqBody>>,
+    #[pin]
+    stage: Stage<S::Future, ResBody, S::Error>,
+    /// Below the stage, and so dropped after it: the handler is gone before the next one's turn comes.
+    turn: Option<HeldTurn>,
+}
+
+type Outcome<B, E> = Result<Response<B>, E>;
+
+#[pin_project(project = StageProj)]
+enum Stage<F, ResBody, E> {
+    Refused(Rejection),
+    Acquiring(Asking),
+    Readying,
+    Handling(#[pin] F),
+    Ending(Asking, Option<Outcome<ResBody, E>>),
+    Done,
+}
+
+impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        service: S,
+        request: Request<ReqBody>,
+        plan: Plan,
+    ) -> Self {
+        let mut future = Self {
+            settings,
+            service,
+            request: Some(request),
+            stage: Stage::Readying,
+            turn: None,
+        };
+        match plan {
+            Plan::Pass(reason) => {
+                future.turn = begin(&future.settings, &mut future.request, Err(reason));
+            }
+            Plan::Enter(guard) => {
+                future.turn = begin(&future.settings, &mut future.request, Ok(guard));
+            }
+            Plan::Lock(key) => {
+                let acquiring = future.settings.clone().acquire(key);
+                future.stage = Stage::Acquiring(Box::pin(acquiring));
+            }
+            Plan::Refuse(rejection) => future.stage = Stage::Refused(rejection),
+        }
+        future
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
+{
+    type Output = Outcome<LockBody<ResBody>, S::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let output = ready!(self.as_mut().advance(cx));
+        // Whoever keeps this future although it is done keeps neither handler nor turn.
+        let mut this = self.project();
+        this.stage.set(Stage::Done);
+        *this.turn = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body<Data = Bytes>,
+{
+    fn advance(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Outcome<LockBody<ResBody>, S::Error>> {
+        let mut this = self.project();
+        loop {
+            if this
+                .turn
+                .as_mut()
+                .is_some_and(|turn| turn.poll_lost(cx).is_some())
+            {
+                // Dropped first: a handler must not go on beside the next holder's.
+                let rejection = this.settings.refuse(lost());
+                this.stage.set(Stage::Refused(rejection));
+                *this.turn = None;
+            }
+            match this.stage.as_mut().project() {
+                StageProj::Refused(rejection) => {
+                    let response = this.settings.renderer.render(rejection);
+                    return Poll::Ready(Ok(response.map(LockBody::whole)));
+                }
+                StageProj::Acquiring(acquiring) => {
+                    let stage = match ready!(acquiring.as_mut().poll(cx)) {
+                        Ok(guard) => {
+                            let guard = guard.ok_or(NotLocked::FailedOpen);
+                            *this.turn = begin(this.settings, this.request, guard);
+                            Stage::Readying
+                        }
+                        Err(error) => Stage::Refused(this.settings.refuse(error)),
+                    };
+                    this.stage.set(stage);
+                }
+                StageProj::Readying => {
+                    ready!(this.service.poll_ready(cx))?;
+                    // That may have taken longer than the lease lasts. What has not begun need not finish either.
+                    if this.turn.as_ref().is_some_and(HeldTurn::is_lost) {
+                        let rejection = this.settings.refuse(lost());
+                        this.stage.set(Stage::Refused(rejection));
+                        continue;
+                    }
+                    let request = this.request.take().expect("a request is called once");
+                    let handling = this.service.call(request);
+                    this.stage.set(Stage::Handling(handling));
+                }
+                StageProj::Handling(handling) => {
+                    let outcome = ready!(handling.poll(cx));
+                    let Some(turn) = this.turn.take() else {
+                        return Poll::Ready(respond(outcome, None, this.settings));
+                    };
+                    // What the handler's future still holds must go before its turn does, its guards above all.
+                    this.stage.set(Stage::Done);
+                    match end(turn, outcome, this.settings) {
+                        End::Respond(outcome, guard) => {
+                            return Poll::Ready(respond(outcome, Some(guard), this.settings));
+                        }
+                        End::Lost => {
+                            let rejection = this.settings.refuse(lost());
+                            this.stage.set(Stage::Refused(rejection));
+                        }
+                        End::Ask(asking, outcome) => {
+                            this.stage.set(Stage::Ending(asking, Some(outcome)));
+                        }
+                    }
+                }
+                StageProj::Ending(asking, outcome) => match ready!(asking.as_mut().poll(cx)) {
+                    Ok(guard) => {
+                        let outcome = outcome.take().expect("a response is given once");
+                        return Poll::Ready(respond(outcome, guard, this.settings));
+                    }
+                    Err(error) => {
+                        let rejection = this.settings.refuse(error);
+                        this.stage.set(Stage::Refused(rejection));
+                    }
+                },
+                StageProj::Done => panic!("polled after it was ready"),
+            }
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
+}
+
+/// Notes in the request what was locked for it, and holds the turn.
+fn begin<B>(
+    settings: &Settings,
+    request: &mut Option<Request<B>>,
+    guard: Result<LockGuard, NotLocked>,
+) -> Option<HeldTurn> {
+    if let Some(request) = request {
+        let noted = guard.as_ref().map_err(|reason| *reason);
+        Turns::note(request.extensions_mut(), settings.name.clone(), noted);
+    }
+    let watched = settings.loss == LeaseLoss::Cancel;
+    guard.ok().map(|guard| HeldTurn::new(guard, watched))
+}
+
+impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

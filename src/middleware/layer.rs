@@ -1,0 +1,160 @@
+//! The layer and its options.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Response};
+use tower_layer::Layer;
+
+use super::{
+    DetachedLockLayer, DistributedLock, LeaseLoss,
+    settings::{Methods, Settings},
+};
+use crate::{
+    Locks,
+    key::DeriveKey,
+    rejection::{Rejection, Renderer},
+};
+
+/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
+///
+/// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
+/// process they wait in one line, and only the first in it speaks to the store. The handler gets its turn as
+/// a [`LockGuard`](crate::LockGuard).
+///
+/// | option | default |
+/// |---|---|
+/// | [`methods`](Self::methods), [`all_methods`](Self::all_methods) | those that are not safe |
+/// | [`wait`](Self::wait), [`reject_if_held`](Self::reject_if_held) | waits 5 s, then 423 |
+/// | [`on_lease_loss`](Self::on_lease_loss) | the handler is cancelled, 409 |
+/// | [`confirm_before_response`](Self::confirm_before_response) | no |
+/// | [`hold_until_body_ends`](Self::hold_until_body_ends) | no: until the handler's future ends |
+/// | [`fail_open`](Self::fail_open) | no: 503 when the store cannot be reached |
+/// | [`retry_after`](Self::retry_after) | 1 s |
+/// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
+/// | [`name`](Self::name) | none |
+///
+/// # Where to put it
+///
+/// On axum, `post(handler).route_layer(..)` or `Router::route_layer`: requests without a route do not
+/// contend then. Further in than authentication, whose tenant is part of the key; further out than a concurrency limit:
+/// the inner service is made ready only once the turn has come, so a request that waits does not sit on a permit.
+///
+/// # When a client goes away
+///
+/// A server drops the request's future when it notices that the connection is gone, and so the handler is dropped and
+/// the key freed at once. For handlers that must run to their end there is [`detached`](Self::detached).
+///
+/// Over HTTP/1, hyper notices a client that goes away only while it reads from the connection: not while a handler
+/// leaves a large body unread. [`ReadBodyLayer`](crate::ReadBodyLayer) in front reads it before the request contends.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct DistributedLockLayer {
+    settings: Arc<Settings>,
+}
+
+impl DistributedLockLayer {
+    /// Locks what `key` derives from each request, by `locks`.
+    pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
+        Self {
+            settings: Arc::new(Settings::new(locks, Arc::new(key))),
+        }
+    }
+
+    /// Names the layer, so that a handler behind several can tell their guards apart
+    /// ([`LockGuards::named`](super::LockGuards::named)). Default: no name.
+    pub fn name(self, name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
+        self.set(|settings| settings.name = Some(name))
+    }
+
+    /// Locks these methods only. Default: those that are not safe (RFC 9110: all but GET, HEAD, OPTIONS and TRACE).
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        let methods = Methods::Chosen(methods.into_iter().collect());
+        self.set(|settings| settings.methods = methods)
+    }
+
+    /// Locks requests of every method. Default: those that are not safe.
+    pub fn all_methods(self) -> Self {
+        self.set(|settings| settings.methods = Methods::All)
+    }
+
+    /// How long a request waits for its turn before it is refused with 423. Default: 5 s.
+    pub fn wait(self, limit: Duration) -> Self {
+        self.set(|settings| settings.wait = Some(limit))
+    }
+
+    /// Refuses a request at once, with 423, when its key is held. Default: waits 5 s.
+    ///
+    /// The response of a request that had its turn then goes out only after the key is free in the store, so that the
+    /// same client's next request is not refused.
+    pub fn reject_if_held(self) -> Self {
+        self.set(|settings| settings.wait = None)
+    }
+
+    /// What happens to a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
+    pub fn on_lease_loss(self, loss: LeaseLoss) -> Self {
+        self.set(|settings| settings.loss = loss)
+    }
+
+    /// Asks the store before each response whether the lease is still ours, and answers 409 if it is not, or if the store
+    /// does not say. Default: no.
+    ///
+    /// A short handler ends before any renewal could notice that its key has vanished. This costs a round trip before
+    /// the response, and no further command where the release is that question.
+    pub fn confirm_before_response(self) -> Self {
+        self.set(|settings| settings.confirm = true)
+    }
+
+    /// Holds the turn until the response's body has ended or was dropped. A lease that is lost meanwhile ends the body
+    /// with an error. Default: the turn ends with the handler's future.
+    pub fn hold_until_body_ends(self) -> Self {
+        self.set(|settings| settings.hold_body = true)
+    }
+
+    /// Lets requests pass without a lock when the store cannot be reached. Default: they are refused with 503.
+    ///
+    /// Only for what may run twice at once without harm. Such a request has no guard.
+    pub fn fail_open(self) -> Self {
+        self.set(|settings| settings.fail_open = true)
+    }
+
+    /// What `Retry-After` says, where a later try makes sense. Default: 1 s; what is left of a lease says little
+    /// about when the key will be free.
+    pub fn retry_after(self, after: Duration) -> Self {
+        self.set(|settings| settings.retry_after = after)
+    }
+
+    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
+    pub fn on_rejection(
+        self,
+        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.renderer = Renderer::new(render))
+    }
+
+    /// Runs each handler to its end, as a task of its own, although its client goes away; and its turn with it.
+    ///
+    /// [`Locks::close`] waits for such handlers. A lease that is lost still cancels them, unless
+    /// [`on_lease_loss`](Self::on_lease_loss) says otherwise. A request that waits for its turn is not detached yet.
+    pub fn detached(self) -> DetachedLockLayer {
+        DetachedLockLayer::new(self)
+    }
+
+    pub(super) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl<S> Layer<S> for DistributedLockLayer {
+    type Service = DistributedLock<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        DistributedLock::new(inner, self.settings.clone())
+    }
+}

@@ -1,0 +1,53 @@
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::ResponseFuture;
+use crate::{middleware::LockBody, rejection::Renderer};
+
+/// A service whose requests come with their whole body. See [`ReadBodyLayer`](super::ReadBodyLayer).
+#[derive(Debug, Clone)]
+pub struct ReadBody<S> {
+    inner: S,
+    limit: usize,
+    renderer: Renderer,
+}
+
+impl<S> ReadBody<S> {
+    pub(super) fn new(inner: S, limit: usize, renderer: Renderer) -> Self {
+        Self {
+            inner,
+            limit,
+            renderer,
+        }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ReadBody<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ReqBody: Body<Data = Bytes> + From<Bytes>,
+    ResBody: Body<Data = Bytes>,
+{
+    type Response = Response<LockBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody>;
+
+    /// Always ready: the inner service is made ready for a request once its body is there.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        // A clone will do: it is made ready later, `self.inner` never.
+        ResponseFuture::new(
+            self.inner.clone(),
+            request,
+            self.limit,
+            self.renderer.clone(),
+        )
+    }
+}

@@ -1,0 +1,42 @@
+//! Refusals in one's own words.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::Response;
+
+use super::Rejection;
+use crate::trace;
+
+/// How a layer tells its refusals: as it was told to, or by [`Rejection::to_response`].
+#[derive(Clone, Default)]
+pub(crate) struct Renderer(Option<Render>);
+
+type Render = Arc<dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync>;
+
+impl Renderer {
+    pub(crate) fn new(
+        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(render)))
+    }
+
+    pub(crate) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
+        let Some(render) = &self.0 else {
+            return rejection.to_response();
+        };
+        trace::refused(rejection);
+        let mut response = render(rejection);
+        response.extensions_mut().insert(rejection.clone());
+        response
+    }
+}
+
+impl fmt::Debug for Renderer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(_) => "Renderer(custom)",
+            None => "Renderer(default)",
+        })
+    }
+}

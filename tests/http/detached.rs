@@ -1,0 +1,202 @@
+//! Handlers that run to their end although their client goes away.
+
+use std::time::Duration;
+
+use axum::{Router, routing::post};
+use http::StatusCode;
+use tower::limit::ConcurrencyLimitLayer;
+use tower_distributed_lock::{
+    DistributedLockLayer, LeaseLoss, LockGuard, Locks,
+    store::{Fault, MemoryStore},
+};
+
+use crate::support::{
+    ACCOUNT_7, Gate, Server, account, eventually, nothing_left, short_leases, take_away, within,
+};
+
+fn gated(lock: DistributedLockLayer, gate: &Gate) -> Router {
+    let gate = gate.clone();
+    let handler = post(async move || {
+        gate.pass().await;
+        "to its end"
+    });
+    Router::new().route("/accounts/{id}", handler.route_layer(lock.detached()))
+}
+
+fn lock(locks: &Locks) -> DistributedLockLayer {
+    DistributedLockLayer::new(locks.clone(), account())
+}
+
+/// A post whose client goes away once its handler runs.
+async fn post_and_leave(server: &Server, gate: &Gate) {
+    let mut client = server.connect().await;
+    let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
+    gate.arrival().await;
+    leaving.abort();
+    assert!(leaving.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_end_the_handler_nor_its_turn() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(gated(lock(&locks), &gate)).await;
+    post_and_leave(&server, &gate).await;
+
+    let next = tokio::spawn(server.post("/accounts/7"));
+    eventually("the next one waits", || locks.stats().waiting == 1).await;
+    // Time for the server to notice. A dropped handler would let the next one in.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((gate.inside(), gate.dropped()), (1, 0));
+    gate.open();
+    gate.arrival().await;
+    assert_eq!((gate.inside(), gate.finished()), (1, 1));
+    gate.open();
+    assert_eq!(within("the next", next).await.unwrap().text(), "to its end");
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn a_waiting_request_is_not_detached_yet() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(gated(lock(&locks), &gate)).await;
+    let held = locks.lock(ACCOUNT_7).await.unwrap();
+    let mut client = server.connect().await;
+    let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
+    eventually("it waits", || locks.stats().waiting == 1).await;
+    leaving.abort();
+    eventually("it has left", || locks.stats().waiting == 0).await;
+    drop(held);
+    nothing_left(&locks).await;
+    assert_eq!(gate.finished() + gate.dropped(), 0);
+}
+
+#[tokio::test]
+async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = short_leases(&store);
+    let server = Server::start(gated(lock(&locks), &gate)).await;
+    post_and_leave(&server, &gate).await;
+    take_away(&store).await;
+    eventually("the handler is dropped", || gate.dropped() == 1).await;
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn a_lost_lease_is_409_in_both_modes() {
+    for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+        let (store, gate) = (MemoryStore::new(), Gate::default());
+        let locks = short_leases(&store);
+        let server = Server::start(gated(lock(&locks).on_lease_loss(loss), &gate)).await;
+        let answer = tokio::spawn(server.post("/accounts/7"));
+        gate.arrival().await;
+        take_away(&store).await;
+        eventually("the loss is told", || locks.stats().leases == 0).await;
+        if loss == LeaseLoss::Finish {
+            assert_eq!(gate.inside(), 1);
+            gate.open();
+        }
+        let answer = within("the answer", answer).await.unwrap();
+        assert_eq!(answer.status, StatusCode::CONFLICT);
+        let finished = usize::from(loss == LeaseLoss::Finish);
+        eventually("the handler has ended", || gate.inside() == 0).await;
+        assert_eq!((gate.finished(), gate.dropped()), (finished, 1 - finished));
+    }
+}
+
+#[tokio::test]
+async fn closing_waits_for_handlers_whose_clients_have_gone() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(gated(lock(&locks), &gate)).await;
+    post_and_leave(&server, &gate).await;
+    let closing = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.close(crate::support::PATIENCE).await }
+    });
+    eventually("closing has begun", || locks.is_closed()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!closing.is_finished());
+    gate.open();
+    within("closing", closing).await.unwrap();
+    assert_eq!(gate.finished(), 1);
+}
+
+#[tokio::test]
+async fn closing_waits_for_one_that_failed_open_too() {
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let server = Server::start(gated(lock(&locks).fail_open(), &gate)).await;
+    post_and_leave(&server, &gate).await;
+    let closing = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.close(crate::support::PATIENCE).await }
+    });
+    eventually("closing has begun", || locks.is_closed()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!closing.is_finished());
+    gate.open();
+    within("closing", closing).await.unwrap();
+    assert_eq!((gate.finished(), gate.dropped()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_panic_is_passed_on_and_frees_the_key() {
+    let locks = Locks::in_memory();
+    let handler = post(async |guard: LockGuard| {
+        assert!(!guard.is_held(), "this panic is part of the test");
+    });
+    let app = Router::new().route(
+        "/accounts/{id}",
+        handler.route_layer(lock(&locks).detached()),
+    );
+    let server = Server::start(app).await;
+    let mut client = server.connect().await;
+    client.post("/accounts/7").await.unwrap_err();
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_locked_is_not_detached() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let handler = {
+        let gate = gate.clone();
+        post(async move || gate.pass().await)
+    };
+    let nothing = lock(&locks).methods([]).detached();
+    let app = Router::new().route("/accounts/{id}", handler);
+    // Alone, and inside of a layer that has locked the request.
+    for app in [
+        app.clone().route_layer(nothing.clone()),
+        app.route_layer(nothing).route_layer(lock(&locks)),
+    ] {
+        let server = Server::start(app).await;
+        let before = gate.dropped();
+        post_and_leave(&server, &gate).await;
+        eventually("the handler is dropped", || gate.dropped() == before + 1).await;
+        nothing_left(&locks).await;
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let handler = {
+        let gate = gate.clone();
+        post(async move || gate.pass().await)
+    };
+    // A concurrency limit panics when it is called without having been made ready.
+    let app = Router::new()
+        .route("/accounts/{id}", handler)
+        .route_layer(ConcurrencyLimitLayer::new(1))
+        .route_layer(lock(&locks).detached());
+    let server = Server::start(app).await;
+    for path in ["/accounts/7", "/accounts/8"] {
+        let answer = tokio::spawn(server.post(path));
+        gate.arrival().await;
+        gate.open();
+        assert_eq!(
+            within("the answer", answer).await.unwrap().status,
+            StatusCode::OK
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! What stands in the log.
+
+use std::{
+    fmt::{Debug, Write},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{Router, routing::post};
+use http::StatusCode;
+use tower_distributed_lock::{
+    DistributedLockLayer, LockKey, Locks, key,
+    store::{Fault, MemoryStore, Store},
+};
+use tracing::{
+    Event, Instrument, Level, Metadata, Subscriber, field::Field, subscriber::DefaultGuard,
+};
+use tracing_subscriber::{Registry, layer::Context, prelude::*};
+
+use crate::support::{ACCOUNT_7, Gate, Server, account, eventually, within};
+
+/// Every event of this thread, with its level, its fields and the spans around it.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Log {
+    /// Only for tests with a runtime on their own thread.
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+        (log, guard)
+    }
+
+    fn lines(&self, matching: &str) -> Vec<(Level, String)> {
+        let lines = self.0.lock().unwrap();
+        let matching = lines.iter().filter(|(_, line)| line.contains(matching));
+        matching.cloned().collect()
+    }
+}
+
+impl<S> tracing_subscriber::Layer<S> for Log
+where
+    S: Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut line = String::new();
+        for span in context.event_scope(event).into_iter().flatten() {
+            write!(line, "[{}] ", span.name()).unwrap();
+        }
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            write!(line, "{field}={value:?} ").unwrap();
+        });
+        let level = Metadata::level(event.metadata());
+        self.0.lock().unwrap().push((*level, line));
+    }
+}
+
+#[tokio::test]
+async fn the_instance_of_every_refusal_stands_in_the_log() {
+    let (log, _guard) = Log::start();
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let lock = DistributedLockLayer::new(locks.clone(), account()).reject_if_held();
+    let needy = DistributedLockLayer::new(locks.clone(), key::header("x-tenant-id"));
+    let app = Router::new()
+        .route("/accounts/{id}", post(|| async {}))
+        .route("/about", post(|| async {}))
+        .route_layer(lock)
+        .route("/needy", post(|| async {}).route_layer(needy));
+    let server = Server::start(app).await;
+    let held = server.post("/accounts/7").await;
+    let bad_key = server.post("/needy").await;
+    let misconfigured = server.post("/about").await;
+    store.set_fault(Some(Fault::Unreachable));
+    let unreachable = server.post("/accounts/8").await;
+    locks.close(Duration::ZERO).await;
+    let closed = server.post("/accounts/8").await;
+    for (answer, status, level) in [
+        (held, 423, Level::DEBUG),
+        (bad_key, 400, Level::DEBUG),
+        (misconfigured, 500, Level::ERROR),
+        (unreachable, 503, Level::WARN),
+        (closed, 503, Level::DEBUG),
+    ] {
+        assert_eq!(answer.status.as_u16(), status);
+        let problem = answer.json();
+        let instance = problem["instance"].as_str().unwrap();
+        let lines = log.lines(instance.strip_prefix("urn:uuid:").unwrap());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(lines[0].0, level);
+    }
+    // What is wrong with the routes is told here in every build.
+    assert_eq!(log.lines("`id` is not in the route").len(), 1);
+}
+
+#[tokio::test]
+async fn keys_are_told_at_debug_level_only() {
+    let (log, _guard) = Log::start();
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = crate::support::short_leases(&store);
+    let handler = {
+        let gate = gate.clone();
+        post(async move || gate.pass().await)
+    };
+    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let app = Router::new()
+        .route("/accounts/{id}", handler)
+        .route_layer(lock.fail_open());
+    let server = Server::start(app).await;
+
+    // A loss, a store that fails in between, a release that fails.
+    let lost = tokio::spawn(server.post("/accounts/secret"));
+    gate.arrival().await;
+    let key = LockKey::new("account,param.id=secret").unwrap();
+    store.force_release(key).await.unwrap();
+    assert_eq!(
+        within("409", lost).await.unwrap().status,
+        StatusCode::CONFLICT
+    );
+    let failing = tokio::spawn(server.post("/accounts/secret"));
+    gate.arrival().await;
+    store.set_fault(Some(Fault::Unreachable));
+    eventually("renewals fail", || {
+        !log.lines("lock.renewal_unknown").is_empty()
+    })
+    .await;
+    gate.open();
+    within("200", failing).await.unwrap();
+    gate.open();
+    let open = server.post("/accounts/secret").await;
+    assert_eq!(open.status, StatusCode::OK);
+    eventually("the release fails", || {
+        !log.lines("lock.release_failed").is_empty()
+    })
+    .await;
+
+    assert!(!log.lines("lock.lost").is_empty());
+    assert!(!log.lines("lock.failed_open").is_empty());
+    let secrets = log.lines("secret");
+    assert!(!secrets.is_empty());
+    for (level, line) in secrets {
+        assert_eq!(level, Level::DEBUG, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_detached_handler_stays_in_its_span() {
+    let (log, _guard) = Log::start();
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let handler = {
+        let gate = gate.clone();
+        post(async move || {
+            gate.pass().await;
+            tracing::info!("working");
+        })
+    };
+    let lock = DistributedLockLayer::new(locks.clone(), account()).detached();
+    let in_a_span = axum::middleware::from_fn(
+        |request: axum::extract::Request, next: axum::middleware::Next| {
+            next.run(request).instrument(tracing::info_span!("request"))
+        },
+    );
+    let app = Router::new()
+        .route("/accounts/{id}", handler)
+        .route_layer(lock)
+        .layer(in_a_span);
+    let server = Server::start(app).await;
+    let mut client = server.connect().await;
+    let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
+    gate.arrival().await;
+    leaving.abort();
+    gate.open();
+    crate::support::nothing_left(&locks).await;
+    let lines = log.lines("working");
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].1.contains("[request]"), "{lines:?}");
+}

@@ -1,0 +1,150 @@
+//! Bodies that are read before a request contends.
+
+use axum::{Router, routing::post};
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::io::AsyncWriteExt;
+use tower_distributed_lock::{DistributedLockLayer, Locks, ReadBodyLayer, rejection::Rejection};
+
+use crate::support::{
+    ACCOUNT_7, Gate, Server, account, eventually, nothing_left, read_to_end, within,
+};
+
+fn app(locks: &Locks, gate: &Gate) -> Router {
+    let gate = gate.clone();
+    let handler = async move |body: Bytes| {
+        gate.pass().await;
+        body
+    };
+    Router::new()
+        .route("/accounts/{id}", post(handler))
+        .route_layer(DistributedLockLayer::new(locks.clone(), account()))
+        .route_layer(ReadBodyLayer::new(16))
+}
+
+fn head(headers: &str) -> String {
+    format!("POST /accounts/7 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n\r\n")
+}
+
+async fn assert_refused(response: &str, status: &str, reason: &str, gate: &Gate, locks: &Locks) {
+    assert!(
+        response.starts_with(&format!("HTTP/1.1 {status}")),
+        "{response}"
+    );
+    assert!(response.contains("application/problem+json"), "{response}");
+    assert!(response.contains(&format!("#{reason}\"")), "{response}");
+    assert_eq!(gate.inside() + gate.finished() + gate.dropped(), 0);
+    nothing_left(locks).await;
+}
+
+#[tokio::test]
+async fn a_length_over_the_limit_is_refused_before_the_body_comes() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    let mut client = server.raw(head("content-length: 17")).await;
+    let response = read_to_end(&mut client).await;
+    assert_refused(&response, "413", "body-too-large", &gate, &locks).await;
+}
+
+#[tokio::test]
+async fn chunks_over_the_limit_are_refused_as_soon_as_they_are() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    // No end of the body follows.
+    let chunks = "\r\n\r\na\r\n0123456789\r\n7\r\n0123456\r\n";
+    let start = head("transfer-encoding: chunked");
+    let mut client = server.raw(start.trim_end().to_owned() + chunks).await;
+    let response = read_to_end(&mut client).await;
+    assert_refused(&response, "413", "body-too-large", &gate, &locks).await;
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_400() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    let broken = head("transfer-encoding: chunked") + "not a length\r\n";
+    let mut client = server.raw(broken).await;
+    let response = read_to_end(&mut client).await;
+    assert_refused(&response, "400", "body-broken", &gate, &locks).await;
+}
+
+#[tokio::test]
+async fn a_body_up_to_the_limit_reaches_the_handler_whole() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    let chunked =
+        head("transfer-encoding: chunked") + "a\r\n0123456789\r\n6\r\nabcdef\r\n0\r\n\r\n";
+    for request in [head("content-length: 16") + "0123456789abcdef", chunked] {
+        gate.open();
+        let mut client = server.raw(request).await;
+        let response = read_to_end(&mut client).await;
+        assert!(response.ends_with("\r\n\r\n0123456789abcdef"), "{response}");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_trickles_in_holds_no_key() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    let mut slow = server.raw(head("content-length: 2") + "1").await;
+
+    let quick = tokio::spawn(server.post("/accounts/7"));
+    gate.arrival().await;
+    gate.open();
+    assert_eq!(
+        within("the quick one", quick).await.unwrap().status,
+        StatusCode::OK
+    );
+    nothing_left(&locks).await;
+
+    slow.write_all(b"2").await.unwrap();
+    gate.arrival().await;
+    gate.open();
+    assert!(read_to_end(&mut slow).await.ends_with("\r\n\r\n12"));
+}
+
+#[tokio::test]
+async fn without_the_layer_a_large_upload_that_waits_hides_that_its_client_has_gone() {
+    let locks = Locks::in_memory();
+    let held = locks.lock(ACCOUNT_7).await.unwrap();
+    let lock = DistributedLockLayer::new(locks.clone(), account());
+    let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock));
+    let server = Server::start(app).await;
+    let client = server.raw(head("content-length: 2") + "1").await;
+    eventually("it waits", || locks.stats().waiting == 1).await;
+    drop(client);
+    // This cannot fail because the machine is slow: only if the server does notice after all.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(locks.stats().waiting, 1);
+    drop(held);
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_is_noticed_while_its_complete_request_waits() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(app(&locks, &gate)).await;
+    let held = locks.lock(ACCOUNT_7).await.unwrap();
+    let client = server.raw(head("content-length: 2") + "12").await;
+    eventually("it waits", || locks.stats().waiting == 1).await;
+    drop(client);
+    eventually("it has left", || locks.stats().waiting == 0).await;
+    drop(held);
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn its_refusals_can_be_told_in_ones_own_way() {
+    let render = |rejection: &Rejection| {
+        let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
+        response.body(Bytes::from(rejection.to_string())).unwrap()
+    };
+    let app = Router::new()
+        .route("/accounts/{id}", post(|| async {}))
+        .route_layer(ReadBodyLayer::new(16).on_rejection(render));
+    let server = Server::start(app).await;
+    let mut client = server.raw(head("content-length: 17")).await;
+    let response = read_to_end(&mut client).await;
+    assert!(response.starts_with("HTTP/1.1 418"), "{response}");
+    assert!(response.ends_with("the request's body has more than 16 bytes"));
+}

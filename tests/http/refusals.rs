@@ -1,0 +1,277 @@
+//! Every refusal: its status, its document, its typed form, and one's own words for it.
+
+use std::{collections::HashSet, time::Duration};
+
+use axum::{
+    Router,
+    middleware::map_response,
+    response::Response,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use tower_distributed_lock::{
+    DistributedLockLayer, LockGuard, Locks, key,
+    rejection::{Reason, Rejection},
+    store::{Fault, MemoryStore},
+};
+
+use crate::support::{ACCOUNT_7, Answer, Gate, Server, account, eventually, within};
+
+fn app(lock: DistributedLockLayer) -> Router {
+    Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock))
+}
+
+fn layer(locks: &Locks) -> DistributedLockLayer {
+    DistributedLockLayer::new(locks.clone(), account())
+}
+
+/// What every refusal has in common.
+fn assert_problem(answer: &Answer, status: u16, reason: &str, retryable: bool) {
+    assert_eq!(answer.status.as_u16(), status, "{answer:?}");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/problem+json")
+    );
+    let problem = answer.json();
+    assert_eq!(answer.reason(), reason);
+    assert!(problem["type"].as_str().unwrap().starts_with("https://"));
+    assert_eq!(problem["status"], status);
+    assert_eq!(problem["retryable"], retryable);
+    for text in ["title", "detail"] {
+        assert!(!problem[text].as_str().unwrap().is_empty());
+    }
+    let instance = problem["instance"].as_str().unwrap();
+    uuid::Uuid::parse_str(instance.strip_prefix("urn:uuid:").unwrap()).unwrap();
+    assert_eq!(problem.as_object().unwrap().len(), 6);
+    assert_eq!(answer.header("retry-after").is_some(), retryable);
+}
+
+#[tokio::test]
+async fn who_has_waited_long_enough_gets_423() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let lock = layer(&locks).wait(Duration::from_millis(20));
+    let server = Server::start(app(lock.clone())).await;
+    let answer = server.post("/accounts/7").await;
+    assert_problem(&answer, 423, "held", true);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(locks.stats().waiting, 0);
+
+    // Whole seconds, and none too early.
+    let server = Server::start(app(lock.retry_after(Duration::from_millis(1500)))).await;
+    assert_eq!(
+        server.post("/accounts/7").await.header("retry-after"),
+        Some("2")
+    );
+}
+
+#[tokio::test]
+async fn who_does_not_wait_gets_423_at_once() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let server = Server::start(app(layer(&locks).reject_if_held())).await;
+    assert_problem(&server.post("/accounts/7").await, 423, "held", true);
+}
+
+#[tokio::test]
+async fn the_longest_line_gives_503() {
+    let builder = Locks::builder(MemoryStore::new()).longest_line(1);
+    let (locks, gate) = (builder.build().unwrap(), Gate::default());
+    let handler = {
+        let gate = gate.clone();
+        post(async move || gate.pass().await)
+    };
+    let app = Router::new().route("/accounts/{id}", handler.route_layer(layer(&locks)));
+    let server = Server::start(app).await;
+    let inside = tokio::spawn(server.post("/accounts/7"));
+    gate.arrival().await;
+    let waiting = tokio::spawn(server.post("/accounts/7"));
+    eventually("one waits", || locks.stats().waiting == 1).await;
+
+    assert_problem(&server.post("/accounts/7").await, 503, "line-full", true);
+    gate.open();
+    gate.open();
+    for served in [inside, waiting] {
+        assert_eq!(
+            within("those before", served).await.unwrap().status,
+            StatusCode::OK
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let server = Server::start(app(layer(&locks))).await;
+    assert_problem(
+        &server.post("/accounts/7").await,
+        503,
+        "store-unreachable",
+        true,
+    );
+
+    let says = |guard: Option<LockGuard>| async move { format!("{}", guard.is_some()) };
+    let open = Router::new()
+        .route("/accounts/{id}", post(says))
+        .route_layer(layer(&locks).fail_open());
+    let server = Server::start(open).await;
+    let answer = server.post("/accounts/7").await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::OK, "false"));
+    store.set_fault(None);
+    assert_eq!(server.post("/accounts/7").await.text(), "true");
+}
+
+#[tokio::test]
+async fn failing_open_is_for_stores_and_not_for_keys_that_are_held() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let server = Server::start(app(layer(&locks).fail_open().reject_if_held())).await;
+    assert_problem(&server.post("/accounts/7").await, 423, "held", true);
+}
+
+#[tokio::test]
+async fn a_process_about_to_end_gives_503() {
+    let locks = Locks::in_memory();
+    locks.close(Duration::ZERO).await;
+    let server = Server::start(app(layer(&locks).fail_open())).await;
+    assert_problem(&server.post("/accounts/7").await, 503, "closed", true);
+}
+
+#[tokio::test]
+async fn a_request_without_its_key_is_400_and_its_handler_does_not_run() {
+    let key = account().header("x-tenant-id");
+    let lock = DistributedLockLayer::new(Locks::in_memory(), key);
+    let handler = post(async || -> () { panic!("must not run") });
+    let app = Router::new().route("/accounts/{id}", handler.route_layer(lock));
+    let server = Server::start(app).await;
+    let answer = server.post("/accounts/7").await;
+    assert_problem(&answer, 400, "bad-key", false);
+    assert!(
+        answer.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("x-tenant-id")
+    );
+
+    let mut client = server.connect().await;
+    let twice = Request::post("/accounts/7")
+        .header("x-tenant-id", "a")
+        .header("x-tenant-id", "b");
+    let answer = client
+        .whole(twice.body(Full::default()).unwrap())
+        .await
+        .unwrap();
+    assert_problem(&answer, 400, "bad-key", false);
+}
+
+#[tokio::test]
+async fn a_layer_on_a_route_without_its_parameter_is_500_and_says_so() {
+    let no_param = Router::new()
+        .route("/about", post(|| async {}))
+        .route_layer(layer(&Locks::in_memory()));
+    let answer = Server::start(no_param).await.post("/about").await;
+    assert_problem(&answer, 500, "misconfigured", false);
+    if cfg!(debug_assertions) {
+        assert!(
+            answer.json()["detail"]
+                .as_str()
+                .unwrap()
+                .contains("`id` is not in the route")
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_extractor_without_a_layer_is_500_and_says_which_to_add() {
+    let app = Router::new()
+        .route("/plain", post(async |_: LockGuard| {}))
+        .route("/optional", post(async |_: Option<LockGuard>| {}));
+    let server = Server::start(app).await;
+    for path in ["/plain", "/optional"] {
+        let answer = server.post(path).await;
+        assert_problem(&answer, 500, "misconfigured", false);
+        if cfg!(debug_assertions) {
+            let problem = answer.json();
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(
+                detail.contains(".route_layer(DistributedLockLayer::new(..))"),
+                "{detail}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_two_refusals_have_the_same_instance() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let server = Server::start(app(layer(&locks).reject_if_held())).await;
+    let mut seen = HashSet::new();
+    for _ in 0..20 {
+        let problem = server.post("/accounts/7").await.json();
+        assert!(seen.insert(problem["instance"].as_str().unwrap().to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn the_typed_rejection_is_among_the_responses_extensions() {
+    async fn tell(mut response: Response) -> Response {
+        let rejection = response.extensions().get::<Rejection>().unwrap();
+        assert_eq!(rejection.reason(), Reason::Held);
+        assert_eq!(rejection.retry_after(), Some(Duration::from_secs(1)));
+        let instance = rejection.instance().to_string().parse().unwrap();
+        response.headers_mut().insert("x-instance", instance);
+        response
+    }
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let lock = layer(&locks).reject_if_held();
+    let own = |_: &Rejection| http::Response::new(Bytes::new());
+    for lock in [lock.clone(), lock.on_rejection(own)] {
+        let server = Server::start(app(lock).layer(map_response(tell))).await;
+        let answer = server.post("/accounts/7").await;
+        assert!(answer.header("x-instance").is_some());
+    }
+}
+
+#[tokio::test]
+async fn refusals_can_be_told_in_ones_own_way() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let lock = layer(&locks).reject_if_held().on_rejection(|rejection| {
+        let body = Bytes::from(format!("sorry: {rejection}"));
+        let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
+        response.body(body).unwrap()
+    });
+    let answer = Server::start(app(lock)).await.post("/accounts/7").await;
+    assert_eq!(answer.status, StatusCode::IM_A_TEAPOT);
+    assert!(answer.text().starts_with("sorry: "));
+}
+
+#[tokio::test]
+async fn safe_methods_are_not_locked_unless_asked_for() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let status = async |lock: DistributedLockLayer, method: &str| {
+        let app = Router::new().route("/accounts/{id}", get(|| async {}).post(|| async {}));
+        let server = Server::start(app.route_layer(lock.reject_if_held())).await;
+        let method = method.parse().unwrap();
+        server.send(method, "/accounts/7").await.status.as_u16()
+    };
+    let lock = || DistributedLockLayer::new(locks.clone(), key::name("account").param("id"));
+    assert_eq!(status(lock(), "GET").await, 200);
+    assert_eq!(status(lock(), "POST").await, 423);
+    assert_eq!(status(lock().all_methods(), "GET").await, 423);
+    assert_eq!(
+        status(lock().methods([http::Method::GET]), "GET").await,
+        423
+    );
+    assert_eq!(
+        status(lock().methods([http::Method::GET]), "POST").await,
+        200
+    );
+}

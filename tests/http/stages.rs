@@ -1,0 +1,249 @@
+//! Every stage of a request, without a socket: where it may be dropped, fail, or be kept for too long.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Extensions, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_distributed_lock::{
+    DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, key,
+    store::{MemoryStore, Store},
+};
+
+type Req = Request<Full<Bytes>>;
+type Res = Response<Full<Bytes>>;
+
+const KEY: &str = "path=/7";
+
+fn request() -> Req {
+    Request::post("/7").body(Full::default()).unwrap()
+}
+
+fn lock(locks: &Locks) -> DistributedLockLayer {
+    DistributedLockLayer::new(locks.clone(), key::path())
+}
+
+async fn is_free(locks: &Locks) -> bool {
+    locks.try_lock(KEY).await.unwrap().is_some()
+}
+
+/// Ready only when it is told so, if ever.
+#[derive(Clone)]
+struct Slow(Arc<Mutex<Poll<Result<(), &'static str>>>>);
+
+impl Slow {
+    fn new(state: Poll<Result<(), &'static str>>) -> Self {
+        Self(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl Service<Req> for Slow {
+    type Response = Res;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Res, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        *self.0.lock().unwrap()
+    }
+
+    fn call(&mut self, _: Req) -> Self::Future {
+        assert!(
+            self.0.lock().unwrap().is_ready(),
+            "called before it was ready"
+        );
+        std::future::ready(Ok(Response::new(Full::from("called"))))
+    }
+}
+
+/// Sees, when it is dropped, whether the turn is still there.
+struct Witness(Extensions, Arc<Mutex<Vec<bool>>>);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let held = LockGuard::from_extensions(&self.0).is_ok_and(|guard| guard.is_held());
+        self.1.lock().unwrap().push(held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_handler_is_gone_before_its_turn_is() {
+    let (locks, seen) = (Locks::in_memory(), Arc::<Mutex<Vec<bool>>>::default());
+    let service = {
+        let seen = seen.clone();
+        service_fn(move |request: Req| {
+            let witness = Witness(request.extensions().clone(), seen.clone());
+            async move {
+                std::future::pending::<()>().await;
+                drop(witness);
+                Ok::<Res, Infallible>(Response::default())
+            }
+        })
+    };
+    for layer in [lock(&locks), lock(&locks).on_lease_loss(LeaseLoss::Finish)] {
+        let mut handling = Box::pin(layer.layer(service.clone()).oneshot(request()));
+        tokio::time::timeout(Duration::from_secs(1), &mut handling)
+            .await
+            .unwrap_err();
+        assert!(!is_free(&locks).await);
+        drop(handling);
+        assert!(is_free(&locks).await);
+    }
+    assert_eq!(*seen.lock().unwrap(), [true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_future_that_is_kept_keeps_no_turn() {
+    let locks = Locks::in_memory();
+    let service = service_fn(async |request: Req| {
+        let _guard = LockGuard::from_extensions(request.extensions()).unwrap();
+        Err::<Res, _>("an error of its own")
+    });
+    let mut failed = pin!(lock(&locks).layer(service).call(request()));
+    assert_eq!(failed.as_mut().await.unwrap_err(), "an error of its own");
+    assert!(is_free(&locks).await);
+
+    let broken = Slow::new(Poll::Ready(Err("never ready")));
+    let mut failed = pin!(lock(&locks).layer(broken).call(request()));
+    assert_eq!(failed.as_mut().await.unwrap_err(), "never ready");
+    assert!(is_free(&locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_dropped_while_its_service_gets_ready_frees_its_key() {
+    let locks = Locks::in_memory();
+    let mut readying = Box::pin(lock(&locks).layer(Slow::new(Poll::Pending)).call(request()));
+    tokio::time::timeout(Duration::from_secs(1), &mut readying)
+        .await
+        .unwrap_err();
+    assert!(!is_free(&locks).await);
+    drop(readying);
+    assert!(is_free(&locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_does_not_begin_under_a_lease_that_was_lost_meanwhile() {
+    for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+        let store = MemoryStore::new();
+        let locks = Locks::builder(store.clone()).build().unwrap();
+        let slow = Slow::new(Poll::Pending);
+        let layer = lock(&locks).on_lease_loss(loss);
+        let mut readying = Box::pin(layer.layer(slow.clone()).call(request()));
+        tokio::time::timeout(Duration::from_secs(1), &mut readying)
+            .await
+            .unwrap_err();
+        store
+            .force_release(LockKey::new(KEY).unwrap())
+            .await
+            .unwrap();
+        // Past the next renewal.
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        *slow.0.lock().unwrap() = Poll::Ready(Ok(()));
+        let response = readying.await.unwrap();
+        assert_eq!(response.status(), StatusCode::CONFLICT, "{loss:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_inner_service_frees_the_key() {
+    let locks = Locks::in_memory();
+    let in_call = service_fn(|_: Req| -> std::future::Ready<Result<Res, Infallible>> {
+        panic!("this panic is part of the test")
+    });
+    let call = tokio::spawn(lock(&locks).layer(in_call).oneshot(request()));
+    assert!(call.await.unwrap_err().is_panic());
+    assert!(is_free(&locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_confirmed_response_whose_guard_lives_elsewhere_holds_nothing_itself() {
+    let locks = Locks::in_memory();
+    let kept = Arc::new(Mutex::new(None));
+    let service = {
+        let kept = kept.clone();
+        service_fn(move |request: Req| {
+            *kept.lock().unwrap() = LockGuard::from_extensions(request.extensions()).ok();
+            async { Ok::<Res, Infallible>(Response::new(Full::from("a body"))) }
+        })
+    };
+    let layer = lock(&locks).confirm_before_response();
+    let response = layer.layer(service).oneshot(request()).await.unwrap();
+    assert!(!is_free(&locks).await);
+    drop(kept.lock().unwrap().take());
+    assert!(is_free(&locks).await, "the body holds the turn");
+    drop(response);
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_hint_end_of_stream_and_trailers_are_forwarded() {
+    let locks = Locks::in_memory();
+    let service = service_fn(async |_: Req| {
+        let trailers =
+            http::HeaderMap::from_iter([("x-sum".parse().unwrap(), "1".parse().unwrap())]);
+        let body = Full::<Bytes>::from("abc").with_trailers(async { Some(Ok(trailers)) });
+        Ok::<_, Infallible>(Response::new(body))
+    });
+    let empty = service_fn(async |_: Req| Ok::<_, Infallible>(Res::default()));
+    for layer in [lock(&locks), lock(&locks).hold_until_body_ends()] {
+        let body = layer
+            .layer(service)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        let collected = body.collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["x-sum"], "1");
+        assert_eq!(collected.to_bytes(), "abc");
+        assert!(is_free(&locks).await);
+
+        let known = service_fn(async |_: Req| Ok::<_, Infallible>(Res::new(Full::from("abc"))));
+        let body = layer
+            .layer(known)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        assert_eq!(http_body::Body::size_hint(&body).exact(), Some(3));
+        assert!(!http_body::Body::is_end_stream(&body));
+        drop(body);
+
+        let body = layer
+            .layer(empty)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        assert!(http_body::Body::is_end_stream(&body));
+        assert!(
+            is_free(&locks).await,
+            "an empty body has nothing to hold the turn for"
+        );
+        drop(body);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_whose_length_is_known_frees_the_key_with_its_last_frame() {
+    let locks = Locks::in_memory();
+    let service = service_fn(async |_: Req| Ok::<_, Infallible>(Res::new(Full::from("abc"))));
+    let layer = lock(&locks).hold_until_body_ends();
+    let mut body = layer
+        .layer(service)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    assert!(!is_free(&locks).await);
+    // A server that knows the length does not ask again.
+    let frame = poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut body), cx)).await;
+    assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), "abc");
+    assert!(is_free(&locks).await);
+    drop(body);
+}

@@ -1,0 +1,3 @@
+//! Idempotent endpoints, over the memory store.
+
+mod smoke;

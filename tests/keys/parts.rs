@@ -1,0 +1,223 @@
+//! Each part: what it reads, and what it refuses.
+
+use std::{fmt, sync::Arc};
+
+use http::{HeaderValue, Request, Uri, Version, request::Builder};
+use tower_distributed_lock::key::{self, KeyErrorKind, RequestKey};
+
+use crate::{key_of, refusal};
+
+fn tenant() -> RequestKey {
+    key::header("X-Tenant-Id")
+}
+
+fn get(uri: &str) -> Builder {
+    Request::get(uri)
+}
+
+fn bad(kind: KeyErrorKind, message: &str) -> (KeyErrorKind, String) {
+    (kind, message.into())
+}
+
+#[test]
+fn a_required_header_has_exactly_one_visible_value() {
+    let message = |text: &str| format!("the header `x-tenant-id` {text}");
+    let twice = get("/")
+        .header("x-tenant-id", "a")
+        .header("x-tenant-id", "a");
+    for (request, kind, text) in [
+        (get("/"), KeyErrorKind::Missing, "is missing"),
+        (twice, KeyErrorKind::Doubled, "is there more than once"),
+        (
+            get("/").header("x-tenant-id", ""),
+            KeyErrorKind::Empty,
+            "is empty",
+        ),
+    ] {
+        assert_eq!(refusal(&tenant(), request), (kind, message(text)));
+    }
+    for value in [&b"\xff"[..], b"a\tb", b" a", b"a ", "ü".as_bytes()] {
+        let value = HeaderValue::from_bytes(value).unwrap();
+        assert_eq!(
+            refusal(&tenant(), get("/").header("x-tenant-id", value)),
+            (KeyErrorKind::Malformed, message("is not visible ASCII"))
+        );
+    }
+    let request = get("/").header("x-tenant-id", "Acme, Inc");
+    assert_eq!(
+        key_of(&tenant(), request),
+        "header.x-tenant-id=Acme%2C%20Inc"
+    );
+}
+
+#[test]
+fn a_refusal_does_not_repeat_what_was_sent() {
+    let request = get("/").header("x-tenant-id", "evil".repeat(200));
+    let (kind, message) = refusal(&tenant(), request);
+    assert_eq!(kind, KeyErrorKind::TooLong);
+    assert_eq!(message, "the header `x-tenant-id` is longer than 512 bytes");
+}
+
+#[test]
+fn the_limit_is_a_setter_and_counts_what_was_sent() {
+    let commas = |len| get("/").header("x-tenant-id", ",".repeat(len));
+    assert_eq!(key_of(&tenant(), commas(300)).len(), 19 + 900);
+    let short = tenant().max_value_len(3);
+    assert_eq!(key_of(&short, commas(3)), "header.x-tenant-id=%2C%2C%2C");
+    assert_eq!(refusal(&short, commas(4)).0, KeyErrorKind::TooLong);
+}
+
+#[test]
+fn hosts_are_canonical_and_have_no_port() {
+    for host in [
+        "example.com",
+        "EXAMPLE.com",
+        "example.com:443",
+        "example.com.",
+        "Example.com.:80",
+    ] {
+        assert_eq!(
+            key_of(&key::host(), get("/").header("host", host)),
+            "host=example.com"
+        );
+        let uri = format!("https://{host}/");
+        assert_eq!(key_of(&key::host(), get(&uri)), "host=example.com");
+        // HTTP/2 may send both.
+        let both = get(&uri)
+            .version(Version::HTTP_2)
+            .header("host", "example.com");
+        assert_eq!(key_of(&key::host(), both), "host=example.com");
+    }
+    let v6 = get("/").header("host", "[2001:DB8::1]:8080");
+    assert_eq!(key_of(&key::host(), v6), "host=%5B2001:db8::1%5D");
+}
+
+#[test]
+fn a_host_that_is_none_or_two_is_refused() {
+    let two = get("http://a/").header("host", "b");
+    for (request, kind) in [
+        (get("/"), KeyErrorKind::Missing),
+        (two, KeyErrorKind::Doubled),
+        (
+            get("/").header("host", "a").header("host", "a"),
+            KeyErrorKind::Doubled,
+        ),
+        (get("/").header("host", ""), KeyErrorKind::Empty),
+        (get("/").header("host", "."), KeyErrorKind::Empty),
+        (get("/").header("host", "a b"), KeyErrorKind::Malformed),
+        (get("/").header("host", "a/b"), KeyErrorKind::Malformed),
+        (get("/").header("host", "u@a"), KeyErrorKind::Malformed),
+        (get("http://u@a/"), KeyErrorKind::Malformed),
+    ] {
+        assert_eq!(refusal(&key::host(), request).0, kind);
+    }
+}
+
+#[test]
+fn a_query_parameter_is_there_once_in_utf8() {
+    let q = key::query("q");
+    for same in ["/?q=a+b", "/?q=a%20b", "/?x=1&%71=a+b&&y"] {
+        assert_eq!(key_of(&q, get(same)), "query.q=a%20b");
+    }
+    assert_eq!(key_of(&q, get("/?q=a%2Bb=c")), "query.q=a+b%3Dc");
+    for (uri, kind) in [
+        ("/", KeyErrorKind::Missing),
+        ("/?Q=1", KeyErrorKind::Missing),
+        ("/?q=1&q=1", KeyErrorKind::Doubled),
+        ("/?q=1&%71=2", KeyErrorKind::Doubled),
+        ("/?q", KeyErrorKind::Empty),
+        ("/?q=", KeyErrorKind::Empty),
+        ("/?q=%ff", KeyErrorKind::Malformed),
+    ] {
+        assert_eq!(refusal(&q, get(uri)).0, kind, "{uri}");
+    }
+}
+
+#[test]
+fn a_path_has_no_query_and_is_one_in_every_form_of_uri() {
+    for uri in ["/a%3Ab", "/a:b?x=1", "http://example.com/a:b"] {
+        assert_eq!(key_of(&key::path(), get(uri)), "path=/a:b");
+    }
+    assert_eq!(key_of(&key::path(), Request::options("*")), "path=%2A");
+    let connect = Request::connect(Uri::from_static("example.com:80"));
+    assert_eq!(
+        refusal(&key::path(), connect),
+        bad(KeyErrorKind::Empty, "the path is empty")
+    );
+}
+
+#[test]
+fn a_long_path_is_hashed_under_a_label_of_its_own() {
+    let long = format!("/{}", "a".repeat(600));
+    let hashed = key_of(&key::path(), get(&long));
+    assert_eq!(hashed.len(), "path#sha256=".len() + 64);
+    assert!(hashed.starts_with("path#sha256="));
+    // The same path in another form, and what a forger would send.
+    assert_eq!(
+        key_of(&key::path(), get(&long.replace("/a", "/%61"))),
+        hashed
+    );
+    let forged = key_of(
+        &key::path(),
+        get(&format!("/{}", hashed.replace('#', "%23"))),
+    );
+    assert_ne!(forged, hashed);
+    assert_ne!(key_of(&key::path(), get(&format!("{long}b"))), hashed);
+    // Right at the limit it is not.
+    let limit = format!("/{}", "a".repeat(511));
+    assert_eq!(key_of(&key::path(), get(&limit)), format!("path={limit}"));
+}
+
+struct Tenant(&'static str);
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "broken" => Err(fmt::Error),
+            name => f.write_str(name),
+        }
+    }
+}
+
+#[test]
+fn a_missing_extension_is_the_servers_fault() {
+    let wanted = key::extension::<Arc<Tenant>>("tenant");
+    let with = |name| get("/").extension(Arc::new(Tenant(name)));
+    assert_eq!(key_of(&wanted, with("a,b")), "ext.tenant=a%2Cb");
+    for (request, text) in [
+        (
+            get("/"),
+            "the request extension `tenant` is not set: add the layer that sets it",
+        ),
+        (
+            with(""),
+            "the request extension `tenant` is written as an empty text",
+        ),
+        (with("broken"), "its `Display` returned an error"),
+    ] {
+        let (kind, message) = refusal(&wanted, request);
+        assert_eq!(kind, KeyErrorKind::Misconfigured);
+        assert!(message.contains(text), "{message}");
+    }
+    assert_eq!(key_of(&wanted.clone().optional(), get("/")), "ext.tenant=");
+    assert_eq!(key_of(&wanted.or("public"), get("/")), "ext.tenant=public");
+}
+
+#[test]
+fn a_long_extension_is_hashed() {
+    let long = get("/").extension("t".repeat(513));
+    let hashed = key_of(&key::extension::<String>("tenant"), long);
+    assert!(hashed.starts_with("ext.tenant#sha256="), "{hashed}");
+}
+
+#[test]
+fn a_closure_finds_a_value_or_none() {
+    let found = |text: Option<&'static str>| key::from_fn("x", move |_| text.map(str::to_owned));
+    assert_eq!(key_of(&found(Some("v")), get("/")), "fn.x=v");
+    assert_eq!(
+        refusal(&found(None), get("/")),
+        bad(KeyErrorKind::Missing, "the key part `x` is missing")
+    );
+    assert_eq!(refusal(&found(Some("")), get("/")).0, KeyErrorKind::Empty);
+    assert_eq!(key_of(&found(None).or("w"), get("/")), "fn.x=w");
+}

@@ -1,0 +1,213 @@
+//! The key as a whole: order, labels, fallbacks, hashes, and keys of one's own.
+
+use std::sync::Arc;
+
+use http::{
+    Request,
+    request::{Builder, Parts},
+};
+use tower_distributed_lock::{
+    LockKey,
+    key::{self, DeriveKey, Derived, KeyError, KeyErrorKind, RequestKey},
+};
+
+use crate::{key_of, parts_of, refusal};
+
+fn tenant() -> RequestKey {
+    key::header("X-Tenant-Id")
+}
+
+fn get(uri: &str) -> Builder {
+    Request::get(uri)
+}
+
+#[test]
+fn parts_are_combined_in_the_order_written() {
+    let request = || {
+        Request::post("https://Example.com/a?q=1")
+            .header("x-tenant-id", "acme")
+            .extension(7_u32)
+    };
+    let all = key::name("n")
+        .path()
+        .method()
+        .host()
+        .query("q")
+        .header("x-tenant-id");
+    let all = all
+        .extension::<u32>("user")
+        .from_fn("v", |parts| Some(format!("{:?}", parts.version)));
+    assert_eq!(
+        key_of(&all, request()),
+        "n,path=/a,method=POST,host=example.com,query.q=1,header.x-tenant-id=acme,ext.user=7,fn.v=HTTP/1.1"
+    );
+    assert_eq!(
+        key_of(&key::method().path(), request()),
+        "method=POST,path=/a"
+    );
+    assert_eq!(
+        key_of(&key::path().method(), request()),
+        "path=/a,method=POST"
+    );
+}
+
+#[test]
+fn equal_values_of_different_parts_are_different_keys() {
+    let request = || {
+        get("/v?x=v")
+            .header("x", "v")
+            .extension("v")
+            .header("host", "v")
+    };
+    let v = |_: &Parts| Some("v".to_owned());
+    let keys = [
+        key::name("v"),
+        key::header("x"),
+        key::query("x"),
+        key::extension::<&str>("x"),
+        key::from_fn("x", v),
+        key::host(),
+        key::name("header.x=v"),
+        key::from_fn("x=v", v),
+    ];
+    let mut texts: Vec<_> = keys
+        .iter()
+        .map(|wanted| key_of(wanted, request()))
+        .collect();
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), keys.len());
+}
+
+#[test]
+fn a_fallback_is_the_value_it_stands_for() {
+    let wanted = tenant().or("a,b");
+    let sent = key_of(&wanted, get("/").header("x-tenant-id", "a,b"));
+    assert_eq!(key_of(&wanted, get("/")), sent);
+    assert_eq!(sent, "header.x-tenant-id=a%2Cb");
+}
+
+#[test]
+fn optional_absence_is_no_value_that_could_be_sent() {
+    let wanted = tenant().optional().name("x");
+    assert_eq!(key_of(&wanted, get("/")), "header.x-tenant-id=,x");
+    assert_eq!(
+        key_of(&wanted, get("/").header("x-tenant-id", "-")),
+        "header.x-tenant-id=-,x"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_not_absent() {
+    for wanted in [tenant().or("none"), tenant().optional()] {
+        let empty = get("/").header("x-tenant-id", "");
+        assert_eq!(refusal(&wanted, empty).0, KeyErrorKind::Empty);
+        let twice = get("/")
+            .header("x-tenant-id", "a")
+            .header("x-tenant-id", "b");
+        assert_eq!(refusal(&wanted, twice).0, KeyErrorKind::Doubled);
+    }
+}
+
+#[test]
+fn a_fallback_is_for_the_part_before_it() {
+    let wanted = key::header("a").or("1").header("b").or("2");
+    assert_eq!(
+        key_of(&wanted, get("/").header("b", "3")),
+        "header.a=1,header.b=3"
+    );
+    assert_eq!(
+        key_of(&wanted, get("/").header("a", "3")),
+        "header.a=3,header.b=2"
+    );
+}
+
+#[test]
+fn a_key_that_is_too_long_is_hashed_but_keeps_its_names() {
+    let values = ["a", "b", "c"];
+    let wanted = key::name("account")
+        .name("v1")
+        .header("a")
+        .header("b")
+        .header("c")
+        .name("x");
+    let request = |last: &str| {
+        let long = values.iter().fold(get("/"), |request, name| {
+            request.header(*name, format!("{}{last}", "x".repeat(500)))
+        });
+        key_of(&wanted, long)
+    };
+    assert!(request("1").starts_with("account,v1,#sha256="));
+    assert_eq!(request("1").len(), "account,v1,#sha256=".len() + 64);
+    assert_eq!(request("1"), request("1"));
+    assert_ne!(request("1"), request("2"));
+
+    let endless = key::name("n".repeat(2000)).name("m");
+    assert!(key_of(&endless, get("/")).starts_with("#sha256="));
+    let forged = key::name("account").name("#sha256=00");
+    assert_eq!(key_of(&forged, get("/")), "account,%23sha256%3D00");
+}
+
+#[test]
+fn a_keyed_hash_hides_all_but_the_first_names() {
+    let request = || get("/").header("x-tenant-id", "acme");
+    let wanted = |secret: &[u8]| {
+        key_of(
+            &key::name("account")
+                .header("x-tenant-id")
+                .name("z")
+                .hashed_with(secret),
+            request(),
+        )
+    };
+    let hidden = wanted(&[1; 32]);
+    assert!(hidden.starts_with("account,#hmac-sha256="), "{hidden}");
+    assert_eq!(hidden.len(), "account,#hmac-sha256=".len() + 64);
+    assert_eq!(hidden, wanted(&[1; 32]));
+    assert_ne!(hidden, wanted(&[2; 32]));
+    let alone = tenant().hashed_with([1; 32]);
+    assert!(key_of(&alone, request()).starts_with("#hmac-sha256="));
+    assert!(!format!("{alone:?}").contains("[1, 1"), "{alone:?}");
+}
+
+#[test]
+fn only_some_requests_are_locked() {
+    let wanted = tenant().only_when(|parts| parts.uri.path() != "/health");
+    let derive = |uri| wanted.derive(&mut parts_of(get(uri)));
+    assert_eq!(derive("/health"), Ok(Derived::NoLock));
+    assert!(derive("/").is_err());
+}
+
+#[test]
+fn ones_own_key_function() {
+    let own = |parts: &mut Parts| -> Result<Derived, KeyError> {
+        match parts.uri.path() {
+            "/free" => Ok(Derived::NoLock),
+            "/wrong" => Err(KeyError::bad_request("not like this")),
+            path => Ok(LockKey::new(path)?.into()),
+        }
+    };
+    let derive = |uri| own.derive(&mut parts_of(get(uri)));
+    assert_eq!(derive("/free").unwrap().key(), None);
+    assert_eq!(derive("/a").unwrap().key().unwrap().as_str(), "/a");
+    assert_eq!(derive("/wrong").unwrap_err().kind(), KeyErrorKind::Refused);
+    let long = format!("/{}", "a".repeat(2000));
+    assert_eq!(derive(&long).unwrap_err().kind(), KeyErrorKind::Malformed);
+
+    let shared: Arc<dyn DeriveKey> = Arc::new(LockKey::new("all").unwrap());
+    let derived = shared.derive(&mut parts_of(get("/"))).unwrap();
+    assert_eq!(derived.key().unwrap().as_str(), "all");
+}
+
+#[test]
+fn what_cannot_work_panics_when_it_is_written() {
+    let panics = |f: fn() -> RequestKey| assert!(std::panic::catch_unwind(f).is_err());
+    panics(|| key::name(""));
+    panics(|| key::query(""));
+    panics(|| key::header("x y"));
+    panics(|| key::header("x").or(""));
+    panics(|| key::name("x").or("y"));
+    panics(|| key::path().optional());
+    panics(|| key::method().or("GET"));
+    panics(|| key::path().hashed_with("short"));
+}

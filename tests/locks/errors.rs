@@ -1,0 +1,197 @@
+//! When the store fails.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tower_distributed_lock::{
+    ErrorKind, LockKey, Locks,
+    store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Store},
+};
+
+use crate::support::{MS, SECOND, VALIDITY, fleet, key, nothing_left, settle};
+
+fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind>> {
+    let wait = |locks: Locks| async move { locks.lock("k").await.unwrap_err().kind() };
+    (0..count)
+        .map(|_| tokio::spawn(wait(locks.clone())))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_fails_the_whole_line_at_once() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    let line = waiting(&locks, 100);
+    settle().await;
+    store.set_fault(Some(Fault::Unreachable));
+    let (before, began) = (store.calls().acquires, Instant::now());
+    for waiter in line {
+        assert_eq!(waiter.await.unwrap(), ErrorKind::Unreachable);
+    }
+    assert!(began.elapsed() <= SECOND, "at the next question");
+    assert_eq!(
+        store.calls().acquires,
+        before + 1,
+        "not one driver after another"
+    );
+    store.set_fault(None);
+    drop(elsewhere);
+    // Its queue entry is the store's to clean up; the memory store lets it expire.
+    sleep(3 * SECOND).await;
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_from_the_start_is_told_at_once() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Unreachable));
+    for outcome in [
+        locks.lock("k").await.map(drop),
+        locks.lock_within("k", SECOND).await.map(drop),
+        locks.try_lock("k").await.map(drop),
+        locks.lock_all(["a", "b"]).await.map(drop),
+    ] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    store.set_fault(None);
+    assert!(locks.lock("k").await.is_ok());
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_all_gives_back_what_it_had_when_the_store_failed() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("b").await.unwrap();
+    let all = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock_all(["a", "b"]).await.unwrap_err().kind() }
+    });
+    settle().await;
+    assert_eq!(locks.stats().keys, 2);
+    store.set_fault(Some(Fault::Unreachable));
+    assert_eq!(all.await.unwrap(), ErrorKind::Unreachable);
+    store.set_fault(None);
+    drop(elsewhere);
+    sleep(3 * SECOND).await;
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_tells_a_store_that_is_silent_from_a_key_that_is_held() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Hang));
+    let silent = locks.lock_within("k", SECOND).await.unwrap_err();
+    assert_eq!(silent.kind(), ErrorKind::Unreachable);
+    store.set_fault(None);
+    settle().await;
+    let guard = locks.lock("k").await.unwrap();
+    let held = locks.lock_within("k", SECOND).await.unwrap_err();
+    assert_eq!(held.kind(), ErrorKind::Held);
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_took_longer_than_the_lease_is_not_taken() {
+    let (store, [locks, other]) = fleet();
+    store.set_fault(Some(Fault::Mute));
+    let line = waiting(&locks, 3);
+    sleep(VALIDITY).await;
+    store.set_fault(None);
+    for waiter in line {
+        assert_eq!(waiter.await.unwrap(), ErrorKind::Unreachable);
+    }
+    settle().await;
+    assert!(
+        other.try_lock("k").await.unwrap().is_some(),
+        "and is given back"
+    );
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_ends_the_turn_all_the_same() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    settle().await;
+    assert_eq!(locks.stats().keys, 0);
+    store.set_fault(None);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
+    let (store, [locks]) = fleet();
+    let owner = Owner {
+        instance: Instance::new(),
+        attempt: 1,
+    };
+    let acquire = Acquire {
+        key: key("k"),
+        owner,
+        lease: SECOND,
+        block: 1,
+        queueing: Queueing::No,
+        mode: Mode::Exclusive,
+        note: None,
+    };
+    store.acquire(acquire).await.unwrap();
+    let ending = Ending::Record {
+        content: "answer".into(),
+        retain: 5 * SECOND,
+    };
+    let release = Release {
+        key: key("k"),
+        owner,
+        ending,
+    };
+    store.release(release).await.unwrap();
+    assert_eq!(
+        locks.lock("k").await.unwrap_err().kind(),
+        ErrorKind::Foreign
+    );
+    assert_eq!(
+        locks.try_lock("k").await.unwrap_err().kind(),
+        ErrorKind::Foreign
+    );
+    sleep(5 * SECOND).await;
+    assert!(locks.try_lock("k").await.unwrap().is_some());
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_a_key_is_refused_before_anything_is_asked() {
+    let (store, [locks]) = fleet();
+    assert_eq!(
+        locks.lock("").await.unwrap_err().kind(),
+        ErrorKind::InvalidKey
+    );
+    let some = ["a".to_owned(), "x".repeat(LockKey::MAX_LEN + 1)];
+    assert_eq!(
+        locks.lock_all(some).await.unwrap_err().kind(),
+        ErrorKind::InvalidKey
+    );
+    assert_eq!(store.calls().acquires, 0);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_no_limits_work() {
+    let (store, [locks]) = fleet();
+    drop(locks.lock_within("k", Duration::MAX).await.unwrap());
+    let guard = locks.lock("k").await.unwrap();
+    assert_eq!(
+        locks
+            .lock_within("k", Duration::ZERO)
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Held
+    );
+    drop(guard);
+    sleep(MS).await;
+    nothing_left(store, [locks]).await;
+}

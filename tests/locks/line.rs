@@ -1,0 +1,195 @@
+//! Waiting: one contender for all, first come, first served, and only so many.
+
+use tokio::task::JoinSet;
+use tower_distributed_lock::{ErrorKind, Locks, store::Fault};
+
+use crate::support::{MS, SECOND, fleet, fleet_with, inspect, nothing_left, settle};
+
+/// `count` tasks that wait for the key one after another, and say in which order they had it.
+fn waiters(locks: &Locks, count: usize) -> JoinSet<(usize, u64)> {
+    let mut tasks = JoinSet::new();
+    for number in 0..count {
+        let locks = locks.clone();
+        tasks.spawn(async move { (number, locks.lock("k").await.unwrap().token()) });
+    }
+    tasks
+}
+
+async fn by_token(tasks: JoinSet<(usize, u64)>) -> Vec<usize> {
+    let mut turns = tasks.join_all().await;
+    turns.sort_by_key(|(_, token)| *token);
+    turns.into_iter().map(|(number, _)| number).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uncontended_turn_costs_one_acquire_and_one_release() {
+    let (store, [locks]) = fleet();
+    for _ in 0..10 {
+        drop(locks.lock("k").await.unwrap());
+        settle().await;
+    }
+    let calls = store.calls();
+    assert_eq!(
+        (calls.acquires, calls.renewals, calls.releases),
+        (10, 0, 10)
+    );
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_wait_one_contends() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    let before = store.calls();
+    let waiting = waiters(&locks, 100);
+    settle().await;
+    assert_eq!(locks.stats().waiting, 100);
+    assert_eq!(store.calls().acquires - before.acquires, 1);
+    assert_eq!(inspect(&store, "k").await.queue.len(), 1);
+
+    // While it waits, it asks about once in a poll interval, which is a second.
+    tokio::time::sleep(20 * SECOND).await;
+    let asked = store.calls().acquires - before.acquires;
+    assert!((20..=27).contains(&asked), "asked {asked} times");
+
+    // When the key comes, the line runs through without another acquire.
+    let before = store.calls();
+    drop(elsewhere);
+    assert_eq!(by_token(waiting).await, Vec::from_iter(0..100));
+    settle().await;
+    let calls = store.calls();
+    assert_eq!(calls.acquires - before.acquires, 1);
+    assert!(calls.renewals - before.renewals <= 4, "{calls:?}");
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_changes_hands_at_once_when_it_is_free() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    let waiting = waiters(&locks, 1);
+    settle().await;
+    drop(elsewhere);
+    settle().await;
+    assert_eq!(by_token(waiting).await, [0]);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_are_served_in_the_order_in_which_they_came() {
+    let (store, fleet) = fleet::<5>();
+    let first = fleet[0].lock("k").await.unwrap();
+    let mut tasks = JoinSet::new();
+    for (number, locks) in fleet.iter().enumerate().skip(1) {
+        let locks = locks.clone();
+        tasks.spawn(async move { (number, locks.lock("k").await.unwrap().token()) });
+        settle().await;
+    }
+    drop(first);
+    assert_eq!(by_token(tasks).await, [1, 2, 3, 4]);
+    nothing_left(store, fleet).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_line_takes_nobody_else() {
+    let (store, [locks]) = fleet_with(|builder| builder.longest_line(3));
+    let guard = locks.lock("k").await.unwrap();
+    let waiting = waiters(&locks, 3);
+    settle().await;
+    let error = locks.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LineFull);
+    drop(guard);
+    assert_eq!(by_token(waiting).await, [0, 1, 2]);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_is_not_longer_while_its_lease_is_being_released() {
+    let (store, [locks]) = fleet_with(|builder| builder.longest_line(3));
+    drop(locks.lock("k").await.unwrap());
+    store.set_fault(Some(Fault::Hang));
+    settle().await;
+    assert_eq!(store.calls().releases, 1);
+    let waiting = waiters(&locks, 3);
+    settle().await;
+    let error = locks.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LineFull);
+    store.set_fault(None);
+    assert_eq!(by_token(waiting).await, [0, 1, 2]);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_lock_leaves_no_trace_in_the_queue() {
+    let (store, [locks, other]) = fleet();
+    let guard = other.lock("k").await.unwrap();
+    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert_eq!(inspect(&store, "k").await.queue, []);
+    settle().await;
+    assert_eq!(locks.stats().keys, 0);
+    drop(guard);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_lock_does_not_wait_behind_others() {
+    let (store, [locks]) = fleet();
+    drop(locks.lock("k").await.unwrap());
+    store.set_fault(Some(Fault::Hang));
+    settle().await;
+    // The lease is being released, and somebody waits for the next one.
+    let waiting = waiters(&locks, 1);
+    settle().await;
+    assert!(locks.try_lock("k").await.unwrap().is_none());
+    store.set_fault(None);
+    assert_eq!(by_token(waiting).await, [0]);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_lock_gets_a_key_that_is_just_being_given_back() {
+    let (store, [locks]) = fleet();
+    for _ in 0..10 {
+        assert!(locks.try_lock("k").await.unwrap().is_some());
+    }
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_does_not_wait_does_not_drag_along_one_who_does() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Hang));
+    let impatient = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.try_lock("k").await.unwrap().is_none() }
+    });
+    settle().await;
+    let waiting = waiters(&locks, 1);
+    settle().await;
+    store.set_fault(None);
+    settle().await;
+    assert!(impatient.await.unwrap());
+    assert_eq!(inspect(&store, "k").await.queue.len(), 1);
+    drop(elsewhere);
+    assert_eq!(by_token(waiting).await, [0]);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_with_its_limit() {
+    let (store, [locks, other]) = fleet_with(|builder| builder.wait_limit(2 * SECOND));
+    let guard = other.lock("k").await.unwrap();
+    let began = tokio::time::Instant::now();
+    for (limit, outcome) in [
+        (500 * MS, locks.lock_within("k", 500 * MS).await),
+        (2 * SECOND, locks.lock("k").await),
+    ] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Held, "{limit:?}");
+    }
+    assert_eq!(began.elapsed(), 2500 * MS);
+    settle().await;
+    assert_eq!(inspect(&store, "k").await.queue, []);
+    drop(guard);
+    nothing_left(store, [locks, other]).await;
+}

@@ -1,0 +1,301 @@
+//! One lease for one turn after another.
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tower_distributed_lock::{ErrorKind, LockGuard, Locks, Loss, Status, store::Fault};
+
+use crate::support::{
+    MS, SECOND, VALIDITY, fleet, fleet_with, holder, key, nothing_left, pause_of_the_process,
+    settle,
+};
+use tower_distributed_lock::store::Store as _;
+
+fn waiting(locks: &Locks) -> tokio::task::JoinHandle<LockGuard> {
+    let locks = locks.clone();
+    tokio::spawn(async move { locks.lock("k").await.unwrap() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_turns_of_one_instance_cost_next_to_nothing() {
+    let (store, [locks]) = fleet();
+    let mut tasks = JoinSet::new();
+    for _ in 0..100 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for _ in 0..100 {
+                let _guard = locks.lock("k").await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    settle().await;
+    let calls = store.calls();
+    let commands = calls.acquires + calls.renewals + calls.releases;
+    assert!(commands <= 1_000, "{calls:?}");
+    assert_eq!(calls.acquires, 1);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_ends_past_its_deadline_is_not_passed_on() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let owner = holder(&store, "k").await;
+    let next = waiting(&locks);
+    settle().await;
+    // Nobody has noticed yet that time is over, but in the store the key is free for others.
+    pause_of_the_process(VALIDITY).await;
+    let (clone, acquires) = (guard.clone(), store.calls().acquires);
+    drop(guard);
+    drop(clone);
+    let next = next.await.unwrap();
+    assert!(next.is_held());
+    assert_ne!(holder(&store, "k").await, owner);
+    assert_eq!(store.calls().acquires, acquires + 1);
+    drop(next);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_granted_but_not_begun_before_the_deadline_is_not_begun() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = waiting(&locks);
+    settle().await;
+    pause_of_the_process(VALIDITY - MS).await;
+    drop(guard); // in time: the turn goes to the next, which does not run yet
+    pause_of_the_process(MS).await;
+    let next = next.await.unwrap();
+    assert!(next.is_held());
+    assert!(next.remaining() > VALIDITY - SECOND, "under a new lease");
+    drop(next);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_passed_on_while_the_lease_is_unconfirmed() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = waiting(&locks);
+    settle().await;
+    store.set_fault(Some(Fault::Unreachable));
+    sleep(12 * SECOND).await;
+    // A renewal went unanswered. The lease is valid still, and so is this turn; another would need an answer.
+    assert!(guard.is_held());
+    store.set_fault(Some(Fault::Hang));
+    drop(guard);
+    sleep(SECOND).await;
+    assert!(!next.is_finished());
+    store.set_fault(None);
+    drop(next.await.unwrap());
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_when_the_store_is_back_but_has_not_confirmed_it() {
+    let (store, [locks, other]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = waiting(&locks);
+    settle().await;
+    // The store was away for a moment, so short that no renewal noticed, and has lost everything.
+    store.set_fault(Some(Fault::Unreachable));
+    store.set_fault(None);
+    store.force_release(key("k")).await.unwrap();
+    let elsewhere = other.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Hang));
+    settle().await;
+    drop(guard);
+    settle().await;
+    assert!(!next.is_finished());
+    store.set_fault(None);
+    settle().await;
+    assert!(!next.is_finished(), "somebody else has the key");
+    drop(elsewhere);
+    drop(next.await.unwrap());
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_not_passed_on_and_its_tokens_are_not_used() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let waiting = [waiting(&locks), waiting(&locks)];
+    settle().await;
+    store.force_release(key("k")).await.unwrap();
+    let highest = store.raise_fence(key("k"), 0).await.unwrap();
+    assert_eq!(guard.lost().await, Loss::NotOurs);
+    for next in waiting {
+        let next = next.await.unwrap();
+        assert!(next.token() > highest);
+    }
+    assert_eq!(guard.status(), Status::Lost(Loss::NotOurs));
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_another_instance_waits_only_so_many_turns_are_passed_on() {
+    let (store, [locks, other]) = fleet_with(|builder| builder.pass_turns(5));
+    let guard = locks.lock("k").await.unwrap();
+    let mut here = JoinSet::new();
+    for _ in 0..20 {
+        let locks = locks.clone();
+        here.spawn(async move { locks.lock("k").await.unwrap().token() });
+    }
+    settle().await;
+    let there = waiting(&other);
+    settle().await;
+    drop(guard);
+    let there = there.await.unwrap();
+    let token = there.token();
+    drop(there);
+    let tokens = here.join_all().await;
+    let before = tokens.iter().filter(|passed_on| **passed_on < token);
+    assert_eq!(before.count(), 5);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_another_instance_waits_turns_are_passed_on_only_for_so_long() {
+    let (store, [locks, other]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let here = waiting(&locks);
+    settle().await;
+    let there = waiting(&other);
+    settle().await;
+    sleep(11 * MS).await;
+    drop(guard);
+    let there = there.await.unwrap();
+    assert!(!here.is_finished());
+    drop(there);
+    drop(here.await.unwrap());
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hint_that_somebody_waits_outlives_an_older_answer_that_nobody_does() {
+    let (store, [locks, other]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = waiting(&locks);
+    settle().await;
+    drop(guard);
+    let guard = next.await.unwrap(); // with tokens for some turns to come
+    sleep(5 * SECOND).await;
+    store.set_fault(Some(Fault::Mute));
+    sleep(10 * SECOND).await; // a renewal has found nobody, and its answer is on its way
+    let there = waiting(&other);
+    settle().await;
+    store.set_fault(None);
+    settle().await;
+    let here = waiting(&locks);
+    sleep(11 * MS).await;
+    drop(guard);
+    let there = there.await.unwrap();
+    assert!(!here.is_finished());
+    drop(there);
+    drop(here.await.unwrap());
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nobody_else_waits_turns_are_passed_on_without_an_end() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let here: Vec<_> = (0..200).map(|_| waiting(&locks)).collect();
+    settle().await;
+    drop(guard);
+    for turn in here {
+        let turn = turn.await.unwrap();
+        sleep(20 * MS).await;
+        drop(turn);
+    }
+    assert_eq!(store.calls().acquires, 1);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_instance_gets_its_share_although_no_hint_arrives() {
+    let (store, [locks, other]) = fleet();
+    let here: Vec<_> = (0..500).map(|_| waiting(&locks)).collect();
+    settle().await;
+    let first = Instant::now();
+    // The memory store's hints cannot be lost, so whoever waits elsewhere is played by hand, without a watcher.
+    let stranger = tower_distributed_lock::store::Owner {
+        instance: tower_distributed_lock::store::Instance::new(),
+        attempt: 1,
+    };
+    let mut had_it = None;
+    for turn in here {
+        let turn = turn.await.unwrap();
+        sleep(10 * MS).await;
+        if had_it.is_none() {
+            had_it = stranger_asks(&store, stranger)
+                .await
+                .then(|| first.elapsed());
+        }
+        drop(turn);
+        settle().await;
+        if had_it.is_none() {
+            had_it = stranger_asks(&store, stranger)
+                .await
+                .then(|| first.elapsed());
+        }
+    }
+    let after = had_it.expect("the stranger was starved");
+    assert!(after < 2 * SECOND, "{after:?}");
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Asks for the key and gives it back at once if that was granted.
+async fn stranger_asks(
+    store: &tower_distributed_lock::store::MemoryStore,
+    owner: tower_distributed_lock::store::Owner,
+) -> bool {
+    use tower_distributed_lock::store::{Acquire, Acquired, Ending, Mode, Queueing, Release};
+    let acquire = Acquire {
+        key: key("k"),
+        owner,
+        lease: 30 * SECOND,
+        block: 1,
+        queueing: Queueing::Wait {
+            deadline: 3 * SECOND,
+        },
+        mode: Mode::Exclusive,
+        note: None,
+    };
+    let granted = matches!(store.acquire(acquire).await, Ok(Acquired::Granted(_)));
+    if granted {
+        let release = Release {
+            key: key("k"),
+            owner,
+            ending: Ending::Free,
+        };
+        store.release(release).await.unwrap();
+    }
+    granted
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_tokens_are_told_when_the_store_fails() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.lock("k").await.unwrap_err().kind() })
+        })
+        .collect();
+    settle().await;
+    drop(guard);
+    let began = Instant::now();
+    for waiter in waiting {
+        assert_eq!(waiter.await.unwrap(), ErrorKind::Unreachable);
+    }
+    assert!(began.elapsed() < 10 * MS);
+    store.set_fault(None);
+    nothing_left(store, [locks]).await;
+}

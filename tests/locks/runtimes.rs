@@ -1,0 +1,195 @@
+//! Outside of runtimes, while they shut down, and over several of them. On real time, as they share no clock.
+
+use std::{pin::pin, task::Context, task::Poll, task::Waker, time::Duration};
+
+use tokio::runtime::{Builder, Runtime};
+use tower_distributed_lock::{
+    ErrorKind, LockGuard, Locks, Loss, Stats,
+    store::{Fault, MemoryStore},
+};
+
+use crate::support::{MS, SECOND, eventually, fleet, fleet_with};
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn two_threads() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap()
+}
+
+fn runtimes() -> [Runtime; 2] {
+    [one_thread(), two_threads()]
+}
+
+/// Fails instead of waiting for a lease to expire.
+async fn promptly<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(10 * SECOND, future)
+        .await
+        .expect("this should not have to wait for a lease to expire")
+}
+
+#[test]
+fn a_guard_dropped_outside_of_a_runtime_is_released_by_the_one_that_runs() {
+    let runtime = two_threads();
+    let (store, [locks]) = fleet();
+    let guard = runtime.block_on(locks.lock("k")).unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    runtime.block_on(eventually(|| store.is_empty()));
+    runtime.block_on(eventually(|| locks.stats() == Stats::default()));
+}
+
+#[test]
+fn a_guard_can_outlive_its_runtime() {
+    for runtime in runtimes() {
+        let (_store, [locks]) = fleet();
+        let guard = runtime.block_on(locks.lock("k")).unwrap();
+        drop(runtime);
+        assert!(guard.is_held());
+        drop(guard);
+        assert_eq!(locks.stats(), Stats::default());
+    }
+}
+
+#[test]
+fn guards_waiters_and_contenders_dropped_by_a_shutdown_do_not_panic() {
+    for runtime in runtimes() {
+        let (store, [locks, other]) = fleet();
+        runtime.block_on(async {
+            let guard = other.lock("elsewhere").await.unwrap();
+            for key in ["held", "elsewhere", "hanging"] {
+                if key == "hanging" {
+                    tokio::task::yield_now().await;
+                    store.set_fault(Some(Fault::Hang));
+                }
+                for _ in 0..5 {
+                    let (locks, guard) = (locks.clone(), guard.clone());
+                    tokio::spawn(async move {
+                        let _both = (locks.lock(key).await, guard);
+                        std::future::pending::<()>().await;
+                    });
+                }
+            }
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+        });
+        drop(runtime);
+        assert_eq!(locks.stats(), Stats::default());
+        assert_eq!(other.stats(), Stats::default());
+    }
+}
+
+#[test]
+fn outside_of_a_runtime_a_lock_is_refused() {
+    let (store, [locks]) = fleet();
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(Err(error)) = pin!(locks.lock("k")).poll(&mut context) else {
+        panic!("nothing to wait for");
+    };
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(store.is_empty());
+    assert_eq!(locks.stats(), Stats::default());
+}
+
+/// A guard of a runtime that is gone.
+fn orphan(locks: &Locks) -> LockGuard {
+    one_thread().block_on(locks.lock("k")).unwrap()
+}
+
+#[test]
+fn locks_that_have_lost_their_runtime_go_on_with_the_next() {
+    let (store, [locks, other]) = fleet();
+    let guard = orphan(&locks);
+    one_thread().block_on(async {
+        // The drop is the only use that the instance has of this runtime.
+        drop(guard);
+        drop(promptly(other.lock("k")).await.unwrap());
+        eventually(|| store.is_empty()).await;
+    });
+}
+
+#[test]
+fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
+    let (store, [locks]) = fleet_with(|builder| builder.lease(300 * MS));
+    let guard = orphan(&locks);
+    one_thread().block_on(async {
+        let renewed = || store.calls().renewals >= 3;
+        let lost = tokio::select! {
+            lost = guard.lost() => Some(lost),
+            () = eventually(renewed) => None,
+        };
+        assert_eq!(lost, None);
+        store.set_fault(Some(Fault::Hang));
+        assert_eq!(promptly(guard.lost()).await, Loss::Expired);
+        store.set_fault(None);
+        drop(guard);
+        eventually(|| store.is_empty()).await;
+    });
+}
+
+#[test]
+fn one_who_waits_for_a_loss_notices_that_the_runtime_of_the_task_ends() {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone())
+        .lease(300 * MS)
+        .build()
+        .unwrap();
+    let (first, second) = (one_thread(), two_threads());
+    let guard = first.block_on(locks.lock("k")).unwrap();
+    store.set_fault(Some(Fault::Hang));
+    let told = second.spawn({
+        let guard = guard.clone();
+        async move { guard.lost().await }
+    });
+    drop(first);
+    assert_eq!(second.block_on(promptly(told)).unwrap(), Loss::Expired);
+    store.set_fault(None);
+    drop(guard);
+}
+
+#[test]
+fn a_renewal_that_ended_with_its_runtime_is_sent_again_by_the_next() {
+    let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND));
+    let runtime = one_thread();
+    let guard = runtime.block_on(async {
+        let guard = locks.lock("k").await.unwrap();
+        store.set_fault(Some(Fault::Hang));
+        eventually(|| store.calls().renewals == 1).await;
+        guard
+    });
+    drop(runtime);
+    store.set_fault(None);
+    two_threads().block_on(async {
+        tokio::select! {
+            loss = guard.lost() => panic!("lost: {loss}"),
+            () = eventually(|| store.calls().renewals >= 4) => {}
+        }
+        drop(guard);
+        eventually(|| store.is_empty()).await;
+    });
+}
+
+#[test]
+fn whoever_waits_on_another_runtime_is_told_when_that_of_the_task_ends() {
+    let (_store, [locks, other]) = fleet();
+    let (first, second) = (one_thread(), two_threads());
+    let elsewhere = second.block_on(other.lock("k")).unwrap();
+    first.block_on(async { drop(locks.lock("unrelated").await) });
+    let waiting = second.spawn({
+        let locks = locks.clone();
+        async move { locks.lock("k").await.map(drop) }
+    });
+    second.block_on(eventually(|| locks.stats().waiting == 1));
+    first.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
+    drop(first);
+    let outcome = second.block_on(promptly(waiting)).unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
+    // Asking again works.
+    drop(elsewhere);
+    assert!(second.block_on(promptly(locks.lock("k"))).is_ok());
+}
