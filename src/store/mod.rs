@@ -74,8 +74,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///   removed from the queue.
     /// - Leased to somebody else, or free with somebody else first in the queue: [`Acquired::Held`]. With
     ///   [`Queueing::Wait`], the attempt is queued now, or its deadline refreshed, and the holder's instance is
-    ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind. With [`Queueing::Skip`] nothing is
-    ///   either, and the queue does not count: a free key is granted.
+    ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind. With
+    ///   [`Queueing::Skip`] nothing is either, and the queue does not count: a free key is granted.
     /// - Else: leased to this owner, its queue entry removed, [`Acquired::Granted`].
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
 

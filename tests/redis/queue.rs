@@ -149,6 +149,7 @@ async fn who_gave_up_delays_nobody() {
 async fn two_stores_on_one_server_are_one_fleet() {
     let (server, one) = server_and_store().await;
     let two = RedisStore::connect(server.url()).await.unwrap();
+    assert_eq!(one.space(), two.space());
     let (key, a, b) = (key("k"), owner(), owner());
     let mut hints = two.watch_for_sure(b.instance).await;
     one.take(&key, a).await;
@@ -167,6 +168,7 @@ async fn prefixes_keep_fleets_apart() {
     let (server, one) = server_and_store().await;
     let other = RedisStore::builder(server.url()).prefix("other");
     let other = other.connect().await.unwrap();
+    assert_ne!(one.space(), other.space());
     let key = key("k");
     one.take(&key, owner()).await;
     other.take(&key, owner()).await;

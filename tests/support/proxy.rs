@@ -20,6 +20,8 @@ pub(crate) enum Network {
     RepliesHeldBack,
     /// Nothing arrives anywhere, and nobody is told.
     BlackHole,
+    /// The same, and the client's end is closed. What it sent is still on its way.
+    ClientGone,
     /// The connections are closed.
     Cut,
 }
@@ -65,11 +67,18 @@ impl Proxy {
         self.network.lock().unwrap().send_replace(network);
     }
 
-    /// Leaves the connections that are there as they are, for ever.
+    /// Leaves the connections that are there as they are, whatever becomes of later ones.
     pub(crate) fn only_new_ones_are_fine(&mut self) {
         let fine = watch::Sender::new(Network::Fine);
         let old = std::mem::replace(&mut *self.network.lock().unwrap(), fine);
         self.old.push(old);
+    }
+
+    /// What the old connections held back arrives after all.
+    pub(crate) fn old_ones_go_on(&self) {
+        for network in &self.old {
+            network.send_replace(Network::Fine);
+        }
     }
 
     /// Closes all connections; new ones are fine.
@@ -94,12 +103,12 @@ async fn forward(client: TcpStream, server: u16, mut network: watch::Receiver<Ne
         network == Network::Fine
     });
     tokio::select! {
-        () = requests => {}
-        () = replies => {}
+        ((), ()) = async { tokio::join!(requests, replies) } => {}
         _ = network.wait_for(|network| *network == Network::Cut) => {}
     }
 }
 
+/// Copies until either end is closed. What was read already is written even if the client's end is gone by then.
 async fn copy(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
@@ -107,13 +116,28 @@ async fn copy(
     passes: impl Fn(Network) -> bool,
 ) {
     let mut buffer = vec![0; 64 * 1024];
+    let mut gone = network.clone();
     loop {
-        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read.unwrap_or(0),
+            _ = gone.wait_for(|network| *network == Network::ClientGone) => 0,
+        };
+        if read == 0 {
+            return;
+        }
+        let changed =
+            network.wait_for(|network| passes(*network) || *network == Network::ClientGone);
+        let Ok(network_now) = changed.await.map(|network| *network) else {
             return;
         };
-        if network.wait_for(|network| passes(*network)).await.is_err()
-            || to.write_all(&buffer[..read]).await.is_err()
-        {
+        if network_now == Network::ClientGone {
+            drop(from);
+            if network.wait_for(|network| passes(*network)).await.is_ok() {
+                let _ = to.write_all(&buffer[..read]).await;
+            }
+            return;
+        }
+        if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
     }

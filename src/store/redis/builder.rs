@@ -91,6 +91,8 @@ impl RedisStoreBuilder {
         self.check()?;
         let info = self.connection_info()?;
         let address: Arc<str> = info.addr().to_string().into();
+        let db = info.redis_settings().db();
+        let space = format!("redis:{address}/{db}/{}", self.prefix).into();
         let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             open(info.clone().set_redis_settings(settings))
@@ -120,6 +122,7 @@ impl RedisStoreBuilder {
             )
             .into(),
             address: address.clone(),
+            space,
             timeout: self.timeout,
             longest_lease: AtomicU64::new(0),
         })))

@@ -15,7 +15,7 @@ const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> Call {
     let keep = match request.queueing {
-        Queueing::No => Vec::new(),
+        Queueing::No => b"no".to_vec(),
         Queueing::Skip => b"skip".to_vec(),
         Queueing::Wait { deadline } => number(millis(deadline)),
     };

@@ -37,6 +37,7 @@ macro_rules! conformance {
                 asking_again_keeps_the_place,
                 a_free_key_is_for_the_head_of_the_queue_only,
                 who_does_not_queue_leaves_nothing_behind,
+                who_skips_the_queue_takes_a_free_key_and_nothing_else,
                 an_attempt_past_its_deadline_counts_as_gone,
                 asking_again_refreshes_the_deadline,
                 giving_up_leaves_the_queue,

@@ -59,6 +59,25 @@ pub(crate) async fn who_does_not_queue_leaves_nothing_behind(subject: impl Subje
     assert!(subject.is_empty().await);
 }
 
+pub(crate) async fn who_skips_the_queue_takes_a_free_key_and_nothing_else(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, hasty) = (owner(), owner(), owner());
+    let skipping = Acquire {
+        queueing: Queueing::Skip,
+        ..attempt(&key, hasty)
+    };
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.acquire(skipping.clone()).await.unwrap());
+    assert_eq!(store.see(&key).await.queue, [b]);
+
+    store.free(&key, a).await;
+    assert!(granted(store.acquire(skipping).await.unwrap()).others_wait);
+    held(store.queue(&key, b).await);
+    store.free(&key, hasty).await;
+    granted(store.queue(&key, b).await);
+}
+
 pub(crate) async fn an_attempt_past_its_deadline_counts_as_gone(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, gone, c) = (owner(), owner(), owner());

@@ -3,7 +3,7 @@
 -- KEYS     1 lock, 2 queue, 3 fence
 -- ARGV     1 the lease's value: "lease:" owner, and after a space the note if there is one
 --          2 lease in ms, 3 tokens wanted, 4 floor of the tokens
---          5 for how many ms a place in the queue is kept; "" not to queue, "skip" not to mind the queue either
+--          5 for how many ms a place in the queue is kept; or "no", not to queue; or "skip", to pass the queue by
 -- Returns  the last token, when granted and nobody waits
 --          {"granted", last token}, when granted and others wait
 --          {"held", ms until it is worth asking again, the holder's note or false}
@@ -32,10 +32,9 @@ if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then
     return {'record', content}
   end
 
-  local first = head()
+  local first = ARGV[5] ~= 'skip' and head()
   local blocked_by_holder = found and holder ~= me
-  local blocked_by_queue = not found and first and first ~= me and ARGV[5] ~= 'skip'
-  if blocked_by_holder or blocked_by_queue then
+  if blocked_by_holder or not found and first and first ~= me then
     local keep = tonumber(ARGV[5])
     if keep and join(me, now, keep) and found then
       redis.call('SET', KEYS[1], wanted(found), 'KEEPTTL')
