@@ -115,12 +115,6 @@ impl RedisStoreBuilder {
             floors: floors.clone(),
             orphans: Orphans::default(),
             client: client(ProtocolVersion::RESP2)?,
-            space: format!(
-                "redis:{address}/{}#{}",
-                info.redis_settings().db(),
-                self.prefix
-            )
-            .into(),
             address: address.clone(),
             space,
             timeout: self.timeout,
