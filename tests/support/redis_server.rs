@@ -170,6 +170,15 @@ impl RedisServer {
             .collect()
     }
 
+    /// How often the server has read from a connection since RESETSTAT: at most once for each round trip.
+    pub(crate) async fn reads(&self) -> u64 {
+        let info: String = self.send(&["INFO", "stats"]).await;
+        let line = |line: &str| line.strip_prefix("total_reads_processed:")?.parse().ok();
+        info.lines()
+            .find_map(line)
+            .expect("Redis 6.2 and later say so")
+    }
+
     pub(crate) async fn reset_stats(&self) {
         let _: Value = self.send(&["CONFIG", "RESETSTAT"]).await;
     }
