@@ -116,9 +116,9 @@ async fn nothing_that_was_acknowledged_is_lost_while_replicas_are_stopped_and_ki
     let deposit = |replica: Arc<Replica>| {
         let (acknowledged, in_doubt) = (acknowledged.clone(), in_doubt.clone());
         tokio::spawn(async move {
-            for _ in 0..15 {
+            for _ in 0..20 {
                 match replica
-                    .deposit("a", 2)
+                    .deposit("a", 20)
                     .await
                     .map(|response| response.status)
                 {
