@@ -94,7 +94,7 @@ async fn a_missing_password_is_called_so() {
 #[tokio::test]
 async fn a_missing_permission_is_called_so() {
     let server = RedisServer::start().await;
-    for denied in ["-evalsha", "-set", "-incrby"] {
+    for denied in ["-evalsha", "-psetex", "-incr"] {
         let rule = [
             "ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", denied,
         ];
@@ -113,7 +113,7 @@ async fn a_missing_permission_is_called_so() {
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start().await;
-    let rule = "ACL SETUSER app on >secret ~tdl:* &tdl:* +eval +evalsha +script|load +get +set +del +exists +incrby \
+    let rule = "ACL SETUSER app on >secret ~tdl:* &tdl:* +eval +evalsha +script|load +get +set +psetex +del +exists +incr +incrby \
                 +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +publish +subscribe \
                 +client|info +client|kill +hello +echo +info";
     let _: Value = server
