@@ -86,6 +86,19 @@ impl Locks {
         )))
     }
 
+    /// Locks in the Redis of a URL, with all defaults; connects now. See [`RedisStore`](crate::store::RedisStore) for what
+    /// can be configured.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, and [`ErrorKind::Unreachable`] when the server does not
+    /// answer in time or refuses the connection.
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
+        let store = crate::store::RedisStore::connect(url).await?;
+        Self::builder(store).build()
+    }
+
     /// Locks in `store`, to be configured.
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))

@@ -113,7 +113,7 @@ async fn a_missing_permission_is_called_so() {
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start().await;
-    let rule = "ACL SETUSER app on >secret ~tdl:* &tdl:* +eval +evalsha +script|load +get +set +psetex +del +exists +incr +incrby \
+    let rule = "ACL SETUSER app on >secret ~tdl:* resetchannels &tdl:* +eval +evalsha +script|load +get +set +psetex +del +exists +incr +incrby \
                 +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +publish +subscribe \
                 +client|info +client|kill +hello +echo +info";
     let _: Value = server
@@ -194,19 +194,15 @@ async fn a_replica_is_called_so() {
 async fn a_server_that_is_loading_is_called_so() {
     let folder = Folder::new();
     let path = folder.0.to_str().unwrap();
-    let mut server = RedisServer::start_with(&["--dir", path]).await;
-    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end return 1";
+    let mut server = RedisServer::start_with(&["--dir", path, "--rdbcompression", "no"]).await;
+    let fill =
+        "for i = 1, 8000 do redis.call('SET', 'filler:' .. i, string.rep('x', 4096)) end return 1";
     let _: Value = server.send(&["EVAL", fill, "0"]).await;
     let _: Value = server.send(&["SAVE"]).await;
-    // 0.5 ms for each key: ten seconds, in which it answers now and then.
-    let slowly = [
-        "--key-load-delay",
-        "500",
-        "--loading-process-events-interval-bytes",
-        "1024",
-    ];
-    server.restart_with(&slowly).await;
-    let store = RedisStore::builder(server.url()).build().unwrap();
+    // 1 ms for each key: eight seconds, and after every 2 MB it answers.
+    server.restart_with(&["--key-load-delay", "1000"]).await;
+    let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
+    let store = store.build().unwrap();
     let error = store
         .acquire(attempt(&key("k"), owner()))
         .await
