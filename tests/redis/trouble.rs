@@ -1,11 +1,6 @@
 //! Servers that are not as they should be, and errors that a person understands.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use redis::Value;
 use tokio::time::Instant;
@@ -13,15 +8,10 @@ use tower_distributed_lock::{
     Error, ErrorKind,
     store::{RedisStore, Released, Renewed, Store},
 };
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
 
 use crate::{
     LIMIT, server_and_store,
-    support::{eventually, redis_server::RedisServer, words::*},
+    support::{eventually, redis_server::RedisServer, warnings::Warnings, words::*},
 };
 
 #[track_caller]
@@ -283,42 +273,5 @@ fn what_cannot_work_is_refused() {
         let error = builder.build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(words), "{error}");
-    }
-}
-
-/// Collects what is told at warning level.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<String>>);
-
-impl Warnings {
-    fn all(&self) -> String {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Text(&mut self.0.lock().unwrap()));
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Text<'a>(&'a mut String);
-
-impl Visit for Text<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.push_str(&format!("{field}={value:?} "));
     }
 }
