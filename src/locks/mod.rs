@@ -97,10 +97,7 @@ impl Locks {
     #[cfg(feature = "redis")]
     pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
         let store = crate::store::RedisStore::connect(url).await?;
-        Ok(Self(Arc::new(Inner::new(
-            Arc::new(store),
-            Config::default(),
-        ))))
+        Self::builder(store).build()
     }
 
     /// Locks in `store`, to be configured.

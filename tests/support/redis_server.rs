@@ -139,7 +139,9 @@ impl RedisServer {
 
     /// How often a client sent each command since RESETSTAT; what scripts called does not count, nor what tests ask.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
-        const OF_SCRIPTS_AND_TESTS: [&str; 19] = [
+        const OF_SCRIPTS_AND_TESTS: [&str; 21] = [
+            "psetex",
+            "incr",
             "get",
             "set",
             "del",
