@@ -40,7 +40,10 @@ impl Line {
         }
         let ending = matches!(self.state, State::Parked(_) | State::Releasing(_));
         let busy = !ending || !self.waiters.is_empty();
-        if busy && !waiting.wish.patient {
+        // What is claimed may be recorded already: only the store can tell, and is about to.
+        let asked_already =
+            waiting.wish.claim.is_some() && matches!(self.state, State::Contending(_));
+        if busy && !waiting.wish.patient && !asked_already {
             return Err(held());
         }
         if busy && self.waiters.len() >= limits.longest_line {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Confirmation, Contention, Effect, Effects, Granted, Limits, Line, State, Tenure, lost,
+    Confirmation, Contention, Effect, Effects, Granted, Limits, Line, State, Tenure, held, lost,
 };
 use crate::{LockKey, Loss, lease::Lease};
 
@@ -97,6 +97,10 @@ impl Line {
         let (Some(next), Some(token)) = (self.waiters.pop_front(), tenure.tokens.take()) else {
             unreachable!("`serve` has looked at both under the same lock");
         };
+        self.turn_away(
+            |waiting| (!waiting.wish.patient).then(|| held().into()),
+            out,
+        );
         tenure.turn += 1;
         let lease = tenure.lease.clone();
         lease.begin_turn(now);
