@@ -58,7 +58,7 @@ impl Turns {
     }
 
     /// The turn that the request has at this key already, and still.
-    pub(super) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
+    pub(crate) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
         let turns = &extensions.get::<Self>()?.0;
         turns
             .iter()
