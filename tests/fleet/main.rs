@@ -8,6 +8,8 @@ mod outage;
 mod processes;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod waiting;
 
 use tower_distributed_lock::{Locks, store::RedisStore};
