@@ -1,5 +1,6 @@
 //! Several instances of `Locks`, and several processes, on one real Redis.
 
+mod cancelled;
 mod handover;
 mod hot_key;
 mod ledger;

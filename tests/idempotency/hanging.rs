@@ -1,10 +1,14 @@
 //! A store that hangs, or whose answers are lost: what only the memory store can play at the right moment.
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
-    Stats,
+    Locks, Stats,
     store::{Fault, MemoryStore},
 };
 
@@ -106,4 +110,36 @@ async fn the_lease_is_renewed_while_the_record_is_on_its_way() {
     assert!(renewals > 0, "{:?}", store.calls());
     store.set_fault(None);
     assert_eq!(first.await.unwrap().header("idempotency-stored"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_again() {
+    for fault in [Fault::Mute, Fault::Hang] {
+        let store = MemoryStore::new();
+        let locks = Locks::builder(store.clone()).build().unwrap();
+        let runs = AtomicU64::new(0);
+        let work = async || {
+            sleep(Duration::from_millis(10)).await;
+            store.set_fault(Some(fault));
+            Ok::<_, Infallible>(runs.fetch_add(1, SeqCst).to_string())
+        };
+        let leader = locks.run_once("webhook/1", WITHIN * 100, work);
+        let follower = locks.run_once("webhook/1", WITHIN * 100, work);
+        let goes_away = async {
+            assert!(timeout(WITHIN / 2, leader).await.is_err(), "{fault:?}");
+            store.set_fault(None);
+        };
+        let ((), followed) = tokio::join!(goes_away, follower);
+        let followed = followed.unwrap();
+        assert_eq!(
+            (&*followed.value, followed.replayed),
+            ("0", true),
+            "{fault:?}"
+        );
+        assert_eq!(runs.load(SeqCst), 1, "{fault:?}");
+        eventually("nothing is under way", async || {
+            locks.stats() == Stats::default()
+        })
+        .await;
+    }
 }
