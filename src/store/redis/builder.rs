@@ -14,7 +14,7 @@ use redis::{
 
 use super::{
     RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
-    orphans::Orphans,
+    orphans::Orphans, uptime::Uptime,
 };
 use crate::{Error, ErrorKind};
 
@@ -105,14 +105,17 @@ impl RedisStoreBuilder {
         };
         let for_lanes = client(protocol)?;
         let floors = Arc::new(Floors::new());
+        let uptime = Arc::new(Uptime::default());
         let lane = |_| {
-            let manager = Manager::new(for_lanes.clone(), address.clone(), floors.clone());
+            let floors = floors.clone();
+            let manager = Manager::new(for_lanes.clone(), address.clone(), floors, uptime.clone());
             Lane::new(manager, address.clone(), self.timeout)
         };
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
             lanes: (0..self.lanes).map(lane).collect(),
             floors: floors.clone(),
+            uptime: uptime.clone(),
             orphans: Orphans::default(),
             client: client(ProtocolVersion::RESP2)?,
             address: address.clone(),

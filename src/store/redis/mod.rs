@@ -12,6 +12,7 @@ mod orphans;
 mod reply;
 mod script;
 mod subscription;
+mod uptime;
 mod value;
 
 use std::{
@@ -25,7 +26,7 @@ use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans};
+use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans, uptime::Uptime};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -91,6 +92,7 @@ struct Shared {
     names: Names,
     lanes: Vec<Lane>,
     floors: Arc<Floors>,
+    uptime: Arc<Uptime>,
     orphans: Orphans,
     /// For subscriptions.
     client: Client,
@@ -148,6 +150,10 @@ impl Store for RedisStore {
 
     fn space(&self) -> Arc<str> {
         self.0.space.clone()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.uptime.get()
     }
 
     fn watch(&self, instance: Instance) -> Hints {
