@@ -5,6 +5,7 @@
 //! The trait is sealed while the crate is 0.x, so that it can still grow.
 
 mod memory;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 mod types;
@@ -14,6 +15,7 @@ use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
+pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};
 pub use types::{
