@@ -5,11 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    fingerprint::Fingerprint,
-    settings::{Claim, Settings},
+use crate::{
+    Error, ErrorKind, LockGuard, LockKey, Locks, locks::Late, store::Released, time::later, trace,
 };
-use crate::{Error, ErrorKind, LockGuard, LockKey, Locks, store::Released, time::later, trace};
 
 /// How soon to try again when the store does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,9 +25,9 @@ pub(crate) enum Kept {
 }
 
 /// What is to be kept, and where.
-pub(crate) struct Keeping<'a> {
-    pub(crate) locks: &'a Locks,
-    pub(crate) key: &'a LockKey,
+pub(crate) struct Keeping {
+    pub(crate) locks: Locks,
+    pub(crate) key: LockKey,
     pub(crate) claim: Bytes,
     pub(crate) record: Bytes,
     pub(crate) retain: Duration,
@@ -37,30 +35,12 @@ pub(crate) struct Keeping<'a> {
     pub(crate) within: Duration,
 }
 
-pub(super) async fn keep(
-    settings: &Settings,
-    claim: &Claim,
-    fingerprint: Fingerprint,
-    guard: LockGuard,
-    record: Bytes,
-) -> Kept {
-    let keeping = Keeping {
-        locks: &settings.locks,
-        key: &claim.key,
-        claim: fingerprint.to_bytes(),
-        record,
-        retain: settings.retain,
-        within: settings.store_within,
-    };
-    keeping.keep(guard).await
-}
-
-impl Keeping<'_> {
+impl Keeping {
     /// Ends the turn with the record; if that was lost, claims the key anew for it.
     pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
         let until = later(Instant::now(), self.within);
         loop {
-            let error = match guard.record(&self.record, self.retain).await {
+            let error = match guard.record((&self.record, self.retain), until).await {
                 Ok(Released::Freed) => return Kept::Yes,
                 Ok(Released::NotOurs) => break,
                 Err(error) => error,
@@ -76,15 +56,21 @@ impl Keeping<'_> {
     }
 
     async fn keep_late(&self, until: Instant) -> Kept {
+        // A claim of ours whose answer was lost looks like somebody else's.
+        let mut maybe_held_by_us = false;
         loop {
-            let error = match self
+            let record = (&self.record, self.retain);
+            let late = self
                 .locks
-                .record_late(self.key, self.claim.clone(), &self.record, self.retain)
-                .await
-            {
-                Ok(true) => return Kept::Yes,
-                Ok(false) => return Kept::Superseded,
-                Err(error) => error,
+                .record_late(&self.key, self.claim.clone(), record, until);
+            let error = match late.await {
+                Ok(Late::Recorded) => return Kept::Yes,
+                Ok(Late::Held) if maybe_held_by_us => not_known(),
+                Ok(Late::Superseded | Late::Held) => return Kept::Superseded,
+                Err(error) => {
+                    maybe_held_by_us = true;
+                    error
+                }
             };
             if let Some(kept) = self.gives_up(&error, until) {
                 return kept;
@@ -102,4 +88,11 @@ impl Keeping<'_> {
         trace::not_kept(error);
         Some(kept)
     }
+}
+
+fn not_known() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the lease was lost, and who holds the key now is not known",
+    )
 }

@@ -109,8 +109,8 @@ impl IdempotencyLayer {
         self.set(|settings| settings.max_request = bytes)
     }
 
-    /// The largest response body that is kept. Of a larger one, and of one that is streamed, only the fact is kept: a
-    /// request that is sent again gets 409, and does not run again. Default: 1 MiB.
+    /// The largest response body that is kept. Of a larger one, of one that is streamed and of one with trailers only the
+    /// fact is kept: a request that is sent again gets 409, and does not run again. Default: 1 MiB.
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }

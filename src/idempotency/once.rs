@@ -9,10 +9,7 @@ use super::{
     keep::{Keeping, Kept},
     record::{Outcome, Record},
 };
-use crate::{
-    Error, ErrorKind, LockKey, Locks,
-    locks::{Miss, Wait},
-};
+use crate::{Error, ErrorKind, LockKey, Locks, locks::Miss, trace};
 
 /// How long [`Locks::run_once`] tries to store a result.
 const STORE_WITHIN: Duration = Duration::from_secs(5);
@@ -26,7 +23,7 @@ pub trait Recordable: Sized {
     ///
     /// # Errors
     ///
-    /// Where the value has no such form. The work has been done then, and is not kept.
+    /// Where the value has no such form. The work has been done then, and is not done again; its result is not kept.
     fn to_bytes(&self) -> Result<Bytes, Self::Error>;
 
     /// The value again.
@@ -57,13 +54,14 @@ pub enum RunOnceError<E> {
     Work(E),
     /// The work was not begun; or its lease was lost, and somebody else has done the same meanwhile.
     Lock(Error),
-    /// A kept result cannot be read. The work is not done again.
+    /// A result cannot be kept, or a kept one cannot be read. The work is not done again.
     Unreadable(Box<dyn StdError + Send + Sync>),
 }
 
 impl Locks {
     /// Does some work once for each key, in the whole fleet, and keeps its result for as long as `retain`. Whoever asks
-    /// for the same key meanwhile waits for the result; whoever asks later gets it at once.
+    /// for the same key meanwhile waits for the result, for as long as [`lock`](Locks::lock) would; whoever asks later gets
+    /// it at once.
     ///
     /// For what queue consumers and webhooks receive twice. An `Err` of the work is not kept. A process that
     /// crashes during the work lets another begin it anew, once the lease has passed: work that must not be begun twice needs
@@ -88,7 +86,7 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work, and frees the key.
+    /// Dropping the future drops the work, and frees the key. Once the work is done, its result is stored all the same.
     pub async fn run_once<T, E>(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -101,28 +99,39 @@ impl Locks {
         let key = key.try_into().map_err(Into::into)?;
         let key = LockKey::new(format!("once,{key}"))?;
         let claim = Bytes::from_static(b"once");
-        let guard = match self.claim(&key, claim.clone(), Wait::ForEver).await {
+        let guard = match self.claim(&key, claim.clone(), self.usual_wait()).await {
             Ok(guard) => guard,
             Err(Miss::Recorded(record)) => return recorded(record),
             Err(miss) => return Err(miss.into_error().into()),
         };
         let value = work().await.map_err(RunOnceError::Work)?;
-        let bytes = value
-            .to_bytes()
-            .map_err(|error| RunOnceError::Unreadable(error.into()))?;
+        let bytes = value.to_bytes();
+        let outcome = match &bytes {
+            Ok(bytes) => Outcome::Value(bytes.clone()),
+            Err(_) => Outcome::Tombstone,
+        };
         let record = Record {
             fingerprint: Fingerprint::NONE,
-            outcome: Outcome::Value(bytes),
+            outcome,
         };
         let keeping = Keeping {
-            locks: self,
-            key: &key,
+            locks: self.clone(),
+            key,
             claim,
             record: record.encode(),
             retain,
             within: STORE_WITHIN,
         };
-        match keeping.keep(guard).await {
+        // A task of its own: the work is done, so whoever goes away now must not let another do it again.
+        let busy = self.busy();
+        let kept = trace::spawn(async move {
+            let _busy = busy;
+            keeping.keep(guard).await
+        });
+        // It does not panic, so it can only have been cut off by its runtime's end.
+        let kept = kept.await.unwrap_or(Kept::Unknown);
+        bytes.map_err(|error| RunOnceError::Unreadable(error.into()))?;
+        match kept {
             Kept::Superseded => Err(RunOnceError::Lock(Error::new(
                 ErrorKind::Lost,
                 "the lease was lost during the work, and somebody else has begun the same since",
@@ -163,7 +172,7 @@ impl<E: fmt::Display> fmt::Display for RunOnceError<E> {
         match self {
             Self::Work(error) => write!(f, "the work failed: {error}"),
             Self::Lock(error) => write!(f, "the work could not be claimed: {error}"),
-            Self::Unreadable(error) => write!(f, "the kept result cannot be read: {error}"),
+            Self::Unreadable(error) => write!(f, "the result cannot be kept or read: {error}"),
         }
     }
 }

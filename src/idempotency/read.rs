@@ -38,7 +38,7 @@ pub(super) async fn request<B: Body<Data = Bytes>>(body: B, limit: usize) -> Res
 pub(super) enum Response<B> {
     /// All of it, and how to send it.
     Whole(Bytes, IdempotentBody<B>),
-    /// It is too long to be kept, or does not end for now.
+    /// It cannot be kept: it is too long, does not end for now, broke off, or has trailers.
     Streams(IdempotentBody<B>),
 }
 
@@ -72,6 +72,9 @@ where
             Some(Some(Err(error))) => {
                 let rest = Rest::Error(Some(error.into()));
                 return Response::Streams(IdempotentBody::read(frames, rest));
+            }
+            Some(None) if frames.iter().any(Frame::is_trailers) => {
+                return Response::Streams(IdempotentBody::read(frames, Rest::Nothing));
             }
             Some(None) => {
                 let data = frames.iter().filter_map(Frame::data_ref);

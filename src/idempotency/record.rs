@@ -43,7 +43,7 @@ pub(crate) struct Answer {
 }
 
 /// Headers that belong to one exchange, and are not given again.
-const NOT_KEPT: [HeaderName; 12] = [
+const NOT_KEPT: [HeaderName; 13] = [
     header::SET_COOKIE,
     header::WWW_AUTHENTICATE,
     header::DATE,
@@ -56,6 +56,7 @@ const NOT_KEPT: [HeaderName; 12] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
 ];
 
 /// The headers that are given again: not those above, nor those that `Connection` names.

@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::{
     body::IdempotentBody,
     fingerprint::Fingerprint,
-    keep::{Kept, keep},
+    keep::{Keeping, Kept},
     read::{self, Unread},
     record::{self, Answer, Outcome, Record},
     scope::Place,
@@ -66,6 +66,13 @@ where
         Ok(None) => {
             let not_claimed = Err(NotLocked::NoKey);
             Turns::note(&mut parts.extensions, Some(NAME.into()), not_claimed);
+            let request = Request::from_parts(parts, body);
+            return Ok(call(service, request).await?.map(IdempotentBody::inner));
+        }
+        // A layer further out has claimed the same for this very request, and keeps the answer.
+        Ok(Some(claim))
+            if Turns::find(&parts.extensions, &settings.locks, &claim.key).is_some() =>
+        {
             let request = Request::from_parts(parts, body);
             return Ok(call(service, request).await?.map(IdempotentBody::inner));
         }
@@ -148,7 +155,7 @@ fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<In
         Outcome::Answer(answer) => Ok(Instead::Again(answer)),
         Outcome::Tombstone => Err(refuse(
             Reason::AnswerNotKept,
-            "a request with this Idempotency-Key was completed, and its answer was too large to be kept",
+            "a request with this Idempotency-Key was completed, and its answer could not be kept",
         )),
         Outcome::Value(_) => Err(refuse(
             Reason::RecordUnreadable,
@@ -223,25 +230,32 @@ impl First {
             return Response::from_parts(parts, IdempotentBody::inner(body));
         }
         let (outcome, body) = match read::response(body, settings.max_response).await {
-            read::Response::Whole(bytes, body) => {
-                let headers = record::kept(&parts.headers);
-                (
-                    Outcome::Answer(Answer {
-                        status: parts.status,
-                        headers,
-                        body: bytes,
-                    }),
-                    body,
-                )
+            // A switch of protocols cannot be given again.
+            read::Response::Whole(bytes, body) if !parts.status.is_informational() => {
+                let answer = Answer {
+                    status: parts.status,
+                    headers: record::kept(&parts.headers),
+                    body: bytes,
+                };
+                (Outcome::Answer(answer), body)
             }
-            read::Response::Streams(body) => (Outcome::Tombstone, body),
+            read::Response::Whole(_, body) | read::Response::Streams(body) => {
+                (Outcome::Tombstone, body)
+            }
         };
         let record = Record {
             fingerprint,
             outcome,
-        }
-        .encode();
-        let stored = match keep(&settings, &claim, fingerprint, guard, record).await {
+        };
+        let keeping = Keeping {
+            locks: settings.locks.clone(),
+            key: claim.key,
+            claim: fingerprint.to_bytes(),
+            record: record.encode(),
+            retain: settings.retain,
+            within: settings.store_within,
+        };
+        let stored = match keeping.keep(guard).await {
             Kept::Yes => return Response::from_parts(parts, body),
             Kept::Superseded => {
                 let detail = "the lock was lost, and another request with this Idempotency-Key has run since";

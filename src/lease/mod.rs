@@ -57,11 +57,14 @@ impl fmt::Display for Loss {
 pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) owner: Owner,
+    /// It is held for something that is done once, and goes on to its end even when the lease is lost.
+    pub(crate) claimed: bool,
     /// What the atomics count from, in nanoseconds.
     epoch: Instant,
     deadline: AtomicU64,
     turn_began: AtomicU64,
     unconfirmed: AtomicBool,
+    recording: AtomicBool,
     loss: OnceLock<Loss>,
     told: Notify,
 }
@@ -72,13 +75,20 @@ impl Lease {
         Self {
             key,
             owner,
+            claimed: false,
             epoch: sent,
             deadline: AtomicU64::new(nanos(validity)),
             turn_began: AtomicU64::new(0),
             unconfirmed: AtomicBool::new(false),
+            recording: AtomicBool::new(false),
             loss: OnceLock::new(),
             told: Notify::new(),
         }
+    }
+
+    pub(crate) fn claimed(mut self, claimed: bool) -> Self {
+        self.claimed = claimed;
+        self
     }
 
     /// From when on the lease must count as gone.
@@ -104,6 +114,15 @@ impl Lease {
 
     pub(crate) fn set_confirmed(&self, confirmed: bool) {
         self.unconfirmed.store(!confirmed, Ordering::Release);
+    }
+
+    /// A record that takes the lease's place is on its way, or was: a store that says "not ours" may mean that it is there.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_recording(&self) {
+        self.recording.store(true, Ordering::Release);
     }
 
     /// When the turn that it serves now began.

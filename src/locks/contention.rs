@@ -122,7 +122,8 @@ impl Contender {
     ) -> Option<Unsettled> {
         trace::granted(self.key.as_str(), owner, grant.0.others_wait);
         let validity = self.inner.config.validity();
-        let lease = Arc::new(Lease::new(self.key.clone(), owner, sent, validity));
+        let lease = Lease::new(self.key.clone(), owner, sent, validity);
+        let lease = Arc::new(lease.claimed(grant.1.is_some()));
         let now = Instant::now();
         if !lease.is_valid(now) {
             self.inner.release_in_background(&lease);

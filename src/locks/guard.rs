@@ -175,18 +175,22 @@ impl LockGuard {
     }
 
     /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn
-    /// goes on if the store does not answer, and this can be tried again.
+    /// goes on if the store does not answer by `until`, and this can be tried again.
     pub(crate) async fn record(
         &self,
-        content: &Bytes,
-        retain: Duration,
+        record: (&Bytes, Duration),
+        until: Instant,
     ) -> Result<Released, Error> {
         let Turn {
             inner,
             granted,
             released,
         } = &*self.0;
-        let outcome = inner.record(granted, content, retain).await;
+        if released.load(Ordering::Acquire) {
+            // A clone has ended the turn, and the same lease may serve another by now.
+            return Ok(Released::NotOurs);
+        }
+        let outcome = inner.record(granted, record, until).await;
         if let Ok(Released::Freed) = outcome {
             released.store(true, Ordering::Release);
         }

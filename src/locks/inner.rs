@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     config::Config,
@@ -42,6 +45,16 @@ pub(crate) struct Inner {
     /// Detached handlers under way, and when the last of them has ended.
     pub(crate) busy: AtomicUsize,
     pub(crate) not_busy: Notify,
+}
+
+/// What became of a record that came after its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Late {
+    Recorded,
+    /// Another record is there.
+    Superseded,
+    /// Somebody holds the key.
+    Held,
 }
 
 impl Inner {
@@ -77,14 +90,22 @@ impl Inner {
 
     pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted, ask: Option<Confirmation>) {
         self.carry_out(self.lines.end(granted, ask, Instant::now()));
+        let lease = &granted.lease;
+        if lease.claimed && lease.loss().is_some_and(|loss| loss != Loss::NotOurs) {
+            // It was left alone until now (see `lose`).
+            self.release_in_background(lease);
+        }
     }
 
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         if lease.lose(loss) {
             trace::lost(lease.key.as_str(), lease.owner, loss);
             self.scheduler.untrack(lease);
-            // The holder was told above. The store may still think the key is ours.
-            self.release_in_background(lease);
+            // The holder was told above. The store may still think the key is ours: rightly so, if what it is held
+            // for goes on all the same. Then it is better that nobody else begins the same before the lease's time.
+            if !lease.claimed {
+                self.release_in_background(lease);
+            }
         }
         // Also when it was no news: the first to tell it may have come before the line had the lease.
         self.carry_out(self.lines.lost(lease));
@@ -108,31 +129,26 @@ impl Inner {
         }
     }
 
-    /// Puts a record into the lease's place. The lease is not renewed meanwhile: the answer to that would say that the
-    /// key is not ours any more, as it should be.
+    /// Puts a record into the lease's place. The lease is renewed on until the store has said that it is there.
     pub(crate) async fn record(
         self: &Arc<Self>,
         granted: &Granted,
-        content: &Bytes,
-        retain: Duration,
+        (content, retain): (&Bytes, Duration),
+        until: Instant,
     ) -> Result<Released, Error> {
         let lease = &granted.lease;
-        self.scheduler.untrack(lease);
-        let outcome = self
-            .release(
-                lease,
-                Ending::Record {
-                    content: content.clone(),
-                    retain,
-                },
-            )
-            .await;
+        lease.set_recording();
+        let ending = Ending::Record {
+            content: content.clone(),
+            retain,
+        };
+        let (inner, of) = (self.clone(), lease.clone());
+        let recording = async move { inner.release(&of, ending).await };
+        let outcome = self.bounded(recording, until).await;
         match outcome {
             Ok(Released::Freed) => self.finish(granted, content),
             Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
-            Err(_) => self
-                .scheduler
-                .track(lease.clone(), lease.deadline() - self.config.validity()),
+            Err(_) => {}
         }
         outcome
     }
@@ -143,16 +159,16 @@ impl Inner {
         self.carry_out(self.lines.finished(granted, content));
     }
 
-    /// Records what was done under a lease that was lost, if nobody else has claimed the key since. Says whether.
+    /// Records what was done under a lease that was lost, if nobody else has claimed the key since.
     pub(crate) async fn record_late(
-        &self,
+        self: &Arc<Self>,
         key: &LockKey,
         claim: Bytes,
-        content: &Bytes,
-        retain: Duration,
-    ) -> Result<bool, Error> {
+        (content, retain): (&Bytes, Duration),
+        until: Instant,
+    ) -> Result<Late, Error> {
         let owner = self.fresh_owner();
-        let claimed = self.store.acquire(Acquire {
+        let claiming = self.store.acquire(Acquire {
             key: key.clone(),
             owner,
             lease: self.config.lease,
@@ -161,21 +177,40 @@ impl Inner {
             mode: Mode::Exclusive,
             note: Some(claim),
         });
-        match claimed.await? {
-            // It is ours: an earlier try had an effect, and its answer was lost.
-            Acquired::Recorded(found) => Ok(found == *content),
-            Acquired::Held(_) => Ok(false),
-            Acquired::Granted(_) => {
-                let ending = Ending::Record {
-                    content: content.clone(),
-                    retain,
-                };
-                let recorded = self.store.release(Release {
-                    key: key.clone(),
-                    owner,
-                    ending,
-                });
-                Ok(recorded.await? == Released::Freed)
+        let (inner, key, content) = (self.clone(), key.clone(), content.clone());
+        let recording = async move {
+            match claiming.await? {
+                // It is ours: an earlier try had an effect, and its answer was lost.
+                Acquired::Recorded(found) if found == content => return Ok(Late::Recorded),
+                Acquired::Recorded(_) => return Ok(Late::Superseded),
+                Acquired::Held(_) => return Ok(Late::Held),
+                Acquired::Granted(_) => {}
+            }
+            let ending = Ending::Record { content, retain };
+            let recorded = inner.store.release(Release { key, owner, ending });
+            Ok(match recorded.await? {
+                Released::Freed => Late::Recorded,
+                Released::NotOurs => Late::Held,
+            })
+        };
+        self.bounded(recording, until).await
+    }
+
+    /// Awaits a call for so long. If it takes longer, it goes on in the background: what was asked is heard to its end.
+    async fn bounded<T: 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+        until: Instant,
+    ) -> Result<T, Error> {
+        let mut call = Box::pin(call);
+        match timeout_at(until, &mut call).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.adopt(Box::pin(async move { drop(call.await) }));
+                Err(Error::new(
+                    ErrorKind::Unreachable,
+                    "the store has not answered in time",
+                ))
             }
         }
     }
@@ -259,8 +294,12 @@ impl Inner {
                 let news = (sent, tokens, others_wait);
                 self.carry_out(self.lines.renewed(lease, news, now));
             }
-            Renewed::NotOurs => self.lose(lease, Loss::NotOurs),
-            Renewed::Unknown(error) => {
+            Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
+            answer => {
+                let error = match answer {
+                    Renewed::Unknown(error) => error,
+                    _ => recorded_or_lost(),
+                };
                 trace::renewal_unknown(lease.owner, &error);
                 lease.set_confirmed(false);
                 let gives_up = self.scheduler.unknown(lease);
@@ -388,4 +427,11 @@ impl Drop for Releasing {
             self.inner.carry_out(self.inner.lines.released(&self.lease));
         }
     }
+}
+
+fn recorded_or_lost() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the lease is not there any more: the record that is on its way has taken its place, or it was lost",
+    )
 }

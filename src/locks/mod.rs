@@ -19,14 +19,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 
-pub(crate) use self::line::Miss;
 use self::{config::Config, inner::Inner, line::Wish, waiter::Waiter};
+pub(crate) use self::{inner::Late, line::Miss};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{MemoryStore, Store},
@@ -97,10 +97,7 @@ impl Locks {
     #[cfg(feature = "redis")]
     pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
         let store = crate::store::RedisStore::connect(url).await?;
-        Ok(Self(Arc::new(Inner::new(
-            Arc::new(store),
-            Config::default(),
-        ))))
+        Self::builder(store).build()
     }
 
     /// Locks in `store`, to be configured.
@@ -121,8 +118,7 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<LockGuard, Error> {
-        let wait = self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost);
-        self.lock_waiting(key, wait).await
+        self.lock_waiting(key, self.usual_wait()).await
     }
 
     /// Like [`lock`](Locks::lock), but fails with [`ErrorKind::Held`] after `limit`, or with
@@ -260,10 +256,15 @@ impl Locks {
         &self,
         key: &LockKey,
         claim: Bytes,
-        content: &Bytes,
-        retain: Duration,
-    ) -> Result<bool, Error> {
-        self.0.record_late(key, claim, content, retain).await
+        record: (&Bytes, Duration),
+        until: Instant,
+    ) -> Result<Late, Error> {
+        self.0.record_late(key, claim, record, until).await
+    }
+
+    /// How long to wait where nothing else is said.
+    pub(crate) fn usual_wait(&self) -> Wait {
+        self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
     }
 
     async fn lock_waiting(

@@ -222,11 +222,7 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     let inner = &locks.0;
     assert!(inner.scheduler.start(inner));
     let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
-    let wish = Wish {
-        patient: true,
-        claim: None,
-    };
-    let joined = inner.lines.join(&key, wish, sent).unwrap();
+    let joined = inner.lines.join(&key, patient(), sent).unwrap();
     let owner = inner.fresh_owner();
     let lease = Arc::new(Lease::new(key, owner, sent, inner.config.validity()));
     inner.scheduler.track(lease.clone(), sent);
@@ -251,11 +247,18 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
+fn patient() -> Wish {
+    Wish {
+        patient: true,
+        claim: None,
+    }
+}
+
 /// Two who wait for a key, the first of whom has just got it.
 fn two_in_line(lines: &Lines, now: Instant) -> (Granted, Answer) {
     let key = LockKey::new("k").unwrap();
-    let mut first = lines.join(&key, true, now).unwrap();
-    let second = lines.join(&key, true, now).unwrap();
+    let mut first = lines.join(&key, patient(), now).unwrap();
+    let second = lines.join(&key, patient(), now).unwrap();
     let owner = Owner {
         instance: Instance::new(),
         attempt: 1,
@@ -265,7 +268,7 @@ fn two_in_line(lines: &Lines, now: Instant) -> (Granted, Answer) {
         tokens: Tokens::new(1, 2),
         others_wait: false,
     };
-    let granted = lines.granted(&first.contention.unwrap(), lease, grant, now);
+    let granted = lines.granted(&first.contention.unwrap(), lease, (grant, None), now);
     let [Effect::Tell(..)] = &granted[..] else {
         panic!("{granted:?}");
     };

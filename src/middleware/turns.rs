@@ -58,13 +58,11 @@ impl Turns {
     }
 
     /// The turn that the request has at this key already, and still.
-    pub(super) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
+    pub(crate) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
         let turns = &extensions.get::<Self>()?.0;
-        let guards = turns
+        turns
             .iter()
-            .filter_map(|passed| passed.turn.as_ref().ok()?.upgrade());
-        guards
-            .into_iter()
+            .filter_map(|passed| passed.turn.as_ref().ok()?.upgrade())
             .find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 

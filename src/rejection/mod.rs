@@ -24,7 +24,8 @@
 //! 409, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
 //!
 //! # answer-not-kept
-//! 409. A request with the same `Idempotency-Key` was completed, and its answer was too large to be kept.
+//! 409. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
+//! streamed.
 //!
 //! # body-too-large
 //! 413. The request's body is larger than what is read before locking.

@@ -184,7 +184,6 @@ async fn a_turn_that_the_handler_released_itself_is_not_lost() {
     ] {
         let app = Router::new().route("/accounts/{id}", handler.clone().route_layer(lock));
         let server = Server::start(app).await;
-        // Passed on, the lease lives on: another turn's loss is none of this one's.
         let (first, second) = tokio::join!(server.post("/accounts/7"), server.post("/accounts/7"));
         assert_eq!(
             (first.status, second.status),
@@ -192,4 +191,35 @@ async fn a_turn_that_the_handler_released_itself_is_not_lost() {
         );
         nothing_left(&locks).await;
     }
+}
+
+#[tokio::test]
+async fn a_lease_lost_after_a_turn_was_released_is_the_next_ones_loss() {
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = watchful(&store);
+    let handler = {
+        let gate = gate.clone();
+        post(async move |guard: LockGuard, request: Request| {
+            gate.pass().await;
+            if request.uri().query() == Some("release") {
+                guard.release().await.unwrap();
+            }
+            gate.pass().await;
+        })
+    };
+    let app = Router::new().route("/accounts/{id}", handler.route_layer(lock(&locks)));
+    let server = Server::start(app).await;
+    let releases = tokio::spawn(server.post("/accounts/7?release"));
+    gate.arrival().await;
+    let next = tokio::spawn(server.post("/accounts/7"));
+    eventually("the next one waits", || locks.stats().waiting == 1).await;
+    // One is through with its turn, and the other has it, under the same lease.
+    gate.open();
+    gate.arrival().await;
+    gate.arrival().await;
+    take_away(&store).await;
+    assert_lost(&within("the next one", next).await.unwrap());
+    gate.open();
+    let released = within("the first one", releases).await.unwrap();
+    assert_eq!(released.status, StatusCode::OK);
 }

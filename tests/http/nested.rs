@@ -2,15 +2,18 @@
 
 use axum::{
     Router,
+    body::Body,
     extract::Request,
     middleware::{Next, from_fn},
     response::Response,
     routing::post,
 };
 use http::StatusCode;
+use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks,
     key::{self, RequestKey},
+    middleware::LockGuards,
     store::MemoryStore,
 };
 
@@ -42,7 +45,7 @@ async fn two_layers_of_one_key_are_one_turn() {
         .iter()
         .flat_map(|one| set.iter().map(move |other| (one, other)))
     {
-        let handler = async |guards: tower_distributed_lock::middleware::LockGuards| {
+        let handler = async |guards: LockGuards| {
             let token = |name| guards.named(name).unwrap().token();
             assert_eq!(token("inner"), token("outer"));
             "one turn"
@@ -96,9 +99,8 @@ async fn the_inner_body_keeps_the_turn_that_both_share() {
                 .reject_if_held()
                 .confirm_before_response(),
         );
-    let service = tower::ServiceExt::<Request>::oneshot;
-    let request = Request::post("/accounts/7").body(axum::body::Body::empty());
-    let response = service(app, request.unwrap()).await.unwrap();
+    let request = Request::post("/accounts/7").body(Body::empty()).unwrap();
+    let response = app.oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
     drop(response);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::{Router, routing::post};
 use http::StatusCode;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::{ServiceBuilder, limit::ConcurrencyLimitLayer};
 use tower_distributed_lock::{LockGuard, Locks, store::MemoryStore};
 
 use crate::{
@@ -126,10 +126,11 @@ async fn a_waiting_key_does_not_sit_on_the_only_permit_inside() {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    let app = Router::new()
-        .route("/accounts/{id}", handler)
-        .route_layer(ConcurrencyLimitLayer::new(1))
-        .route_layer(lock(&locks));
+    // Together: a router would put a service in between that is always ready.
+    let layers = ServiceBuilder::new()
+        .layer(lock(&locks))
+        .layer(ConcurrencyLimitLayer::new(1));
+    let app = Router::new().route("/accounts/{id}", handler.route_layer(layers));
     let server = Server::start(app).await;
 
     let waiting = tokio::spawn(server.post("/accounts/7"));

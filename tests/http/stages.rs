@@ -247,3 +247,48 @@ async fn a_body_whose_length_is_known_frees_the_key_with_its_last_frame() {
     assert!(is_free(&locks).await);
     drop(body);
 }
+
+/// A body that never gives anything, and tells when it is dropped.
+struct Endless {
+    _alive: Arc<()>,
+}
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_cut_drops_what_makes_it_at_once() {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let alive = Arc::new(());
+    let service = {
+        let alive = alive.clone();
+        service_fn(move |_: Req| {
+            let body = Endless {
+                _alive: alive.clone(),
+            };
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        })
+    };
+    let layer = lock(&locks).hold_until_body_ends();
+    let response = layer.layer(service).oneshot(request()).await.unwrap();
+    let mut body = response.into_body();
+    store
+        .force_release(LockKey::new(KEY).unwrap())
+        .await
+        .unwrap();
+    let cut = body.frame().await.unwrap().unwrap_err();
+    assert!(cut.to_string().contains("lease was lost"), "{cut}");
+    assert_eq!(Arc::strong_count(&alive), 1, "only this test's is left");
+    assert!(http_body::Body::is_end_stream(&body));
+    assert!(body.frame().await.is_none());
+}

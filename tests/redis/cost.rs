@@ -1,7 +1,8 @@
 //! What a call costs the server, which the whole fleet shares.
 
+use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};
-use tower_distributed_lock::store::RedisStore;
+use tower_distributed_lock::store::{RedisStore, Store};
 
 use crate::{
     server_and_store,
@@ -28,6 +29,10 @@ struct Least {
 async fn acquire_and_release_are_cheap_on_the_server() {
     let (server, store) = server_and_store().await;
     let mut plain = server.connection().await;
+    for script in [SET_NX, COMPARE_AND_DELETE] {
+        let script = redis::Script::new(script);
+        script.load_async(&mut plain).await.unwrap();
+    }
     let mut least = Least {
         set_nx: f64::MAX,
         compare_and_delete: f64::MAX,
@@ -36,7 +41,7 @@ async fn acquire_and_release_are_cheap_on_the_server() {
     };
     let (mut acquire, mut release) = (f64::MAX, f64::MAX);
     for round in 0..ROUNDS {
-        measure(&server, &store, &mut plain, &mut least).await;
+        measure(&server, &store, &plain, &mut least).await;
         acquire = least.acquire / least.set_nx;
         release = least.release / least.compare_and_delete;
         if round >= 10 && acquire <= 1.7 && release <= 1.4 {
@@ -57,49 +62,52 @@ async fn acquire_and_release_are_cheap_on_the_server() {
 async fn measure(
     server: &RedisServer,
     store: &RedisStore,
-    plain: &mut MultiplexedConnection,
+    plain: &MultiplexedConnection,
     least: &mut Least,
 ) {
     let a = owner();
     let value = format!("lease:{a}");
-    let name = |n: usize| format!("plain:{{b1}}:lock:orders/{n}");
+    let name = |n| format!("plain:{{b1}}:lock:orders/{n}");
+    let name_of = |n| key(&format!("orders/{n}"));
 
-    server.reset_stats().await;
-    for n in 0..CALLS {
-        evalsha(plain, SET_NX, &[&name(n), &value, "600000"]).await;
-    }
-    least.set_nx = least.set_nx.min(cost(server).await);
+    let set = |n| evalsha(plain, SET_NX, [name(n), value.clone(), "600000".into()]);
+    lower(&mut least.set_nx, cost(server, (0..CALLS).map(set)).await);
 
-    server.reset_stats().await;
-    for n in 0..CALLS {
-        store.take(&key(&format!("orders/{n}")), a).await;
-    }
-    least.acquire = least.acquire.min(cost(server).await);
+    let take = |n| store.acquire(waiting(&name_of(n), a));
+    lower(&mut least.acquire, cost(server, (0..CALLS).map(take)).await);
 
-    server.reset_stats().await;
-    for n in 0..CALLS {
-        evalsha(plain, COMPARE_AND_DELETE, &[&name(n), &value]).await;
-    }
-    least.compare_and_delete = least.compare_and_delete.min(cost(server).await);
+    let delete = |n| evalsha(plain, COMPARE_AND_DELETE, [name(n), value.clone()]);
+    let compare_and_delete = cost(server, (0..CALLS).map(delete)).await;
+    lower(&mut least.compare_and_delete, compare_and_delete);
 
-    server.reset_stats().await;
-    for n in 0..CALLS {
-        store.free(&key(&format!("orders/{n}")), a).await;
-    }
-    least.release = least.release.min(cost(server).await);
+    let free = |n| store.release(ending(&name_of(n), a));
+    lower(&mut least.release, cost(server, (0..CALLS).map(free)).await);
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-async fn evalsha(connection: &mut MultiplexedConnection, script: &str, args: &[&str]) {
-    let script = redis::Script::new(script);
-    let mut call = cmd("EVALSHA");
-    call.arg(script.get_hash()).arg(1).arg(args);
-    if call.query_async::<redis::Value>(connection).await.is_err() {
-        script.load_async(connection).await.unwrap();
-        call.query_async::<redis::Value>(connection).await.unwrap();
-    }
+/// What one call costs the server, in µs, when many come at once: only a busy server's time is dear.
+async fn cost<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -> f64 {
+    server.reset_stats().await;
+    join_all(calls).await;
+    let evalsha = server.stats().await["evalsha"];
+    assert_eq!(evalsha.calls, CALLS as u64);
+    evalsha.usec_per_call
 }
 
-async fn cost(server: &RedisServer) -> f64 {
-    server.stats().await["evalsha"].usec_per_call
+fn lower(least: &mut f64, measured: f64) {
+    *least = least.min(measured);
+}
+
+async fn evalsha<const N: usize>(
+    connection: &MultiplexedConnection,
+    script: &str,
+    args: [String; N],
+) {
+    let mut call = cmd("EVALSHA");
+    call.arg(redis::Script::new(script).get_hash());
+    call.arg(1).arg(&args[..]);
+    let mut connection = connection.clone();
+    call.query_async::<redis::Value>(&mut connection)
+        .await
+        .unwrap();
 }

@@ -2,6 +2,7 @@
 
 mod cost;
 mod foreign;
+mod late;
 mod orphans;
 mod queue;
 mod races;

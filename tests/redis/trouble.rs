@@ -1,11 +1,6 @@
 //! Servers that are not as they should be, and errors that a person understands.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use redis::Value;
 use tokio::time::Instant;
@@ -13,15 +8,10 @@ use tower_distributed_lock::{
     Error, ErrorKind,
     store::{RedisStore, Released, Renewed, Store},
 };
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
 
 use crate::{
     LIMIT, server_and_store,
-    support::{eventually, redis_server::RedisServer, words::*},
+    support::{eventually, redis_server::RedisServer, warnings::Warnings, words::*},
 };
 
 #[track_caller]
@@ -94,7 +84,7 @@ async fn a_missing_password_is_called_so() {
 #[tokio::test]
 async fn a_missing_permission_is_called_so() {
     let server = RedisServer::start().await;
-    for denied in ["-evalsha", "-set", "-incrby"] {
+    for denied in ["-evalsha", "-psetex", "-incr"] {
         let rule = [
             "ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", denied,
         ];
@@ -113,7 +103,7 @@ async fn a_missing_permission_is_called_so() {
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start().await;
-    let rule = "ACL SETUSER app on >secret ~tdl:* &tdl:* +eval +evalsha +script|load +get +set +del +exists +incrby \
+    let rule = "ACL SETUSER app on >secret ~tdl:* resetchannels &tdl:* +eval +evalsha +script|load +get +set +psetex +del +exists +incr +incrby \
                 +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +publish +subscribe \
                 +client|info +client|kill +hello +echo +info";
     let _: Value = server
@@ -194,19 +184,15 @@ async fn a_replica_is_called_so() {
 async fn a_server_that_is_loading_is_called_so() {
     let folder = Folder::new();
     let path = folder.0.to_str().unwrap();
-    let mut server = RedisServer::start_with(&["--dir", path]).await;
-    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end return 1";
+    let mut server = RedisServer::start_with(&["--dir", path, "--rdbcompression", "no"]).await;
+    let fill =
+        "for i = 1, 8000 do redis.call('SET', 'filler:' .. i, string.rep('x', 4096)) end return 1";
     let _: Value = server.send(&["EVAL", fill, "0"]).await;
     let _: Value = server.send(&["SAVE"]).await;
-    // 0.5 ms for each key: ten seconds, in which it answers now and then.
-    let slowly = [
-        "--key-load-delay",
-        "500",
-        "--loading-process-events-interval-bytes",
-        "1024",
-    ];
-    server.restart_with(&slowly).await;
-    let store = RedisStore::builder(server.url()).build().unwrap();
+    // 1 ms for each key: eight seconds, and after every 2 MB it answers.
+    server.restart_with(&["--key-load-delay", "1000"]).await;
+    let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
+    let store = store.build().unwrap();
     let error = store
         .acquire(attempt(&key("k"), owner()))
         .await
@@ -287,42 +273,5 @@ fn what_cannot_work_is_refused() {
         let error = builder.build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(words), "{error}");
-    }
-}
-
-/// Collects what is told at warning level.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<String>>);
-
-impl Warnings {
-    fn all(&self) -> String {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Text(&mut self.0.lock().unwrap()));
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Text<'a>(&'a mut String);
-
-impl Visit for Text<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.push_str(&format!("{field}={value:?} "));
     }
 }

@@ -139,7 +139,9 @@ impl RedisServer {
 
     /// How often a client sent each command since RESETSTAT; what scripts called does not count, nor what tests ask.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
-        const OF_SCRIPTS_AND_TESTS: [&str; 19] = [
+        const OF_SCRIPTS_AND_TESTS: [&str; 21] = [
+            "psetex",
+            "incr",
             "get",
             "set",
             "del",
@@ -168,6 +170,15 @@ impl RedisServer {
                 !OF_SCRIPTS_AND_TESTS.contains(&name)
             })
             .collect()
+    }
+
+    /// How often the server has read from a connection since RESETSTAT: at most once for each round trip.
+    pub(crate) async fn reads(&self) -> u64 {
+        let info: String = self.send(&["INFO", "stats"]).await;
+        let line = |line: &str| line.strip_prefix("total_reads_processed:")?.parse().ok();
+        info.lines()
+            .find_map(line)
+            .expect("Redis 6.2 and later say so")
     }
 
     pub(crate) async fn reset_stats(&self) {

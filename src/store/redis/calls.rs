@@ -19,14 +19,18 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> C
         Queueing::Skip => b"skip".to_vec(),
         Queueing::Wait { deadline } => number(millis(deadline)),
     };
+    let keys = [names.lock, names.queue, names.fence];
     let args = [
         value::lease(request.owner, request.note.as_ref()),
         number(millis(request.lease)),
-        number(request.block.max(1)),
         number(floor.get()),
         keep,
     ];
-    Call::new(&ACQUIRE, [names.lock, names.queue, names.fence], args)
+    let call = Call::new(&ACQUIRE, keys, args);
+    match request.block {
+        0 | 1 => call,
+        more => call.arg(number(more)),
+    }
 }
 
 pub(super) fn renew(names: KeyNames, request: &Renew, floor: Floor<'_>) -> Call {

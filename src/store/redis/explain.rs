@@ -101,12 +101,16 @@ pub(super) fn refused(error: RedisError) -> Error {
         error.detail().unwrap_or_default()
     );
     // Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
-    let means = |code: &str| said.starts_with(code) || said.contains(&format!(": {code} "));
+    let means = |code: &str| {
+        let within = [format!(": {code} "), format!(": -{code} ")];
+        said.starts_with(code) || within.iter().any(|code| said.contains(code))
+    };
     if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(code)) {
         return Error::with_source(*kind, *message, error);
     }
-    if said.contains("user executing the script can't") {
-        return Error::with_source(ErrorKind::Unreachable, NO_PERMISSION, error);
+    if said.contains("user executing the script can't") || said.contains("ACL failure") {
+        // Newer servers name what may not be touched, and so the key: no source.
+        return Error::new(ErrorKind::Unreachable, NO_PERMISSION);
     }
     if said.contains("not an integer") || said.contains("would overflow") {
         let message =

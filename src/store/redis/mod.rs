@@ -36,7 +36,7 @@ use crate::{Error, LockKey};
 /// How many calls travel in one pipeline: enough to spare round trips, few enough not to keep others waiting.
 const BATCH: usize = 128;
 
-/// A [`Store`] in Redis 6.2 or later, or Valkey.
+/// A [`Store`] in Redis 6.2 or later, or Valkey. Tested with Redis 6.2.14 and 7.0.15, and with Valkey 9.1.
 ///
 /// ```no_run
 /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -67,7 +67,7 @@ const BATCH: usize = 128;
 /// # What it needs
 ///
 /// - `maxmemory-policy noeviction`: a lease that is evicted is a lease that is lost. The store warns at start-up.
-/// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +del +exists +incrby +pttl +pexpire +time`,
+/// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
 ///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
 ///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`.
 ///

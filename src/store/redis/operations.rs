@@ -72,20 +72,23 @@ impl Shared {
             lanes[self.lane_of(&request.key)].push(index);
         }
         let batches = lanes.iter().enumerate().flat_map(|(lane, indices)| {
-            let batches = indices.chunks(BATCH);
-            batches.map(move |batch| (lane, batch))
+            let batches = indices.chunks(BATCH).zip(0..);
+            batches.map(move |(batch, before)| (lane, before, batch))
         });
-        let renewing = batches.map(|(lane, batch)| self.renew_batch(lane, batch, &requests));
+        // All are sent at once, so that none is overtaken by what is started after this.
+        let renewing =
+            batches.map(|(lane, before, batch)| self.renew_batch(lane, before, batch, &requests));
         let mut answers: Vec<(usize, Renewed)> =
             join_all(renewing).await.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(index, _)| *index);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Renews those of the requests that a batch has the indices of.
+    /// Renews those of the requests that a batch has the indices of, when so many others went `before`.
     async fn renew_batch(
         &self,
         lane: usize,
+        before: u32,
         batch: &[usize],
         requests: &[Renew],
     ) -> Vec<(usize, Renewed)> {
@@ -95,7 +98,7 @@ impl Shared {
             calls::renew(self.names.of(&request.key), request, floor)
         };
         let calls: Vec<Call> = batch.iter().map(call).collect();
-        let answers: Vec<Renewed> = match self.lanes[lane].call(&calls).await {
+        let answers: Vec<Renewed> = match self.lanes[lane].call_behind(before, &calls).await {
             Ok(replies) => {
                 let requests = batch.iter().map(|index| &requests[*index]);
                 let answer = |(reply, request): (_, &Renew)| match reply {

@@ -75,6 +75,11 @@ impl Call {
         }
     }
 
+    pub(super) fn arg(mut self, arg: Vec<u8>) -> Self {
+        self.args.push(arg);
+        self
+    }
+
     /// The normal way: the server knows the script.
     pub(super) fn by_hash(&self) -> Cmd {
         self.command("EVALSHA", &self.script.hash)

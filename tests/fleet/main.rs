@@ -1,0 +1,26 @@
+//! Several instances of `Locks`, and several processes, on one real Redis.
+
+mod handover;
+mod hot_key;
+mod ledger;
+mod many_leases;
+mod outage;
+mod processes;
+#[path = "../support/mod.rs"]
+mod support;
+mod waiting;
+
+use tower_distributed_lock::{Locks, store::RedisStore};
+
+use support::redis_server::RedisServer;
+
+/// An instance with the defaults, on connections of its own, like a process of its own.
+async fn instance(server: &RedisServer) -> Locks {
+    Locks::redis(server.url()).await.unwrap()
+}
+
+/// An instance whose store can be asked besides.
+async fn instance_and_store(server: &RedisServer) -> (Locks, RedisStore) {
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    (Locks::builder(store.clone()).build().unwrap(), store)
+}
