@@ -101,8 +101,8 @@ impl Shared {
             })
         });
         let mut questions = Round::start(questions.enumerate(), self.node_timeout).await;
-        let wait_for_all = request.note.is_some();
-        self.count(&mut vote, &mut questions, wait_for_all).await;
+        self.count(&mut vote, &mut questions, request, queueing)
+            .await;
         match vote.ballot.verdict() {
             Verdict::Granted => {
                 let granted = self.granted(request, &vote, asked).await;
@@ -127,8 +127,18 @@ impl Shared {
         }
     }
 
-    /// Hears the nodes: until the vote is decided, or all of those that answer in time.
-    async fn count(&self, vote: &mut Vote, questions: &mut Questions, all: bool) {
+    /// Hears the nodes until the vote is decided.
+    async fn count(
+        &self,
+        vote: &mut Vote,
+        questions: &mut Questions,
+        request: &Acquire,
+        queueing: Queueing,
+    ) {
+        // Any node may have the record of what was claimed.
+        let claims = request.note.is_some();
+        // Whoever is to wait keeps its place in the queues of all nodes that it has heard of.
+        let queues = matches!(queueing, Queueing::Wait { .. });
         while let Some((node, answer)) = questions.next().await {
             vote.silent.retain(|silent| *silent != node);
             if matches!(answer, Ok(Acquired::Held(_))) {
@@ -136,7 +146,8 @@ impl Shared {
             }
             self.note_answer(vote, node, &answer);
             vote.ballot.add(node, answer, self.is_mature(node));
-            if vote.ballot.is_decided() && !all {
+            let waits_for_all = claims || queues && vote.ballot.is_held();
+            if vote.ballot.is_decided() && !waits_for_all {
                 return;
             }
         }

@@ -73,10 +73,14 @@ impl Ballot {
         }
     }
 
-    /// Whether further answers could not change the verdict. A record could, wherever it turns up: whoever must know of it
-    /// waits for everybody.
+    /// Whether further answers could not change the verdict, records aside.
     pub(super) fn is_decided(&self) -> bool {
-        self.is_granted() || self.held.len() >= majority(self.nodes) || !self.records.is_empty()
+        self.is_granted() || self.is_held() || !self.records.is_empty()
+    }
+
+    /// Whether somebody else has so much that nobody can have a majority beside it.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.len() >= majority(self.nodes)
     }
 
     /// The verdict by the answers that came in time; a node without one counts as failed.

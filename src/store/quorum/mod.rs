@@ -122,6 +122,15 @@ impl QuorumStore {
     pub fn builder(nodes: impl IntoIterator<Item = impl Store>) -> QuorumStoreBuilder {
         QuorumStoreBuilder::new(nodes)
     }
+
+    /// Fails if what was tried on each of the nodes did not work on a majority.
+    #[cfg(feature = "redis")]
+    pub(crate) fn need_majority(
+        &self,
+        outcomes: impl IntoIterator<Item = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        self.0.need_majority(outcomes)
+    }
 }
 
 impl Shared {

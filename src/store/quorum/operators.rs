@@ -14,6 +14,20 @@ use crate::{
 };
 
 impl Shared {
+    /// What was tried on each node must have worked on a majority.
+    #[cfg(feature = "redis")]
+    pub(super) fn need_majority(
+        &self,
+        outcomes: impl IntoIterator<Item = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let failed: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
+        let nodes = self.nodes.len();
+        if nodes - failed.len() < majority(nodes) {
+            return Err(no_quorum(nodes, failed.len(), 0, failed.into_iter().next()));
+        }
+        Ok(())
+    }
+
     /// Puts a question to all nodes, and wants a majority of answers.
     async fn ask_all<T: Send + 'static>(
         &self,

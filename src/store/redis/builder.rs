@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
 use redis::{
     Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -78,7 +77,7 @@ impl RedisStoreBuilder {
     /// Nothing is left behind when this is dropped.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.build()?;
-        try_join_all(store.0.lanes.iter().map(Lane::connect)).await?;
+        store.reach().await?;
         Ok(store)
     }
 

@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::try_join_all;
 use redis::Client;
 use tokio::sync::mpsc;
 
@@ -118,6 +119,12 @@ impl RedisStore {
     /// A store on the server of a URL, to be configured.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url.as_ref())
+    }
+
+    /// Connects, where there is no connection.
+    pub(crate) async fn reach(&self) -> Result<(), Error> {
+        try_join_all(self.0.lanes.iter().map(Lane::connect)).await?;
+        Ok(())
     }
 }
 
