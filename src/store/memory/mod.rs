@@ -89,8 +89,9 @@ impl MemoryStore {
     ) -> StoreFuture<Result<T, Error>> {
         let store = self.clone();
         Box::pin(async move {
-            store.0.gate.pass().await?;
+            let turn = store.0.gate.pass().await?;
             let outcome = work(&mut store.state(), Instant::now());
+            drop(turn);
             store.0.gate.answer().await;
             Ok(outcome)
         })

@@ -147,7 +147,7 @@ impl Shared {
             self.note_answer(vote, node, &answer);
             vote.ballot.add(node, answer, self.is_mature(node));
             let waits_for_all = claims || queues && vote.ballot.is_held();
-            if vote.ballot.is_decided() && !waits_for_all {
+            if vote.ballot.is_decided() && !waits_for_all && !questions.is_ready() {
                 return;
             }
         }
@@ -198,8 +198,11 @@ impl Shared {
                 // The attempt ended before this came, or has gone on without it.
                 let _ = self.give_back(&vote, node).await;
             }
+            vote.ballot.add(node, answer, false);
         }
         self.undo(&vote, &[]).await;
+        // So that they agree next time, and nobody has to wait for that.
+        let _ = self.agree(&vote.key, &vote.ballot.counters()).await;
     }
 
     /// Lifts a majority of the counters to the highest of them, so that whoever asks a majority later is told a higher one. Where

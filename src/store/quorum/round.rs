@@ -59,6 +59,11 @@ impl<T: Send + 'static> Round<T> {
             .unwrap_or(None)
     }
 
+    /// Whether the next answer is there already.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.answered.is_empty()
+    }
+
     /// All answers that come in time.
     pub(super) async fn all(mut self) -> Vec<(usize, T)> {
         let mut answers = Vec::new();
