@@ -4,8 +4,8 @@
 //! | variable | default | meaning |
 //! |---|---|---|
 //! | `PORT` | 3000 | where to listen; 0 picks a free port |
-//! | `STORE` | `memory` | where the locks are: `memory`, or a Redis URL |
-//! | `LEDGER` | as `STORE` | where the ledger itself is, likewise |
+//! | `STORE` | `memory` | where the locks are: `memory`, a Redis URL, or a quorum of 3 or 5 with commas in between |
+//! | `LEDGER` | the first of `STORE` | where the ledger itself is: `memory`, or a Redis URL |
 //! | `LEASE_MS` | 30000 | how long a crashed replica keeps its keys |
 //! | `WAIT_MS` | 5000 | how long a request waits for its turn |
 //! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
     middleware::Fenced,
-    store::{MemoryStore, RedisStore},
+    store::{MemoryStore, QuorumStore, RedisStore},
 };
 
 /// Who asks. A real service gets it from its authentication.
@@ -107,12 +107,19 @@ async fn main() -> book::Result<()> {
         other => return Err(format!("LOSS is `cancel` or `finish`, not `{other}`").into()),
     };
     let store: String = setting("STORE", "memory".to_owned())?;
-    let locks = match store.as_str() {
-        "memory" => Locks::builder(MemoryStore::new()),
-        url => Locks::builder(RedisStore::connect(url).await?),
+    let nodes: Vec<&str> = store.split(',').collect();
+    let locks = match nodes[..] {
+        ["memory"] => Locks::builder(MemoryStore::new()),
+        [url] => Locks::builder(RedisStore::connect(url).await?),
+        _ => {
+            // Not all of them need to be there: each is connected to at first use.
+            let nodes = nodes.iter().map(|url| RedisStore::builder(url).build());
+            let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+            Locks::builder(QuorumStore::new(nodes)?)
+        }
     };
     let locks = locks.lease(lease).build()?;
-    let book = match setting("LEDGER", store)?.as_str() {
+    let book = match setting("LEDGER", nodes[0].to_owned())?.as_str() {
         "memory" => Book::in_memory(),
         url => Book::in_redis(url).await?,
     };

@@ -100,6 +100,31 @@ impl Locks {
         Self::builder(store).build()
     }
 
+    /// Locks for a fleet, on a majority of independent servers, with all defaults: 3 or 5 URLs. See [`QuorumStore`] for what
+    /// that gives and costs.
+    ///
+    /// Servers that are down may come later. For settings, give a [`QuorumStore`] of [`RedisStore`]s to
+    /// [`builder`](Locks::builder).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, an even number of them, less than three, or one that is there
+    /// twice; and [`ErrorKind::Unreachable`] when less than a majority of the servers can be reached.
+    ///
+    /// [`QuorumStore`]: crate::store::QuorumStore
+    /// [`RedisStore`]: crate::store::RedisStore
+    #[cfg(feature = "redis")]
+    pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        use crate::store::{QuorumStore, RedisStore};
+
+        let nodes = urls.into_iter().map(|url| RedisStore::builder(url).build());
+        let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
+        let store = QuorumStore::new(nodes.clone())?;
+        let connecting = nodes.iter().map(RedisStore::reach);
+        store.need_majority(futures_util::future::join_all(connecting).await)?;
+        Self::builder(store).build()
+    }
+
     /// Locks in `store`, to be configured.
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))

@@ -5,15 +5,17 @@
 //! The trait is sealed while the crate is 0.x, so that it can still grow.
 
 mod memory;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 mod types;
 
-use std::{fmt::Debug, pin::Pin, sync::Arc};
+use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
+pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};
 pub use types::{
@@ -110,6 +112,14 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
 
     /// What tells this store's keys from every other store's: two stores of the same space share their keys.
     fn space(&self) -> Arc<str>;
+
+    /// For how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases in memory only.
+    /// By default it never forgets. Asked after a call was answered, it speaks of the server that gave that answer.
+    ///
+    /// Only a quorum of stores asks: it has other nodes that remember what this one may have forgotten.
+    fn uptime(&self) -> Duration {
+        Duration::MAX
+    }
 
     /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
     /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint

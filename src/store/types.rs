@@ -285,6 +285,8 @@ pub struct Inspection {
     pub queue: Vec<Owner>,
     /// The record in the lease's place, if one is there.
     pub record: Option<Bytes>,
+    /// How long that record is still kept.
+    pub record_remaining: Option<Duration>,
     /// The highest token that counts as handed out for this key.
     pub fence: u64,
 }

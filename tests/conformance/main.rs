@@ -5,6 +5,7 @@
 //! takes: none is right only on a fast machine.
 
 mod memory;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 mod subject;
@@ -16,3 +17,15 @@ suite::conformance!(memory_store, crate::memory::Memory, (start_paused = true));
 
 #[cfg(feature = "redis")]
 suite::conformance!(redis_store, crate::redis::Redis, ());
+
+suite::conformance!(
+    quorum_of_memory,
+    crate::quorum::OfMemory,
+    (start_paused = true)
+);
+
+#[cfg(feature = "redis")]
+suite::conformance!(quorum_of_three, crate::quorum::OfRedis<3>, ());
+
+#[cfg(feature = "redis")]
+suite::conformance!(quorum_of_five, crate::quorum::OfRedis<5>, ());

@@ -2,7 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tokio::sync::watch;
+use tokio::{
+    sync::{Mutex as FairMutex, MutexGuard as Turn, watch},
+    task::unconstrained,
+};
 
 use crate::{Error, ErrorKind};
 
@@ -13,7 +16,7 @@ pub enum Fault {
     /// Every call fails at once, and has no effect. When it is over, each [`Locks`](crate::Locks) is told that the
     /// store is back, and confirms its leases.
     Unreachable,
-    /// No call returns until the fault is over; then they all go on.
+    /// No call returns until the fault is over; then they all go on, in the order in which they came.
     Hang,
     /// Every call takes effect at once, but its answer does not come until the fault is over.
     Mute,
@@ -35,6 +38,8 @@ pub struct Calls {
 pub(super) struct Gate {
     fault: watch::Sender<Option<Fault>>,
     calls: Mutex<Calls>,
+    /// Calls take effect in the order in which they came, also after they have hung.
+    order: FairMutex<()>,
 }
 
 impl Gate {
@@ -42,6 +47,7 @@ impl Gate {
         Self {
             fault: watch::Sender::new(None),
             calls: Mutex::default(),
+            order: FairMutex::default(),
         }
     }
 
@@ -62,14 +68,16 @@ impl Gate {
         *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way in.
-    pub(super) async fn pass(&self) -> Result<(), Error> {
+    /// The way in. The call takes effect before it gives its turn back.
+    pub(super) async fn pass(&self) -> Result<Turn<'_, ()>, Error> {
+        // A task that has used up its budget would not even be put in line.
+        let turn = unconstrained(self.order.lock()).await;
         match self.other_than(Fault::Hang).await {
             Some(Fault::Unreachable) => Err(Error::new(
                 ErrorKind::Unreachable,
                 "the memory store plays an unreachable server (`set_fault`)",
             )),
-            _ => Ok(()),
+            _ => Ok(turn),
         }
     }
 

@@ -6,6 +6,7 @@ mod state;
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::{sync::mpsc, time::Instant};
@@ -24,8 +25,9 @@ use crate::{Error, LockKey};
 ///
 /// Good for a service that runs as one process, and for tests: give clones of one store to several
 /// [`Locks`](crate::Locks), and they behave like several processes on one server. It keeps time by tokio's clock, so
-/// that a test can pause it; [`set_fault`](MemoryStore::set_fault) plays a server that is gone or that hangs, and
-/// [`calls`](MemoryStore::calls) tells what it was asked.
+/// that a test can pause it; [`set_fault`](MemoryStore::set_fault) plays a server that is gone or that hangs,
+/// [`restart`](MemoryStore::restart) one that has forgotten everything, and [`calls`](MemoryStore::calls) tells what it
+/// was asked.
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
@@ -57,6 +59,14 @@ impl MemoryStore {
         }
     }
 
+    /// Plays a server that restarts empty: all leases, queues and records are gone, and each [`Locks`](crate::Locks) is
+    /// told that the store is back. Tokens go on rising, as they do after a restart of any store.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        state.restart(Instant::now());
+        state.tell_everybody_reconnected();
+    }
+
     /// How many calls of each kind there were so far, failed ones included.
     pub fn calls(&self) -> Calls {
         self.0.gate.calls()
@@ -79,8 +89,9 @@ impl MemoryStore {
     ) -> StoreFuture<Result<T, Error>> {
         let store = self.clone();
         Box::pin(async move {
-            store.0.gate.pass().await?;
+            let turn = store.0.gate.pass().await?;
             let outcome = work(&mut store.state(), Instant::now());
+            drop(turn);
             store.0.gate.answer().await;
             Ok(outcome)
         })
@@ -154,6 +165,10 @@ impl Store for MemoryStore {
 
     fn space(&self) -> Arc<str> {
         self.0.space.clone()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.state().uptime(Instant::now())
     }
 
     fn watch(&self, instance: Instance) -> Hints {

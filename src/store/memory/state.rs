@@ -25,6 +25,8 @@ pub(super) struct State {
     fence: u64,
     watchers: HashMap<Instance, mpsc::UnboundedSender<Hint>>,
     missed_releases: Vec<Release>,
+    /// None as long as nothing was ever forgotten: no lease is older than the memory of this process.
+    restarted: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -78,6 +80,7 @@ impl State {
             fence: clock.unwrap_or_default().as_micros() as u64,
             watchers: HashMap::new(),
             missed_releases: Vec::new(),
+            restarted: None,
         }
     }
 
@@ -206,9 +209,13 @@ impl State {
         seen.queue = slot.queue.iter().map(|attempt| attempt.owner).collect();
         match &slot.taken {
             Some(Taken {
+                until,
                 by: By::Record(record),
                 ..
-            }) => seen.record = Some(record.clone()),
+            }) => {
+                seen.record = Some(record.clone());
+                seen.record_remaining = Some(*until - now);
+            }
             Some(Taken {
                 owner,
                 until,
@@ -234,6 +241,18 @@ impl State {
         for watcher in self.watchers.values() {
             let _ = watcher.send(Hint::Reconnected);
         }
+    }
+
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.slots.clear();
+        self.due.clear();
+        self.missed_releases.clear();
+        self.restarted = Some(now);
+    }
+
+    pub(super) fn uptime(&self, now: Instant) -> Duration {
+        self.restarted
+            .map_or(Duration::MAX, |restarted| now - restarted)
     }
 
     pub(super) fn miss_release(&mut self, request: Release) {

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
 use redis::{
     Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -14,7 +13,7 @@ use redis::{
 
 use super::{
     RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
-    orphans::Orphans,
+    orphans::Orphans, uptime::Uptime,
 };
 use crate::{Error, ErrorKind};
 
@@ -78,7 +77,7 @@ impl RedisStoreBuilder {
     /// Nothing is left behind when this is dropped.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.build()?;
-        try_join_all(store.0.lanes.iter().map(Lane::connect)).await?;
+        store.reach().await?;
         Ok(store)
     }
 
@@ -105,14 +104,17 @@ impl RedisStoreBuilder {
         };
         let for_lanes = client(protocol)?;
         let floors = Arc::new(Floors::new());
+        let uptime = Arc::new(Uptime::default());
         let lane = |_| {
-            let manager = Manager::new(for_lanes.clone(), address.clone(), floors.clone());
+            let floors = floors.clone();
+            let manager = Manager::new(for_lanes.clone(), address.clone(), floors, uptime.clone());
             Lane::new(manager, address.clone(), self.timeout)
         };
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
             lanes: (0..self.lanes).map(lane).collect(),
             floors: floors.clone(),
+            uptime: uptime.clone(),
             orphans: Orphans::default(),
             client: client(ProtocolVersion::RESP2)?,
             address: address.clone(),

@@ -20,7 +20,7 @@ use redis::{
 };
 use tokio::time::Instant;
 
-use super::{explain, fence::Floors, script};
+use super::{explain, fence::Floors, script, uptime::Uptime};
 use crate::{Error, sync::Mutex, trace};
 
 /// How many commands may be on their way to the socket before a sender waits. Senders are then served in order, too.
@@ -76,6 +76,7 @@ pub(super) struct Manager {
     client: Client,
     address: Arc<str>,
     floors: Arc<Floors>,
+    uptime: Arc<Uptime>,
     past: Mutex<Past>,
 }
 
@@ -95,11 +96,17 @@ struct Peer {
 }
 
 impl Manager {
-    pub(super) fn new(client: Client, address: Arc<str>, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        address: Arc<str>,
+        floors: Arc<Floors>,
+        uptime: Arc<Uptime>,
+    ) -> Self {
         Self {
             client,
             address,
             floors,
+            uptime,
             past: Mutex::new(Past {
                 latest: None,
                 is_fenced: true,
@@ -137,7 +144,9 @@ impl Manager {
         };
         let mut commands = pipe();
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
+        // One section each: servers before 7.0 take no more.
         commands.cmd("INFO").arg("memory");
+        commands.cmd("INFO").arg("server");
         match &before {
             Some(peer) => commands.add_command(peer.kill()),
             None => commands.cmd("ECHO").arg("first"),
@@ -152,8 +161,10 @@ impl Manager {
 
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
-        let (peer, time, memory, killed) = (next(), next(), next(), next());
+        let (peer, time) = (next(), next());
+        let (memory, server, killed) = (next(), next(), next());
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
+        self.uptime.read(text(&server));
         if is_first {
             warn_if_evicting(&memory);
         }

@@ -12,6 +12,7 @@ mod orphans;
 mod reply;
 mod script;
 mod subscription;
+mod uptime;
 mod value;
 
 use std::{
@@ -20,12 +21,13 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::try_join_all;
 use redis::Client;
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans};
+use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans, uptime::Uptime};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -91,6 +93,7 @@ struct Shared {
     names: Names,
     lanes: Vec<Lane>,
     floors: Arc<Floors>,
+    uptime: Arc<Uptime>,
     orphans: Orphans,
     /// For subscriptions.
     client: Client,
@@ -116,6 +119,12 @@ impl RedisStore {
     /// A store on the server of a URL, to be configured.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url.as_ref())
+    }
+
+    /// Connects, where there is no connection.
+    pub(crate) async fn reach(&self) -> Result<(), Error> {
+        try_join_all(self.0.lanes.iter().map(Lane::connect)).await?;
+        Ok(())
     }
 }
 
@@ -148,6 +157,10 @@ impl Store for RedisStore {
 
     fn space(&self) -> Arc<str> {
         self.0.space.clone()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.uptime.get()
     }
 
     fn watch(&self, instance: Instance) -> Hints {

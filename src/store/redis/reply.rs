@@ -106,7 +106,10 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
     };
     if let Value::BulkString(standing) = standing {
         match value::read(&standing).ok_or_else(foreign)? {
-            Standing::Record(content) => seen.record = Some(content),
+            Standing::Record(content) => {
+                seen.record = Some(content);
+                seen.record_remaining = Some(millis(ttl));
+            }
             Standing::Lease { owner, note } => {
                 seen.holder = Some(Holder {
                     owner,

@@ -1,0 +1,115 @@
+//! How a quorum is configured, and what cannot be one.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use super::{QuorumStore, Shared, attempts::Attempts, millis};
+use crate::{Error, ErrorKind, store::Store};
+
+/// Configures a [`QuorumStore`].
+///
+/// | setting | default |
+/// |---|---|
+/// | [`node_timeout`](Self::node_timeout) | 200 ms |
+/// | [`longest_lease`](Self::longest_lease) | the longest that this process asked for |
+/// | [`fencing`](Self::fencing) | on |
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct QuorumStoreBuilder {
+    nodes: Vec<Arc<dyn Store>>,
+    node_timeout: Duration,
+    longest_lease: Duration,
+    fencing: bool,
+}
+
+impl QuorumStoreBuilder {
+    pub(super) fn new(nodes: impl IntoIterator<Item = impl Store>) -> Self {
+        let builder = Self {
+            nodes: Vec::new(),
+            node_timeout: Duration::from_millis(200),
+            longest_lease: Duration::ZERO,
+            fencing: true,
+        };
+        nodes.into_iter().fold(builder, Self::node)
+    }
+
+    /// Adds a node, perhaps of another kind.
+    pub fn node(mut self, node: impl Store) -> Self {
+        self.nodes.push(Arc::new(node));
+        self
+    }
+
+    /// How long one node is waited for; 200 ms by default. Well below the lease, and well above a round trip: a node that takes longer
+    /// counts as unreachable, and what it grants later is given back.
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// The longest lease in the fleet, if other instances have longer ones than this. For so long after a restart, a node counts as one
+    /// that may have forgotten. Default: the longest that this process has asked for so far.
+    pub fn longest_lease(mut self, lease: Duration) -> Self {
+        self.longest_lease = lease;
+        self
+    }
+
+    /// Whether tokens rise from turn to turn; on by default. It takes a second round trip before a turn whenever the nodes' counters
+    /// differ. Without it, every turn has the highest number that its own nodes gave, and two turns may have the same.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.fencing = fencing;
+        self
+    }
+
+    /// Checks the nodes and settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, less than three, or one that is there twice, as far as their
+    /// [spaces](Store::space) tell; and for a timeout that lets no call succeed.
+    pub fn build(self) -> Result<QuorumStore, Error> {
+        let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
+        self.check(&spaces)?;
+        spaces.sort_unstable();
+        Ok(QuorumStore(Arc::new(Shared {
+            attempts: Attempts::new(self.nodes.len()),
+            nodes: self.nodes,
+            node_timeout: self.node_timeout,
+            fencing: self.fencing,
+            longest_lease: AtomicU64::new(millis(self.longest_lease)),
+            healing: tokio::sync::Mutex::default(),
+            space: format!("quorum:{}", spaces.join(",")).into(),
+        })))
+    }
+
+    fn check(&self, spaces: &[Arc<str>]) -> Result<(), Error> {
+        let refuse = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
+        let nodes = spaces.len();
+        if nodes < 3 {
+            return refuse(format!(
+                "a quorum needs at least 3 nodes, not {nodes}: with fewer, none may be missing"
+            ));
+        }
+        if nodes.is_multiple_of(2) {
+            let odd = nodes - 1;
+            return refuse(format!(
+                "a quorum needs an odd number of nodes, not {nodes}: as many may be missing of {odd}"
+            ));
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = spaces.iter().find(|space| !seen.insert(*space)) {
+            return refuse(format!(
+                "a quorum needs independent nodes, and `{twice}` is there twice"
+            ));
+        }
+        if self.node_timeout < Duration::from_millis(1) {
+            let timeout = self.node_timeout;
+            return refuse(format!(
+                "a node timeout of {timeout:?} lets no call succeed"
+            ));
+        }
+        Ok(())
+    }
+}

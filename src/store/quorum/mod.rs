@@ -1,0 +1,214 @@
+//! Leases on a majority of independent stores (Redlock), over nothing but the [`Store`] trait.
+//!
+//! What keeps two from holding a key at once:
+//!
+//! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes (`ballot`). Two
+//!    majorities have a node in common, and that node grants once at a time.
+//! 2. Time counts from before the first node was asked, and a lease of which too little is left by then is not granted.
+//! 3. Whatever is not granted is undone on every node, also on those that answer late. What undoes and what grants
+//!    never use the same name on a node (`attempts`).
+//! 4. A renewal counts nodes that hold the lease now. Before its deadline a lease may take part in further nodes; after it, or
+//!    after its release, never (`renew`).
+//! 5. Tokens: a turn begins when a majority counts up to the end of its block. Whoever asks a majority later meets one of these
+//!    counters, and takes the highest that it meets.
+//!
+//! No call of a node is dropped before its end: what nobody waits for any more goes on in the background (`round`), and ends there
+//! by the node's own time limit.
+
+mod acquire;
+mod attempts;
+mod ballot;
+mod builder;
+mod hints;
+mod operators;
+mod release;
+mod renew;
+mod round;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+pub use builder::QuorumStoreBuilder;
+
+use self::{attempts::Attempts, ballot::majority};
+use super::{
+    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
+    StoreFuture, sealed::Sealed,
+};
+use crate::{Error, LockKey, time::later};
+
+/// A [`Store`] on a majority of others, which goes on while a majority of them lives: 3 or 5 servers that have nothing in
+/// common but their clients.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::{Locks, store::{Fault, MemoryStore, QuorumStore}};
+///
+/// let nodes = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+/// let locks = Locks::builder(QuorumStore::new(nodes.clone())?).build()?;
+/// nodes[0].set_fault(Some(Fault::Unreachable));
+/// let guard = locks.lock("orders/42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// For Redis, [`Locks::quorum`](crate::Locks::quorum) does it all.
+///
+/// # What it costs
+///
+/// One round trip to all nodes at once takes a key. The turn begins as soon as a majority has granted and its token counters
+/// agree. They do while all nodes are well; after a node was missing, after a vote that was split and after a
+/// new connection they do not, and a **second round trip** lifts a majority of them to the end of the block.
+/// [`fencing(false)`](QuorumStoreBuilder::fencing) saves it, and then tokens need not rise.
+///
+/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout), not more, and only where its answer matters: a lock is
+/// granted as soon as a majority has granted it. An idempotent key waits for all nodes, because any of
+/// them may have the record.
+///
+/// # What it promises, and what it does not
+///
+/// - **Exclusion** as long as less than a majority of nodes forgets a lease within its time. A node that restarts is noticed by its
+///   [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a majority of nodes that are not, or
+///   all nodes together, grant a key. A node that forgets in another way (FLUSHALL, an eviction, a clock that jumps, a
+///   fail-over behind the same address) is not noticed. So let nodes be plain servers without replicas.
+/// - **Availability** while a majority lives: of five, two may be down. Then everything fails with *no quorum*, which is not *held*.
+///   While a node is young, it counts as down, unless all others are up.
+/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and whoever is first everywhere gets the
+///   key next. Where the nodes disagree, or a vote was split, those who contend try again after random pauses, and whoever is
+///   first then wins.
+/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by a majority at least. One record on any node that answers is
+///   enough for a key not to be granted, and whoever finds one that other nodes miss gives it to them. Unlike
+///   leases, records last longer than any node is *young*: with a majority restarted empty, one after another, they are gone for all
+///   keys that nobody asked for in between. Nodes that keep records need to write to disk.
+///
+/// All instances of a fleet need the same nodes and the same [lease](crate::LocksBuilder::lease). If some have a longer one, tell the
+/// others with [`longest_lease`](QuorumStoreBuilder::longest_lease).
+#[derive(Clone)]
+pub struct QuorumStore(Arc<Shared>);
+
+struct Shared {
+    nodes: Vec<Arc<dyn Store>>,
+    node_timeout: Duration,
+    fencing: bool,
+    /// In ms. A node that is up for less may have forgotten a lease.
+    longest_lease: AtomicU64,
+    attempts: Attempts,
+    /// Held by the task that heals in the background.
+    healing: tokio::sync::Mutex<()>,
+    space: Arc<str>,
+}
+
+impl QuorumStore {
+    /// A quorum of these nodes, with all defaults.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, less than three, or one that is there
+    /// twice.
+    pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
+        Self::builder(nodes).build()
+    }
+
+    /// A quorum of these nodes, to be configured.
+    pub fn builder(nodes: impl IntoIterator<Item = impl Store>) -> QuorumStoreBuilder {
+        QuorumStoreBuilder::new(nodes)
+    }
+
+    /// Fails if what was tried on each of the nodes did not work on a majority.
+    #[cfg(feature = "redis")]
+    pub(crate) fn need_majority(
+        &self,
+        outcomes: impl IntoIterator<Item = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        self.0.need_majority(outcomes)
+    }
+}
+
+impl Shared {
+    fn note_lease(&self, lease: Duration) {
+        self.longest_lease
+            .fetch_max(millis(lease), Ordering::Relaxed);
+    }
+
+    /// Whether a node remembers every lease that may still be valid. Asked after its answer.
+    fn is_mature(&self, node: usize) -> bool {
+        let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
+        self.nodes[node].uptime() >= longest
+    }
+
+    /// Until when a lease that was asked for at a time is valid, if what is left of it is worth having: a tenth.
+    fn valid_until(&self, asked: Instant, lease: Duration) -> Option<Instant> {
+        // For clocks that run at different speeds, and for their granularity; as `Locks` counts.
+        let drift = lease / 100 + Duration::from_millis(2);
+        let valid = lease.saturating_sub(drift);
+        let left = valid.saturating_sub(asked.elapsed());
+        (left >= lease / 10).then(|| later(asked, valid))
+    }
+}
+
+/// Rounded up: no lease is longer.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+impl Sealed for QuorumStore {}
+
+impl Store for QuorumStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        Box::pin(self.0.clone().acquire(request))
+    }
+
+    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
+        Box::pin(self.0.clone().renew(requests))
+    }
+
+    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        Box::pin(self.0.clone().release(request))
+    }
+
+    fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        Box::pin(self.0.clone().raise_fence(key, floor))
+    }
+
+    fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
+        Box::pin(self.0.clone().inspect(key))
+    }
+
+    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
+        Box::pin(self.0.clone().force_release(key))
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.0.space.clone()
+    }
+
+    /// For so long has a majority forgotten nothing.
+    fn uptime(&self) -> Duration {
+        let mut uptimes: Vec<Duration> = self.0.nodes.iter().map(|node| node.uptime()).collect();
+        uptimes.sort_unstable_by(|a, b| b.cmp(a));
+        uptimes[majority(uptimes.len()) - 1]
+    }
+
+    fn watch(&self, instance: Instance) -> Hints {
+        self.0.watch(instance)
+    }
+}
+
+impl fmt::Debug for QuorumStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumStore")
+            .field("nodes", &self.0.nodes)
+            .field("node_timeout", &self.0.node_timeout)
+            .field("fencing", &self.0.fencing)
+            .finish_non_exhaustive()
+    }
+}

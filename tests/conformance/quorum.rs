@@ -1,0 +1,78 @@
+//! The quorum store: of memory stores on tokio's paused clock, and of Redis servers of each test's own.
+//!
+//! No test is left out, not even those of fairness: with calls one after another, all nodes have the same queue.
+
+#[cfg(feature = "redis")]
+use futures_util::future::join_all;
+#[cfg(feature = "redis")]
+use tower_distributed_lock::store::RedisStore;
+use tower_distributed_lock::store::{MemoryStore, QuorumStore, Store};
+
+use crate::subject::Subject;
+#[cfg(feature = "redis")]
+use crate::support::redis_server::RedisServer;
+
+/// What a majority has done, the others do soon after.
+async fn soon(mut is_so: impl AsyncFnMut() -> bool) -> bool {
+    for _ in 0..100 {
+        if is_so().await {
+            return true;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    false
+}
+
+pub(crate) struct OfMemory {
+    nodes: [MemoryStore; 3],
+    store: QuorumStore,
+}
+
+impl Subject for OfMemory {
+    async fn start() -> Self {
+        let nodes = std::array::from_fn(|_| MemoryStore::new());
+        let store = QuorumStore::new(nodes.clone()).unwrap();
+        Self { nodes, store }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        soon(async || self.nodes.iter().all(MemoryStore::is_empty)).await
+    }
+}
+
+#[cfg(feature = "redis")]
+pub(crate) struct OfRedis<const N: usize> {
+    nodes: Vec<RedisServer>,
+    store: QuorumStore,
+}
+
+#[cfg(feature = "redis")]
+impl<const N: usize> Subject for OfRedis<N> {
+    async fn start() -> Self {
+        let nodes = join_all((0..N).map(|_| RedisServer::start())).await;
+        let mut stores = Vec::new();
+        for node in &nodes {
+            stores.push(RedisStore::connect(node.url()).await.unwrap());
+        }
+        // Two cores and a hundred servers: slow is not dead.
+        let patient = QuorumStore::builder(stores).node_timeout(std::time::Duration::from_secs(5));
+        let store = patient.build().unwrap();
+        Self { nodes, store }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        soon(async || {
+            let left = join_all(self.nodes.iter().map(RedisServer::leftovers)).await;
+            left.iter().all(Vec::is_empty)
+        })
+        .await
+    }
+}

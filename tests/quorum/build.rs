@@ -1,0 +1,101 @@
+//! What cannot be a quorum is refused.
+
+use std::time::Duration;
+
+use tower_distributed_lock::{
+    Error, ErrorKind, Locks,
+    store::{MemoryStore, QuorumStore, RedisStore, Store},
+};
+
+use crate::support::redis_server::RedisServer;
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, words: &str) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+fn nodes(count: usize) -> Vec<MemoryStore> {
+    (0..count).map(|_| MemoryStore::new()).collect()
+}
+
+#[test]
+fn an_even_number_of_nodes_or_too_few() {
+    for (count, words) in [
+        (0, "at least 3 nodes, not 0"),
+        (1, "at least 3 nodes, not 1"),
+        (2, "at least 3 nodes, not 2"),
+        (4, "odd number of nodes, not 4"),
+        (6, "odd number of nodes, not 6"),
+    ] {
+        assert_refused(QuorumStore::new(nodes(count)), words);
+    }
+    for count in [3, 5, 7] {
+        QuorumStore::new(nodes(count)).unwrap();
+    }
+}
+
+#[test]
+fn the_same_node_twice() {
+    let mut nodes = nodes(2);
+    nodes.push(nodes[0].clone());
+    let space = nodes[0].space();
+    assert_refused(
+        QuorumStore::new(nodes),
+        &format!("`{space}` is there twice"),
+    );
+    let url = |port| RedisStore::builder(format!("redis://127.0.0.1:{port}/")).build();
+    let nodes = [url(1), url(2), url(1)].map(Result::unwrap);
+    assert_refused(QuorumStore::new(nodes), "127.0.0.1:1");
+}
+
+#[test]
+fn a_timeout_that_lets_no_call_succeed() {
+    let builder = QuorumStore::builder(nodes(3)).node_timeout(Duration::ZERO);
+    assert_refused(builder.build(), "0ns");
+}
+
+#[test]
+fn nodes_may_differ_in_kind_and_their_order_does_not_matter() {
+    let (nodes, redis) = (
+        nodes(2),
+        RedisStore::builder("redis://127.0.0.1:1/").build(),
+    );
+    let redis = redis.unwrap();
+    let one = QuorumStore::builder(nodes.clone()).node(redis.clone());
+    let other = QuorumStore::builder([redis]).node(nodes[1].clone());
+    let other = other.node(nodes[0].clone());
+    assert_eq!(one.build().unwrap().space(), other.build().unwrap().space());
+}
+
+#[tokio::test]
+async fn by_urls_it_needs_a_majority_at_the_start() {
+    let mut servers = [
+        RedisServer::start().await,
+        RedisServer::start().await,
+        RedisServer::start().await,
+    ];
+    let urls: Vec<String> = servers.iter().map(RedisServer::url).collect();
+    assert_refused(Locks::quorum(&urls[..2]).await, "at least 3");
+    assert_refused(Locks::quorum([&urls[0], &urls[1], &urls[0]]).await, "twice");
+    assert_refused(
+        Locks::quorum(["redis://a", "no url", "redis://c"]).await,
+        "not a Redis URL",
+    );
+
+    let locks = Locks::quorum(&urls).await.unwrap();
+    locks.lock("k").await.unwrap().release().await.unwrap();
+    servers[1].kill();
+    Locks::quorum(&urls).await.unwrap();
+    servers[2].kill();
+    let error = Locks::quorum(&urls).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.to_string(), "no quorum: 2 of 3 nodes unreachable");
+    assert!(
+        std::error::Error::source(&error)
+            .unwrap()
+            .to_string()
+            .contains("is it running?")
+    );
+}

@@ -1,0 +1,118 @@
+//! A node that hangs costs its time limit, not more, and what it grants late is given back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    ErrorKind,
+    store::{Acquire, Store},
+};
+
+use crate::{
+    Fleet, NODE_TIMEOUT, short,
+    support::{eventually, redis_server::pass, words::*},
+};
+
+/// For what a slow machine does besides waiting.
+const SLACK: Duration = Duration::from_millis(450);
+
+/// Nothing is left, and nothing comes any more.
+async fn assert_clean(fleet: &Fleet) {
+    eventually("nothing is left", async || fleet.is_empty().await).await;
+    pass(300).await;
+    assert!(fleet.is_empty().await, "it came back");
+}
+
+#[tokio::test]
+async fn a_lock_does_not_wait_for_it() {
+    let fleet = Fleet::start_mature(3).await;
+    fleet.servers[1].freeze();
+    let key = key("k");
+    for _ in 0..3 {
+        let (request, asked) = (short(&key), Instant::now());
+        granted(fleet.store.acquire(request.clone()).await.unwrap());
+        fleet.store.free(&key, request.owner).await;
+        assert!(asked.elapsed() < NODE_TIMEOUT, "{:?}", asked.elapsed());
+    }
+    fleet.servers[1].thaw();
+    assert_clean(&fleet).await;
+}
+
+#[tokio::test]
+async fn where_its_answer_matters_it_costs_its_timeout_once() {
+    let fleet = Fleet::start_mature(3).await;
+    let (key, other) = (key("k"), owner());
+    fleet.nodes[0].take(&key, other).await;
+    fleet.servers[1].freeze();
+    // One has it, one is free: what the third would have said decides.
+    let asked = Instant::now();
+    held(fleet.store.acquire(short(&key)).await.unwrap());
+    let took = asked.elapsed();
+    assert!(
+        took >= NODE_TIMEOUT && took < NODE_TIMEOUT + SLACK,
+        "{took:?}"
+    );
+    fleet.servers[1].thaw();
+    fleet.nodes[0].free(&key, other).await;
+    assert_clean(&fleet).await;
+
+    // It may have the record of what is claimed.
+    fleet.servers[1].freeze();
+    let claim = Acquire {
+        note: Some(Bytes::from_static(b"claim")),
+        lease: LONG,
+        ..short(&key)
+    };
+    let asked = Instant::now();
+    let error = fleet.store.acquire(claim).await.unwrap_err();
+    let took = asked.elapsed();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Unreachable,
+        "too young for such a lease"
+    );
+    assert!(
+        took >= NODE_TIMEOUT && took < NODE_TIMEOUT + SLACK,
+        "{took:?}"
+    );
+    fleet.servers[1].thaw();
+    assert_clean(&fleet).await;
+}
+
+/// With leases of ten minutes: what vanishes did not expire.
+#[tokio::test]
+async fn a_late_grant_is_undone() {
+    let fleet = Fleet::start(3).await;
+    for frozen in [&[0][..], &[1, 2], &[0, 1, 2]] {
+        for node in frozen {
+            fleet.servers[*node].freeze();
+        }
+        // The servers are younger than the lease, so all of them would be needed.
+        for queueing in [attempt(&key("k"), owner()), waiting(&key("k"), owner())] {
+            let error = fleet.store.acquire(queueing).await.unwrap_err();
+            let words = format!("no quorum: {} of 3 nodes unreachable", frozen.len());
+            assert!(error.to_string().starts_with(&words), "{error}");
+        }
+        for node in frozen {
+            fleet.servers[*node].thaw();
+        }
+        assert_clean(&fleet).await;
+    }
+    fleet.store.take(&key("k"), owner()).await;
+}
+
+#[tokio::test]
+async fn a_lease_grows_back_to_it() {
+    let fleet = Fleet::start_mature(3).await;
+    let locks = fleet.locks();
+    fleet.servers[2].freeze();
+    let guard = locks.lock("k").await.unwrap();
+    pass(2 * NODE_TIMEOUT.as_millis() as u64).await;
+    assert!(guard.is_held());
+    fleet.servers[2].thaw();
+    let holds = async || fleet.nodes[2].holder(&key("k")).await.is_some();
+    eventually("a renewal has healed the node", holds).await;
+    guard.release().await.unwrap();
+    assert_clean(&fleet).await;
+}

@@ -1,0 +1,195 @@
+//! Renewals: a majority keeps a lease, and takes part in nodes that came back; a lease that is over takes part in none.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+use tower_distributed_lock::store::{
+    Acquire, Fault, MemoryStore, QuorumStore, Renew, Renewed, Store,
+};
+
+use crate::{
+    memory, settle,
+    support::words::{attempt, granted, key, owner, renewal, *},
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Held {
+    nodes: [MemoryStore; 3],
+    store: QuorumStore,
+    a: tower_distributed_lock::store::Owner,
+}
+
+/// A lease of a minute, granted while these nodes were down. They are back now.
+async fn lease_without(down: &[usize]) -> Held {
+    let ((nodes, store), a) = (memory::<3>(), owner());
+    for node in down {
+        nodes[*node].set_fault(Some(Fault::Unreachable));
+    }
+    let request = Acquire {
+        lease: MINUTE,
+        ..attempt(&key("k"), a)
+    };
+    granted(store.acquire(request).await.unwrap());
+    for node in down {
+        nodes[*node].set_fault(None);
+    }
+    Held { nodes, store, a }
+}
+
+impl Held {
+    async fn renew(&self, refill: u32) -> Renewed {
+        let request = Renew {
+            lease: MINUTE,
+            ..renewal(&key("k"), self.a, refill)
+        };
+        self.store.renew_one(request).await
+    }
+
+    fn down(&self, node: usize, is_down: bool) {
+        self.nodes[node].set_fault(is_down.then_some(Fault::Unreachable));
+    }
+
+    fn held_at(&self) -> Vec<bool> {
+        self.nodes.iter().map(|node| !node.is_empty()).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_forgot_is_healed() {
+    let lease = lease_without(&[]).await;
+    lease.nodes[1].restart();
+    assert!(is_renewed(&lease.renew(0).await));
+    settle().await;
+    assert_eq!(lease.held_at(), [true; 3]);
+    lease.store.free(&key("k"), lease.a).await;
+    settle().await;
+    assert_eq!(lease.held_at(), [false; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_down_at_the_grant_is_healed() {
+    let lease = lease_without(&[0]).await;
+    assert_eq!(lease.held_at(), [false, true, true]);
+    assert!(is_renewed(&lease.renew(0).await));
+    settle().await;
+    assert_eq!(lease.held_at(), [true; 3]);
+    lease.store.free(&key("k"), lease.a).await;
+    settle().await;
+    assert_eq!(lease.held_at(), [false; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn healing_makes_the_majority_that_a_renewal_needs() {
+    let lease = lease_without(&[0]).await;
+    lease.down(2, true);
+    let Renewed::Renewed { tokens, .. } = lease.renew(5).await else {
+        panic!("node 0 makes up for node 2");
+    };
+    assert_eq!(tokens.unwrap().left(), 5);
+    assert_eq!(lease.held_at(), [true; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_that_lost_the_key_to_somebody_else_does_not_end_the_lease() {
+    let lease = lease_without(&[]).await;
+    lease.nodes[2].restart();
+    lease.nodes[2].take(&key("k"), owner()).await;
+    for _ in 0..3 {
+        assert!(is_renewed(&lease.renew(0).await));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_that_forgot_ends_it_and_is_not_healed() {
+    let lease = lease_without(&[]).await;
+    lease.nodes[0].restart();
+    lease.nodes[1].restart();
+    assert!(matches!(lease.renew(0).await, Renewed::NotOurs));
+    settle().await;
+    assert_eq!(lease.held_at(), [false, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_of_answers_there_is_no_telling() {
+    let lease = lease_without(&[]).await;
+    lease.down(0, true);
+    lease.down(1, true);
+    let Renewed::Unknown(error) = lease.renew(0).await else {
+        panic!("one node of three proves nothing");
+    };
+    assert_eq!(error.to_string(), "no quorum: 2 of 3 nodes unreachable");
+    lease.down(0, false);
+    assert!(is_renewed(&lease.renew(0).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_healed_after_the_deadline() {
+    let lease = lease_without(&[0]).await;
+    lease.down(0, true);
+    lease.down(1, true);
+    for _ in 0..3 {
+        advance(MINUTE / 2).await; // node 2 still holds it, but the majority's time is over after two of these
+        assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
+    }
+    lease.down(0, false);
+    assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
+    settle().await;
+    assert_eq!(lease.held_at(), [false, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_healed_during_the_release_is_released() {
+    for fault in [Fault::Hang, Fault::Mute] {
+        let lease = lease_without(&[0]).await;
+        lease.down(1, true);
+        lease.nodes[0].set_fault(Some(fault));
+        let renewing = tokio::spawn({
+            let request = renewal(&key("k"), lease.a, 0);
+            lease.store.renew(vec![request])
+        });
+        settle().await; // node 0 is asked for its part
+        lease.down(1, false);
+        lease.store.free(&key("k"), lease.a).await;
+        lease.nodes[0].set_fault(None);
+        renewing.await.unwrap();
+        settle().await;
+        assert_eq!(lease.held_at(), [false; 3], "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn healing_that_takes_too_long_is_undone() {
+    for fault in [Fault::Hang, Fault::Mute] {
+        let lease = lease_without(&[0]).await;
+        lease.down(1, true);
+        lease.nodes[0].set_fault(Some(fault));
+        assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
+        lease.nodes[0].set_fault(None);
+        settle().await;
+        assert_eq!(lease.held_at(), [false, true, true], "{fault:?}");
+        // Then it is healed after all, in a new name.
+        assert!(is_renewed(&lease.renew(0).await));
+        settle().await;
+        assert_eq!(lease.held_at(), [true; 3], "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_cleans_up_behind_a_failed_grant_does_not_end_a_healed_one() {
+    let (nodes, store) = memory::<3>();
+    let (key, a) = (key("k"), owner());
+    // Node 0 takes effect, and is heard only when it was given up: its release comes at some time later.
+    nodes[0].set_fault(Some(Fault::Mute));
+    granted(store.acquire(attempt(&key, a)).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    nodes[0].set_fault(None);
+    assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
+    settle().await;
+    // Whatever belongs to the first name may come now, and again.
+    nodes[0].free(&key, a).await;
+    let held = nodes[0].holder(&key).await.expect("it is healed");
+    assert_ne!(held, a, "in the name whose acquire was given up");
+    nodes[1].set_fault(Some(Fault::Unreachable));
+    assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
+}

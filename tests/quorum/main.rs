@@ -1,0 +1,115 @@
+//! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is to stand still.
+
+mod build;
+mod contenders;
+mod cost;
+mod frozen;
+mod healing;
+mod majority;
+mod patterns;
+mod records;
+mod restarts;
+#[path = "../support/mod.rs"]
+mod support;
+mod tokens;
+mod votes;
+mod young;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tower_distributed_lock::{
+    LockKey, Locks,
+    store::{Acquire, MemoryStore, QuorumStore, RedisStore, Store},
+};
+
+use support::{
+    eventually,
+    redis_server::RedisServer,
+    words::{attempt, key, owner},
+};
+
+/// Short enough to wait for a node to be that old, and still enough for a slow machine to be granted one.
+const LEASE: Duration = Duration::from_millis(700);
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Servers of a test's own, and one instance's view of them.
+struct Fleet {
+    servers: Vec<RedisServer>,
+    nodes: Vec<RedisStore>,
+    store: QuorumStore,
+}
+
+impl Fleet {
+    async fn start(nodes: usize) -> Self {
+        let servers = join_all((0..nodes).map(|_| RedisServer::start())).await;
+        let (nodes, store) = instance(&servers);
+        Self {
+            servers,
+            nodes,
+            store,
+        }
+    }
+
+    /// Servers that are older than a lease, so that a majority of them is enough.
+    async fn start_mature(nodes: usize) -> Self {
+        let fleet = Self::start(nodes).await;
+        fleet.mature().await;
+        fleet
+    }
+
+    /// Waits until every server that is up is older than a lease.
+    async fn mature(&self) {
+        let is_mature = async |node: &RedisStore| {
+            let is_up = node.inspect(key("anything")).await.is_ok();
+            !is_up || node.uptime() >= LEASE
+        };
+        eventually("the nodes are mature", async || {
+            let mature = join_all(self.nodes.iter().map(is_mature)).await;
+            mature.into_iter().all(|mature| mature)
+        })
+        .await;
+    }
+
+    /// Another instance on the same servers.
+    fn locks(&self) -> Locks {
+        let (_, store) = instance(&self.servers);
+        Locks::builder(store).lease(LEASE).build().unwrap()
+    }
+
+    /// What is left on each of the servers, which must be up.
+    async fn leftovers(&self) -> Vec<Vec<String>> {
+        join_all(self.servers.iter().map(RedisServer::leftovers)).await
+    }
+
+    async fn is_empty(&self) -> bool {
+        self.leftovers().await.iter().all(Vec::is_empty)
+    }
+}
+
+fn instance(servers: &[RedisServer]) -> (Vec<RedisStore>, QuorumStore) {
+    let node = |server: &RedisServer| RedisStore::builder(server.url()).lanes(1).build().unwrap();
+    let nodes: Vec<RedisStore> = servers.iter().map(node).collect();
+    let store = QuorumStore::builder(nodes.clone()).node_timeout(NODE_TIMEOUT);
+    (nodes, store.build().unwrap())
+}
+
+/// Memory stores, and a quorum of them.
+fn memory<const N: usize>() -> ([MemoryStore; N], QuorumStore) {
+    let nodes = std::array::from_fn(|_| MemoryStore::new());
+    let store = QuorumStore::new(nodes.clone()).unwrap();
+    (nodes, store)
+}
+
+/// An attempt of somebody new, for one lease.
+fn short(key: &LockKey) -> Acquire {
+    Acquire {
+        lease: LEASE,
+        ..attempt(key, owner())
+    }
+}
+
+/// Lets what goes on in the background come to its end.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}

@@ -1,0 +1,97 @@
+//! A record on any node is enough for a thing not to be done twice.
+
+use bytes::Bytes;
+use tower_distributed_lock::store::{Acquire, Acquired, Fault, MemoryStore, Released, Store};
+
+use crate::{memory, settle, support::words::*};
+
+const RECORD: Bytes = Bytes::from_static(b"done");
+
+fn claim(owner: tower_distributed_lock::store::Owner) -> Acquire {
+    Acquire {
+        note: Some(Bytes::from_static(b"claim")),
+        ..attempt(&key("k"), owner)
+    }
+}
+
+async fn records(nodes: &[MemoryStore]) -> Vec<bool> {
+    let mut records = Vec::new();
+    for node in nodes {
+        records.push(node.see(&key("k")).await.record == Some(RECORD));
+    }
+    records
+}
+
+fn down(node: &MemoryStore, is_down: bool) {
+    node.set_fault(is_down.then_some(Fault::Unreachable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_needs_a_majority() {
+    let ((nodes, store), a) = (memory::<3>(), owner());
+    granted(store.acquire(claim(a)).await.unwrap());
+    down(&nodes[0], true);
+    assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
+
+    let ((nodes, store), a) = (memory::<3>(), owner());
+    granted(store.acquire(claim(a)).await.unwrap());
+    down(&nodes[0], true);
+    down(&nodes[1], true);
+    let failed = store.release(recording(&key("k"), a, b"done")).await;
+    assert_eq!(
+        failed.unwrap_err().to_string(),
+        "no quorum: 2 of 3 nodes unreachable"
+    );
+    // The nodes make up for it, and whoever records again is told so.
+    down(&nodes[0], false);
+    down(&nodes[1], false);
+    assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
+    assert_eq!(records(&nodes).await, [true; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_reaches_nodes_that_had_no_part_in_the_lease() {
+    let ((nodes, store), a) = (memory::<3>(), owner());
+    down(&nodes[2], true);
+    granted(store.acquire(claim(a)).await.unwrap());
+    down(&nodes[2], false);
+    assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
+    settle().await;
+    assert_eq!(records(&nodes).await, [true; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_finds_one_gives_it_to_nodes_that_miss_it() {
+    let ((nodes, store), a) = (memory::<5>(), owner());
+    granted(store.acquire(claim(a)).await.unwrap());
+    store.record(&key("k"), a, b"done").await;
+    settle().await;
+    tokio::time::advance(LONG / 2).await;
+    for lost in 0..4 {
+        nodes[lost].restart();
+    }
+    tokio::time::advance(LONG / 4).await;
+    let answer = store.acquire(claim(owner())).await.unwrap();
+    assert_eq!(answer, Acquired::Recorded(RECORD));
+    settle().await;
+    assert_eq!(records(&nodes).await, [true; 5]);
+    for node in &nodes {
+        let remaining = node.see(&key("k")).await.record_remaining.unwrap();
+        assert!(
+            remaining <= LONG / 4,
+            "it is not kept for longer: {remaining:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_waits_for_every_node_that_may_have_one() {
+    let ((nodes, store), a) = (memory::<3>(), owner());
+    nodes[2].take(&key("k"), a).await;
+    nodes[2].record(&key("k"), a, b"done").await;
+    nodes[2].set_fault(Some(Fault::Hang));
+    let asking = tokio::spawn(store.acquire(claim(owner())));
+    settle().await;
+    nodes[2].set_fault(None);
+    assert_eq!(asking.await.unwrap().unwrap(), Acquired::Recorded(RECORD));
+}

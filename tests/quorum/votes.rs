@@ -1,0 +1,108 @@
+//! Votes that are split, and what a lost one leaves behind.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tower_distributed_lock::store::{Acquired, Fault, Hint, Store};
+
+use crate::{memory, settle, support::words::*};
+
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_is_split_is_repeated() {
+    let (nodes, store) = memory::<3>();
+    let (key, other) = (key("k"), owner());
+    nodes[0].take(&key, other).await;
+    nodes[1].set_fault(Some(Fault::Unreachable));
+    let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
+    settle().await;
+    nodes[0].free(&key, other).await;
+    granted(asking.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_first_in_one_queue_does_not_block_everybody() {
+    let (nodes, store) = memory::<3>();
+    let (key, holder) = (key("k"), owner());
+    store.take(&key, holder).await;
+    let contenders: Vec<_> = (0..3).map(|_| owner()).collect();
+    // Each is first at another node.
+    for (at, node) in nodes.iter().enumerate() {
+        for turn in 0..3 {
+            held(node.queue(&key, contenders[(at + turn) % 3]).await);
+        }
+    }
+    store.free(&key, holder).await;
+    settle().await;
+    let ask = |owner| store.acquire(waiting(&key, owner));
+    let answers = join_all(contenders.into_iter().map(ask)).await;
+    let won = |answer: &Result<Acquired, _>| matches!(answer, Ok(Acquired::Granted(_)));
+    assert_eq!(answers.iter().filter(|answer| won(answer)).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_is_given_back() {
+    let (nodes, store) = memory::<3>();
+    let (key, other) = (key("k"), owner());
+    nodes[0].take(&key, other).await;
+    for fault in [Fault::Hang, Fault::Mute] {
+        nodes[2].set_fault(Some(fault));
+        held(store.acquire(attempt(&key, owner())).await.unwrap());
+        assert!(nodes[1].is_empty());
+        nodes[2].set_fault(None);
+        settle().await;
+        assert!(nodes[2].is_empty(), "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_node_still_becomes_a_part_of_the_lease() {
+    let (nodes, store) = memory::<3>();
+    let (key, a) = (key("k"), owner());
+    nodes[2].set_fault(Some(Fault::Hang));
+    granted(store.acquire(attempt(&key, a)).await.unwrap());
+    nodes[2].set_fault(None);
+    settle().await;
+    assert_eq!(nodes[2].holder(&key).await, Some(a));
+    nodes[1].set_fault(Some(Fault::Unreachable));
+    assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_took_too_long_to_be_granted_is_given_back() {
+    let (nodes, store) = memory::<3>();
+    let (key, a) = (key("k"), owner());
+    let request = tower_distributed_lock::store::Acquire {
+        lease: Duration::from_millis(100),
+        ..attempt(&key, a)
+    };
+    nodes[1].set_fault(Some(Fault::Hang));
+    nodes[2].set_fault(Some(Fault::Hang));
+    let asking = tokio::spawn(store.acquire(request));
+    tokio::time::sleep(Duration::from_millis(95)).await;
+    nodes[1].set_fault(None);
+    nodes[2].set_fault(None);
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(
+        error.to_string().contains("too little of it was left"),
+        "{error}"
+    );
+    settle().await;
+    assert!(nodes.iter().all(|node| node.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_of_any_node_arrive() {
+    let (nodes, store) = memory::<3>();
+    let (key, b) = (key("k"), owner());
+    let mut hints = store.watch(b.instance);
+    for node in &nodes {
+        let a = owner();
+        node.take(&key, a).await;
+        held(node.queue(&key, b).await);
+        node.free(&key, a).await;
+        hinted(&mut hints, Hint::Free(key.clone())).await;
+        node.free(&key, b).await;
+    }
+    nodes[1].restart();
+    hinted(&mut hints, Hint::Reconnected).await;
+}
