@@ -24,8 +24,7 @@
 //! 409, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
 //!
 //! # answer-not-kept
-//! 409. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
-//! streamed.
+//! 409. A request with the same `Idempotency-Key` was completed, and its answer could not be kept.
 //!
 //! # body-too-large
 //! 413. The request's body is larger than what is read before locking.
