@@ -90,9 +90,12 @@ impl Inner {
 
     pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted, ask: Option<Confirmation>) {
         self.carry_out(self.lines.end(granted, ask, Instant::now()));
-        let lease = &granted.lease;
+        self.let_go(&granted.lease);
+    }
+
+    /// A turn under this lease has ended. One that was lost before was left alone until now (see [`lose`](Self::lose)).
+    fn let_go(self: &Arc<Self>, lease: &Arc<Lease>) {
         if lease.claimed && lease.loss().is_some_and(|loss| loss != Loss::NotOurs) {
-            // It was left alone until now (see `lose`).
             self.release_in_background(lease);
         }
     }
@@ -103,7 +106,7 @@ impl Inner {
             self.scheduler.untrack(lease);
             // The holder was told above. The store may still think the key is ours: rightly so, if what it is held
             // for goes on all the same. Then it is better that nobody else begins the same before the lease's time.
-            if !lease.claimed {
+            if !(lease.claimed && self.lines.serves(lease)) {
                 self.release_in_background(lease);
             }
         }
@@ -250,6 +253,7 @@ impl Inner {
                     // A waiter that went away at this very moment has had its turn.
                     if let Err(Ok(granted)) = ticket.send(answer) {
                         effects.extend(self.lines.end(&granted, None, Instant::now()));
+                        self.let_go(&granted.lease);
                     }
                 }
                 Effect::Confirm(ask, answer) => drop(ask.send(answer)),

@@ -219,6 +219,13 @@ impl Lines {
         self.with(&lease.key, |line, out| line.lost(lease, out))
     }
 
+    /// Whether a turn is under way under this lease.
+    pub(crate) fn serves(&self, lease: &Lease) -> bool {
+        let mut serves = false;
+        self.with(&lease.key, |line, _| serves = line.serves(lease));
+        serves
+    }
+
     pub(crate) fn unpark(&self, lease: &Lease) -> bool {
         let mut unparked = false;
         self.with(&lease.key, |line, _| unparked = line.unpark(lease));

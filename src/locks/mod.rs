@@ -138,6 +138,9 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Dropping the future gives the place in line up, and the key, if that was granted in this very moment.
+    ///
+    /// A future that is neither dropped nor polled keeps its place, and the turn once it has come: do not wait for
+    /// anything else in between, as in a `select!` by reference whose other branch awaits.
     pub async fn lock(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,

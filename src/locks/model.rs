@@ -3,7 +3,7 @@
 //! [`Lines`] and all its transitions are the real ones. What carries out their [`Effect`]s is a toy: each store
 //! call is a thread of its own, so that its reply may come at any time, and the store is one key in memory. Local
 //! requests, another instance, a clock that jumps and a shutdown run against each other in the order that the checker
-//! chooses.
+//! chooses. They lock the key, or claim it: all for the same thing, or for different ones.
 
 use std::{
     collections::HashMap,
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use shuttle::{
     Config, Runner,
     rand::{Rng, thread_rng},
@@ -23,7 +24,7 @@ use shuttle::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    line::{Answer, Contention, Effect, Effects, Granted, Limits, Wish},
+    line::{Answer, Confirmation, Contention, Effect, Effects, Granted, Limits, Miss, Wish},
     lines::Lines,
     waiter::last_word,
 };
@@ -42,6 +43,8 @@ const REQUESTS: usize = 3;
 const ROUNDS: usize = 2;
 
 struct World {
+    /// What requests claim; nothing if they only lock.
+    claims: &'static [&'static [u8]],
     key: LockKey,
     lines: Lines,
     epoch: Instant,
@@ -51,13 +54,31 @@ struct World {
     /// The scheduler's leases, and of each the renewal that is under way.
     tracked: Mutex<HashMap<u64, (Arc<Lease>, Renewal)>>,
     inside: Mutex<Inside>,
+    /// All that was ever to be recorded.
+    answers: Mutex<Vec<Bytes>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
 struct Store {
-    holder: Option<(u64, u64)>,
+    holder: Option<Holder>,
+    record: Option<(u64, Bytes)>,
     fence: u64,
+}
+
+#[derive(Debug)]
+struct Holder {
+    attempt: u64,
+    until: u64,
+    claim: Option<Bytes>,
+    /// Nobody answers for it any more: its time will end it.
+    abandoned: bool,
+}
+
+enum Acquired {
+    Granted(Tokens),
+    Held(Option<Bytes>),
+    Recorded(Bytes),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -75,13 +96,34 @@ struct Inside {
 }
 
 impl Store {
-    fn acquire(&mut self, attempt: u64, block: u32, now: u64) -> Option<Tokens> {
-        self.holder.take_if(|(_, until)| *until <= now);
-        if self.holder.is_some() {
-            return None;
+    fn acquire(&mut self, attempt: u64, claim: Option<Bytes>, block: u32, now: u64) -> Acquired {
+        if let Some((_, record)) = &self.record {
+            return Acquired::Recorded(record.clone());
         }
-        self.holder = Some((attempt, now + LEASE));
-        Some(self.hand_out(block))
+        self.holder.take_if(|holder| holder.until <= now);
+        if let Some(holder) = &self.holder {
+            return Acquired::Held(holder.claim.clone());
+        }
+        self.holder = Some(Holder {
+            attempt,
+            until: now + LEASE,
+            claim,
+            abandoned: false,
+        });
+        Acquired::Granted(self.hand_out(block))
+    }
+
+    /// Says whether the lease was the owner's until now.
+    fn record(&mut self, attempt: u64, record: &Bytes, now: u64) -> bool {
+        if let Some((by, _)) = &self.record {
+            return *by == attempt;
+        }
+        self.holder.take_if(|holder| holder.until <= now);
+        let ours = self.release(attempt);
+        if ours {
+            self.record = Some((attempt, record.clone()));
+        }
+        ours
     }
 
     fn hand_out(&mut self, count: u32) -> Tokens {
@@ -91,18 +133,18 @@ impl Store {
     }
 
     fn renew(&mut self, attempt: u64, refill: u32, now: u64) -> Option<Option<Tokens>> {
-        self.holder.take_if(|(_, until)| *until <= now);
-        let (holder, until) = self.holder.as_mut()?;
-        if *holder != attempt {
+        self.holder.take_if(|holder| holder.until <= now);
+        let holder = self.holder.as_mut()?;
+        if holder.attempt != attempt {
             return None;
         }
-        *until = now + LEASE;
+        holder.until = now + LEASE;
         Some((refill > 0).then(|| self.hand_out(refill)))
     }
 
     fn release(&mut self, attempt: u64) -> bool {
         self.holder
-            .take_if(|(holder, _)| *holder == attempt)
+            .take_if(|holder| holder.attempt == attempt)
             .is_some()
     }
 }
@@ -117,13 +159,14 @@ fn unreachable_store() -> Error {
 }
 
 impl World {
-    fn new() -> Arc<Self> {
+    fn new(claims: &'static [&'static [u8]]) -> Arc<Self> {
         let limits = Limits {
             longest_line: 8,
             pass_turns: 2,
             pass_time: Duration::from_secs(3),
         };
         Arc::new(Self {
+            claims,
             key: LockKey::new("k").unwrap(),
             lines: Lines::new(limits),
             epoch: Instant::now(),
@@ -132,6 +175,7 @@ impl World {
             store: Mutex::default(),
             tracked: Mutex::default(),
             inside: Mutex::default(),
+            answers: Mutex::default(),
             threads: Mutex::default(),
         })
     }
@@ -169,7 +213,13 @@ impl World {
 
     fn lease(&self, owner: Owner, sent: Instant) -> Arc<Lease> {
         let validity = Duration::from_secs(VALIDITY);
-        Arc::new(Lease::new(self.key.clone(), owner, sent, validity))
+        let lease = Lease::new(self.key.clone(), owner, sent, validity);
+        Arc::new(lease.claimed(!self.claims.is_empty()))
+    }
+
+    fn some_claim(&self) -> Option<Bytes> {
+        let at = thread_rng().gen_range(0..self.claims.len().max(1));
+        self.claims.get(at).copied().map(Bytes::from_static)
     }
 }
 
@@ -181,7 +231,7 @@ impl World {
                 Effect::Tell(ticket, answer) => {
                     yield_now();
                     if let Err(Ok(granted)) = ticket.send(answer) {
-                        self.carry_out(self.lines.end(&granted, None, self.now()));
+                        self.end_turn(&granted, None);
                     }
                 }
                 Effect::Confirm(ask, answer) => drop(ask.send(answer)),
@@ -221,10 +271,29 @@ impl World {
     fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         if lease.lose(loss) {
             self.tracked.lock().remove(&lease.owner.attempt);
-            let lease = lease.clone();
-            self.spawn(move |world| _ = world.release(&lease));
+            if !(lease.claimed && self.lines.serves(lease)) {
+                self.release_in_background(lease);
+            }
         }
         self.carry_out(self.lines.lost(lease));
+    }
+
+    fn release_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let lease = lease.clone();
+        self.spawn(move |world| _ = world.release(&lease));
+    }
+
+    fn end_turn(self: &Arc<Self>, granted: &Granted, ask: Option<Confirmation>) {
+        self.carry_out(self.lines.end(granted, ask, self.now()));
+        let lease = &granted.lease;
+        if lease.claimed && lease.loss().is_some_and(|loss| loss != Loss::NotOurs) {
+            self.release_in_background(lease);
+        }
+    }
+
+    fn finish(self: &Arc<Self>, granted: &Granted, record: &Bytes) {
+        self.tracked.lock().remove(&granted.lease.owner.attempt);
+        self.carry_out(self.lines.finished(granted, record));
     }
 
     fn contend(self: &Arc<Self>, contention: &Arc<Contention>) {
@@ -242,23 +311,35 @@ impl World {
                     .failed(&self.key, contention, &unreachable_store());
                 return self.carry_out(failure);
             }
-            let granted = self
-                .store
-                .lock()
-                .acquire(owner.attempt, demand.block, self.ticks());
-            if let Some(tokens) = granted {
-                yield_now();
-                return self.granted(contention, self.lease(owner, sent), tokens);
-            }
-            let (anybody, effects) = self.lines.held(&self.key, contention, &None);
-            self.carry_out(effects);
-            if anybody {
-                yield_now();
+            let answer = self.store.lock().acquire(
+                owner.attempt,
+                demand.claim.clone(),
+                demand.block,
+                self.ticks(),
+            );
+            yield_now();
+            match answer {
+                Acquired::Granted(tokens) => {
+                    let lease = self.lease(owner, sent);
+                    return self.granted(contention, lease, (tokens, demand.claim));
+                }
+                Acquired::Recorded(record) => {
+                    return self.carry_out(self.lines.recorded(&self.key, contention, &record));
+                }
+                Acquired::Held(claim) => {
+                    let (_, effects) = self.lines.held(&self.key, contention, &claim);
+                    self.carry_out(effects);
+                }
             }
         }
     }
 
-    fn granted(self: &Arc<Self>, contention: &Arc<Contention>, lease: Arc<Lease>, tokens: Tokens) {
+    fn granted(
+        self: &Arc<Self>,
+        contention: &Arc<Contention>,
+        lease: Arc<Lease>,
+        (tokens, claim): (Tokens, Option<Bytes>),
+    ) {
         self.track(&lease);
         let others_wait = now_and_then(2);
         let grant = Grant {
@@ -267,7 +348,7 @@ impl World {
         };
         self.carry_out(
             self.lines
-                .granted(contention, lease, (grant, None), self.now()),
+                .granted(contention, lease, (grant, claim), self.now()),
         );
     }
 
@@ -305,6 +386,10 @@ impl World {
                 lease.set_confirmed(false);
                 self.carry_out(self.lines.renewal_unknown(&lease, &unreachable_store()));
             }
+            None if lease.is_recording() => {
+                lease.set_confirmed(false);
+                self.carry_out(self.lines.renewal_unknown(&lease, &unreachable_store()));
+            }
             None => self.lose(&lease, Loss::NotOurs),
             Some(_) if !lease.is_valid(self.now()) => self.lose(&lease, Loss::Expired),
             Some(tokens) => {
@@ -330,8 +415,9 @@ impl World {
     fn request(self: &Arc<Self>) {
         let wish = Wish {
             patient: !now_and_then(4),
-            claim: None,
+            claim: self.some_claim(),
         };
+        let claim = wish.claim.clone();
         let Ok(joined) = self.lines.join(&self.key, wish, self.now()) else {
             return;
         };
@@ -347,37 +433,80 @@ impl World {
             return self.go_away(id, &mut answer);
         }
         let told = shuttle::future::block_on(answer).expect("everybody who waits is told");
-        if let Ok(granted) = told {
-            self.take_turn(granted);
+        match told {
+            Ok(granted) => self.take_turn(granted, claim),
+            Err(Miss::Recorded(record)) => {
+                assert!(self.answers.lock().contains(&record), "nobody's record");
+            }
+            Err(Miss::OtherClaim) => assert!(self.claims.len() > 1, "all claim the same"),
+            Err(Miss::Failed(_)) => {}
         }
     }
 
     /// As [`Waiter`](super::waiter::Waiter) does it when it is dropped.
     fn go_away(self: &Arc<Self>, id: u64, answer: &mut Answer) {
-        let effects = match last_word(answer) {
-            Some(Ok(granted)) => self.lines.end(&granted, None, self.now()),
-            Some(Err(_)) => return,
-            None => self.lines.leave(&self.key, id),
-        };
-        self.carry_out(effects);
+        match last_word(answer) {
+            Some(Ok(granted)) => self.end_turn(&granted, None),
+            Some(Err(_)) => {}
+            None => self.carry_out(self.lines.leave(&self.key, id)),
+        }
     }
 
-    fn take_turn(self: &Arc<Self>, granted: Granted) {
+    fn take_turn(self: &Arc<Self>, granted: Granted, claim: Option<Bytes>) {
+        if let Some(holder) = &self.store.lock().holder
+            && holder.attempt == granted.lease.owner.attempt
+        {
+            assert_eq!(holder.claim, claim, "others are told of another claim");
+        }
         // A guard that is not held any more when it arrives is not given to anybody.
         if self.enter(&granted.lease, granted.token) {
             yield_now();
             self.exit(&granted.lease);
         }
+        if !self.claims.is_empty() && now_and_then(2) && self.record(&granted) {
+            return;
+        }
         if now_and_then(3) {
             let (ask, answer) = oneshot::channel();
-            self.carry_out(self.lines.end(&granted, Some(ask), self.now()));
+            self.end_turn(&granted, Some(ask));
             let _ = shuttle::future::block_on(answer).expect("whoever asks is told");
         } else {
-            self.carry_out(self.lines.end(&granted, None, self.now()));
+            self.end_turn(&granted, None);
         }
         // An end that comes twice changes nothing.
         if now_and_then(4) {
-            self.carry_out(self.lines.end(&granted, None, self.now()));
+            self.end_turn(&granted, None);
+        }
+    }
+
+    /// Ends a turn with a record, as [`Keeping`](crate::idempotency) does it. Says whether it has ended.
+    fn record(self: &Arc<Self>, granted: &Granted) -> bool {
+        let record = Bytes::from(granted.token.to_string());
+        self.answers.lock().push(record.clone());
+        let (lease, id) = (&granted.lease, granted.lease.owner.attempt);
+        lease.set_recording();
+        loop {
+            yield_now();
+            let (lost_on_the_way, answer_lost) = (now_and_then(8), now_and_then(4));
+            let recorded = !lost_on_the_way && self.store.lock().record(id, &record, self.ticks());
+            yield_now();
+            if !lost_on_the_way && !answer_lost {
+                match recorded {
+                    true => self.finish(granted, &record),
+                    false => self.lose(lease, Loss::NotOurs),
+                }
+                return recorded;
+            }
+            if now_and_then(3) {
+                let mut store = self.store.lock();
+                let holder = store.holder.iter_mut();
+                holder
+                    .filter(|holder| holder.attempt == id)
+                    .for_each(|holder| holder.abandoned = true);
+                drop(store);
+                self.finish(granted, &record);
+                return true;
+            }
         }
     }
 
@@ -388,6 +517,8 @@ impl World {
         if !lease.is_valid(now) {
             return false;
         }
+        let record = self.store.lock().record.clone();
+        assert_eq!(record, None, "what was done before is done again");
         if let Some(other) = &inside.lease {
             assert!(!other.is_valid(now), "two are inside");
         }
@@ -410,15 +541,23 @@ impl World {
         let owner = self.owner();
         for _ in 0..4 {
             let sent = self.now();
-            let granted = self.store.lock().acquire(owner.attempt, 1, self.ticks());
+            let (claim, ticks) = (self.some_claim(), self.ticks());
+            let answer = self.store.lock().acquire(owner.attempt, claim, 1, ticks);
             self.lines.wanted(&self.key, self.now());
-            if let Some(mut tokens) = granted {
+            if let Acquired::Granted(mut tokens) = answer {
                 let lease = self.lease(owner, sent);
-                if self.enter(&lease, tokens.take().unwrap()) {
+                let token = tokens.take().unwrap();
+                if self.enter(&lease, token) {
                     yield_now();
                     self.exit(&lease);
                 }
-                self.store.lock().release(owner.attempt);
+                let record = Bytes::from(token.to_string());
+                self.answers.lock().push(record.clone());
+                let mut store = self.store.lock();
+                if lease.claimed && now_and_then(2) {
+                    store.record(owner.attempt, &record, self.ticks());
+                }
+                store.release(owner.attempt);
                 return;
             }
             yield_now();
@@ -453,7 +592,8 @@ impl World {
 }
 
 fn one_run() {
-    let world = World::new();
+    const CLAIMS: [&[&[u8]]; 3] = [&[], &[b"a"], &[b"a", b"b"]];
+    let world = World::new(CLAIMS[thread_rng().gen_range(0..CLAIMS.len())]);
     for _ in 0..REQUESTS {
         world.spawn(|world| (0..ROUNDS).for_each(|_| world.request()));
     }
@@ -471,7 +611,8 @@ fn one_run() {
         world.tracked.lock().is_empty(),
         "a lease is left with the scheduler"
     );
-    let left = world.store.lock().holder;
+    let store = world.store.lock();
+    let left = store.holder.iter().find(|holder| !holder.abandoned);
     assert!(left.is_none(), "a lease is left in the store: {left:?}");
 }
 

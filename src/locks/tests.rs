@@ -40,6 +40,8 @@ enum Bug {
     PanicWhenPolled(Call),
     AnswersTooFew,
     HeldForNoTime,
+    /// Its second grant is lost on the way, and cleared away after a while, as the contract wants it.
+    LosesAGrant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,7 +72,20 @@ impl Sealed for Buggy {}
 
 impl Store for Buggy {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        self.acquires.fetch_add(1, Ordering::Relaxed);
+        let before = self.acquires.fetch_add(1, Ordering::Relaxed);
+        if self.bug == Bug::LosesAGrant && before == 1 {
+            let store = self.store.clone();
+            return Box::pin(async move {
+                let (key, owner) = (request.key.clone(), request.owner);
+                store.acquire(request).await?;
+                tokio::spawn(async move {
+                    sleep(SECOND).await;
+                    let ending = crate::store::Ending::Free;
+                    store.release(Release { key, owner, ending }).await
+                });
+                Err(Error::new(ErrorKind::Unreachable, "on purpose"))
+            });
+        }
         if self.bug == Bug::HeldForNoTime {
             let held = Held {
                 remaining: Duration::ZERO,
@@ -190,6 +205,20 @@ async fn a_store_that_panics_at_a_release_does_not_stop_the_line() {
         assert_eq!(locks.stats(), Stats::default());
         assert!(store.store.is_empty());
     }
+}
+
+/// The lease was lost, the key is claimed anew for the record, and nobody hears of that: it looks like somebody else's.
+#[tokio::test(start_paused = true)]
+async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_somebody_elses() {
+    let (store, locks) = with(Bug::LosesAGrant);
+    let once = locks.run_once("k", 100 * SECOND, async || {
+        let key = LockKey::new("once,k").unwrap();
+        assert!(store.force_release(key).await.unwrap());
+        Ok::<_, std::convert::Infallible>(())
+    });
+    assert!(once.await.unwrap().stored);
+    let again = locks.run_once("k", 100 * SECOND, async || Err::<(), _>("done again"));
+    assert!(again.await.unwrap().replayed);
 }
 
 #[tokio::test(start_paused = true)]

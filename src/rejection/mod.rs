@@ -9,50 +9,50 @@
 //! the request's key as `idempotency_key`, where it was readable.
 //!
 //! # bad-key
-//! 400. No lock key can be derived from the request.
+//! **400**. No lock key can be derived from the request.
 //!
 //! # bad-idempotency-key
-//! 400. The request's `Idempotency-Key` is missing, doubled or malformed.
+//! **400**. The request's `Idempotency-Key` is missing, doubled or malformed.
 //!
 //! # body-broken
-//! 400. The request's body ended before its time.
+//! **400**. The request's body ended before its time.
 //!
 //! # lease-lost
-//! 409. The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
+//! **409**. The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
 //!
 //! # in-progress
-//! 409, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
+//! **409**, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
 //!
 //! # answer-not-kept
-//! 409. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
+//! **409**. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
 //! streamed.
 //!
 //! # body-too-large
-//! 413. The request's body is larger than what is read before locking.
+//! **413**. The request's body is larger than what is read before locking.
 //!
 //! # key-reused
-//! 422. The `Idempotency-Key` was used for another request.
+//! **422**. The `Idempotency-Key` was used for another request.
 //!
 //! # held
-//! 423, with `Retry-After`. Somebody else holds the key.
+//! **423**, with `Retry-After`. Somebody else holds the key.
 //!
 //! # too-many-running
-//! 429, with `Retry-After`. The client has too many requests under way.
+//! **429**, with `Retry-After`. The client has too many requests under way.
 //!
 //! # record-unreadable
-//! 500. The kept answer cannot be read. The handler does not run a second time.
+//! **500**. The kept answer cannot be read. The handler does not run a second time.
 //!
 //! # misconfigured
-//! 500. The layer is where its key cannot be derived, or an extractor where no layer is.
+//! **500**. The layer is where its key cannot be derived, or an extractor where no layer is.
 //!
 //! # line-full
-//! 503, with `Retry-After`. Too many requests wait for the key already.
+//! **503**, with `Retry-After`. Too many requests wait for the key already.
 //!
 //! # store-unreachable
-//! 503, with `Retry-After`. The store that holds the locks does not answer.
+//! **503**, with `Retry-After`. The store that holds the locks does not answer.
 //!
 //! # closed
-//! 503, with `Retry-After`. This process is about to end.
+//! **503**, with `Retry-After`. This process is about to end.
 
 mod problem;
 mod render;

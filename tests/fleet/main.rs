@@ -1,5 +1,6 @@
 //! Several instances of `Locks`, and several processes, on one real Redis.
 
+mod cancelled;
 mod handover;
 mod hot_key;
 mod ledger;
@@ -8,6 +9,8 @@ mod outage;
 mod processes;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod waiting;
 
 use tower_distributed_lock::{Locks, store::RedisStore};

@@ -57,11 +57,11 @@ impl Replica {
     }
 
     pub(crate) fn freeze(&self) {
-        self.signal(libc_signal::STOP);
+        self.signal("-STOP");
     }
 
     pub(crate) fn thaw(&self) {
-        self.signal(libc_signal::CONT);
+        self.signal("-CONT");
     }
 
     pub(crate) fn kill(&mut self) {
@@ -71,7 +71,7 @@ impl Replica {
 
     /// Ends it gracefully, and says whether it ended well.
     pub(crate) fn terminate(mut self) -> bool {
-        self.signal(libc_signal::TERM);
+        self.signal("-TERM");
         self.process.wait().is_ok_and(|status| status.success())
     }
 
@@ -84,37 +84,21 @@ impl Replica {
         );
     }
 
-    pub(crate) async fn deposit(&self, account: &str, work_ms: u64) -> Option<Response> {
+    /// Does not hold the replica, so that this can be killed while somebody waits for its answer.
+    pub(crate) fn deposit(
+        &self,
+        account: &str,
+        work_ms: u64,
+    ) -> impl Future<Output = Option<Response>> + Send + use<> {
         let path = format!("/accounts/{account}/deposits?work_ms={work_ms}");
-        self.send("POST", &path, r#"{"amount": 1}"#).await
+        send(self.port, "POST", path, r#"{"amount": 1}"#)
     }
 
     pub(crate) async fn account(&self, account: &str) -> Response {
         let path = format!("/accounts/{account}");
-        self.send("GET", &path, "")
+        send(self.port, "GET", path, "")
             .await
             .expect("a replica that is there answers")
-    }
-
-    /// `None` if the replica ended, or was ended, before it answered.
-    async fn send(&self, method: &str, path: &str, body: &str) -> Option<Response> {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-tenant-id: acme\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let exchange = async {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.ok()?;
-            stream.write_all(request.as_bytes()).await.ok()?;
-            let mut reply = String::new();
-            stream.read_to_string(&mut reply).await.ok()?;
-            let status = reply.split(' ').nth(1)?.parse().ok()?;
-            let body = reply.split_once("\r\n\r\n")?.1.to_owned();
-            Some(Response { status, body })
-        };
-        timeout(PATIENCE, exchange)
-            .await
-            .expect("no answer, and no end either")
     }
 }
 
@@ -124,11 +108,30 @@ impl Drop for Replica {
     }
 }
 
-/// By name: the tests need no crate for three numbers.
-mod libc_signal {
-    pub(super) const STOP: &str = "-STOP";
-    pub(super) const CONT: &str = "-CONT";
-    pub(super) const TERM: &str = "-TERM";
+/// `None` if the replica ended, or was ended, before it answered.
+async fn send(
+    port: u16,
+    method: &'static str,
+    path: String,
+    body: &'static str,
+) -> Option<Response> {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nx-tenant-id: acme\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let exchange = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.ok()?;
+        let status = reply.split(' ').nth(1)?.parse().ok()?;
+        let body = reply.split_once("\r\n\r\n")?.1.to_owned();
+        Some(Response { status, body })
+    };
+    timeout(PATIENCE, exchange)
+        .await
+        .expect("no answer, and no end either")
 }
 
 /// The example's binary, beside this test's own. `cargo test` builds it; `cargo test --test fleet` does not.

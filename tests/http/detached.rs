@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{Router, routing::post};
 use http::StatusCode;
-use tower::{ServiceBuilder, limit::ConcurrencyLimitLayer};
+use tower::{ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks,
     store::{Fault, MemoryStore},
@@ -183,7 +183,7 @@ async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
     // A concurrency limit panics when it is called without having been made ready.
     let layers = ServiceBuilder::new()
         .layer(lock(&locks).detached())
-        .layer(ConcurrencyLimitLayer::new(1));
+        .layer(GlobalConcurrencyLimitLayer::new(1));
     let app = Router::new().route("/accounts/{id}", handler.route_layer(layers));
     let server = Server::start(app).await;
     for path in ["/accounts/7", "/accounts/8"] {

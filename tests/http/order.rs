@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::{Router, routing::post};
 use http::StatusCode;
-use tower::{ServiceBuilder, limit::ConcurrencyLimitLayer};
+use tower::{ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
 use tower_distributed_lock::{LockGuard, Locks, store::MemoryStore};
 
 use crate::{
@@ -129,7 +129,7 @@ async fn a_waiting_key_does_not_sit_on_the_only_permit_inside() {
     // Together: a router would put a service in between that is always ready.
     let layers = ServiceBuilder::new()
         .layer(lock(&locks))
-        .layer(ConcurrencyLimitLayer::new(1));
+        .layer(GlobalConcurrencyLimitLayer::new(1));
     let app = Router::new().route("/accounts/{id}", handler.route_layer(layers));
     let server = Server::start(app).await;
 

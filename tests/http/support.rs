@@ -80,7 +80,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(app: Router) -> Self {
-        Self::start_service(app).await
+        // As `axum::serve` does with a router: each layer is applied once, not for each request.
+        Self::start_service(app.with_state::<()>(())).await
     }
 
     /// Serves any service over http, not only a router.

@@ -1,3 +1,23 @@
-//! Idempotent endpoints, over the memory store.
+//! Idempotent endpoints: each test is a sentence of what `IdempotencyLayer` promises.
+//!
+//! The whole table runs over the memory store, on a paused clock, and over a real Redis. Tests wait for what must come
+//! for as long as it takes, so that none is right only on a fast machine.
 
-mod smoke;
+#[cfg(feature = "redis")]
+mod cost;
+#[cfg(all(feature = "redis", unix))]
+mod fleet;
+mod hanging;
+mod log;
+#[cfg(feature = "redis")]
+mod refused;
+mod subject;
+mod suite;
+#[path = "../support/mod.rs"]
+mod support;
+mod web;
+
+suite::idempotency!(memory_store, crate::subject::Memory, (start_paused = true));
+
+#[cfg(feature = "redis")]
+suite::idempotency!(redis_store, crate::subject::Redis, ());

@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tower_distributed_lock::Locks;
 
-use crate::support::{fleet, nothing_left, nothing_left_soon, settle};
+use crate::support::{SECOND, fleet, nothing_left, nothing_left_soon, settle};
 
 const TASKS: usize = 64;
 const TURNS: usize = 6_400;
@@ -150,6 +150,7 @@ async fn a_clone_is_the_same_turn_held_once_more() {
 #[tokio::test(start_paused = true)]
 async fn two_who_lock_the_same_keys_in_different_orders_do_not_wait_for_each_other() {
     let (store, [one, other]) = fleet();
+    let began = Instant::now();
     let mut tasks = JoinSet::new();
     for task in 0..20 {
         let locks = if task % 2 == 0 { &one } else { &other }.clone();
@@ -167,6 +168,8 @@ async fn two_who_lock_the_same_keys_in_different_orders_do_not_wait_for_each_oth
     while let Some(outcome) = tasks.join_next().await {
         outcome.unwrap();
     }
+    // Had they waited for each other, `max_hold` would have ended it, after ten minutes.
+    assert!(began.elapsed() < SECOND);
     nothing_left(store, [one, other]).await;
 }
 

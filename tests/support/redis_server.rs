@@ -139,7 +139,7 @@ impl RedisServer {
 
     /// How often a client sent each command since RESETSTAT; what scripts called does not count, nor what tests ask.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
-        const OF_SCRIPTS_AND_TESTS: [&str; 21] = [
+        const OF_SCRIPTS_AND_TESTS: [&str; 22] = [
             "psetex",
             "incr",
             "get",
@@ -161,6 +161,7 @@ impl RedisServer {
             "keys",
             "client",
             "hello",
+            "pubsub",
         ];
         let stats = self.stats().await.into_iter();
         stats

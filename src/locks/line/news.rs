@@ -126,6 +126,11 @@ impl Line {
         }
     }
 
+    /// Whether a turn is under way under this lease.
+    pub(crate) fn serves(&self, lease: &Lease) -> bool {
+        matches!(&self.state, State::Taken(tenure) if tenure.is_of(lease))
+    }
+
     fn tenure_of(&mut self, lease: &Lease) -> Option<&mut Tenure> {
         match &mut self.state {
             State::Taken(tenure) | State::Confirming(tenure, _) | State::Parked(tenure) => {

@@ -75,7 +75,11 @@ impl Line {
         } else if self.waiters.is_empty() {
             self.state = State::Parked(tenure);
             out.push(Effect::Unpark(lease));
-        } else if tenure.is_used_up(limits, now) || self.wants_other_than(&tenure.claim) {
+        } else if tenure.is_used_up(limits, now)
+            || self.wants_other_than(&tenure.claim)
+            // Whoever was to record something has gone away meanwhile, and the record may be there by now.
+            || lease.is_recording()
+        {
             self.release(lease, None, out);
         } else if !lease.is_confirmed() || tenure.tokens.left() == 0 {
             self.state = State::Confirming(tenure, None);

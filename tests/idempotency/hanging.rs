@@ -1,0 +1,145 @@
+//! A store that hangs, or whose answers are lost: what only the memory store can play at the right moment.
+
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout};
+use tower_distributed_lock::{
+    Locks, Stats,
+    store::{Fault, MemoryStore},
+};
+
+use crate::{
+    support::eventually,
+    web::{Runs, app, layer, pay, send, sending},
+};
+
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// A store, its locks with a lease of a second, and a first request whose handler is about to end.
+macro_rules! a_handler_about_to_end {
+    ($store:ident, $locks:ident, $runs:ident, $app:ident, $first:ident) => {
+        let ($store, $runs) = (MemoryStore::new(), Runs::gated());
+        let builder = tower_distributed_lock::Locks::builder($store.clone());
+        let $locks = builder.lease(Duration::from_secs(30)).build().unwrap();
+        let $app = app(layer(&$locks).store_within(WITHIN), $runs.handler());
+        let $first = sending(&$app, pay());
+        $runs.arrival().await;
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_keeps_nobody_waiting_for_longer_than_it_may() {
+    a_handler_about_to_end!(store, locks, runs, app, first);
+    store.set_fault(Some(Fault::Hang));
+    let began = Instant::now();
+    runs.open();
+    let answer = first.await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), WITHIN.as_secs());
+    assert_eq!(
+        (answer.text(), answer.header("idempotency-stored")),
+        ("run 1", Some("unknown"))
+    );
+    // What was on its way arrives in the end.
+    store.set_fault(None);
+    eventually("nothing is under way", async || {
+        locks.stats() == Stats::default()
+    })
+    .await;
+    assert!(send(&app, pay()).await.is_replayed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_whose_answer_is_lost_is_there_all_the_same() {
+    a_handler_about_to_end!(store, locks, runs, app, first);
+    store.set_fault(Some(Fault::Mute));
+    runs.open();
+    let answer = first.await.unwrap();
+    assert_eq!(answer.header("idempotency-stored"), Some("unknown"));
+    store.set_fault(None);
+    assert!(send(&app, pay()).await.is_replayed());
+    eventually("nothing is under way", async || {
+        locks.stats() == Stats::default()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_crosses_the_record_is_no_loss() {
+    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let builder = tower_distributed_lock::Locks::builder(store.clone());
+    let lease = Duration::from_secs(3);
+    let locks = builder.lease(lease).build().unwrap();
+    let app = app(layer(&locks).store_within(10 * lease), runs.handler());
+    let first = sending(&app, pay());
+    runs.arrival().await;
+    let duplicate = sending(&app, pay());
+    eventually("it waits", async || locks.stats().waiting == 1).await;
+    // The record is stored, and its answer takes a while; renewals become due, and are told that the lease is gone.
+    store.set_fault(Some(Fault::Mute));
+    runs.open();
+    sleep(lease / 2).await;
+    let acquires = store.calls().acquires;
+    store.set_fault(None);
+    assert_eq!(first.await.unwrap().header("idempotency-stored"), None);
+    assert!(duplicate.await.unwrap().is_replayed());
+    // A loss would have sent the duplicate to the store.
+    assert_eq!(store.calls().acquires, acquires);
+    assert!(store.calls().renewals > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_renewed_while_the_record_is_on_its_way() {
+    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let builder = tower_distributed_lock::Locks::builder(store.clone());
+    let lease = Duration::from_secs(3);
+    let locks = builder.lease(lease).build().unwrap();
+    let app = app(layer(&locks).store_within(10 * lease), runs.handler());
+    let first = sending(&app, pay());
+    runs.arrival().await;
+    // The store fails again and again, for as long as the lease lasts, and works now and then for a renewal.
+    for _ in 0..4 {
+        store.set_fault(Some(Fault::Unreachable));
+        runs.open();
+        sleep(lease / 4).await;
+    }
+    let renewals = store.calls().renewals;
+    assert!(renewals > 0, "{:?}", store.calls());
+    store.set_fault(None);
+    assert_eq!(first.await.unwrap().header("idempotency-stored"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_again() {
+    for fault in [Fault::Mute, Fault::Hang] {
+        let store = MemoryStore::new();
+        let locks = Locks::builder(store.clone()).build().unwrap();
+        let runs = AtomicU64::new(0);
+        let work = async || {
+            sleep(Duration::from_millis(10)).await;
+            store.set_fault(Some(fault));
+            Ok::<_, Infallible>(runs.fetch_add(1, SeqCst).to_string())
+        };
+        let leader = locks.run_once("webhook/1", WITHIN * 100, work);
+        let follower = locks.run_once("webhook/1", WITHIN * 100, work);
+        let goes_away = async {
+            assert!(timeout(WITHIN / 2, leader).await.is_err(), "{fault:?}");
+            store.set_fault(None);
+        };
+        let ((), followed) = tokio::join!(goes_away, follower);
+        let followed = followed.unwrap();
+        assert_eq!(
+            (&*followed.value, followed.replayed),
+            ("0", true),
+            "{fault:?}"
+        );
+        assert_eq!(runs.load(SeqCst), 1, "{fault:?}");
+        eventually("nothing is under way", async || {
+            locks.stats() == Stats::default()
+        })
+        .await;
+    }
+}

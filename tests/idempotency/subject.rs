@@ -1,0 +1,86 @@
+//! The stores that the table runs over.
+
+use std::time::Duration;
+
+use tower_distributed_lock::{
+    LocksBuilder,
+    store::{Fault, MemoryStore, Store},
+};
+#[cfg(feature = "redis")]
+use {crate::support::redis_server::RedisServer, tower_distributed_lock::store::RedisStore};
+
+pub(crate) trait Subject {
+    async fn start() -> Self;
+    /// One more replica.
+    fn replica(&self) -> LocksBuilder;
+    fn store(&self) -> &dyn Store;
+    /// Lets nothing through to the store, or all of it again.
+    fn cut_off(&self, is_so: bool);
+    /// How often the store was asked so far.
+    async fn asked(&self) -> u64;
+}
+
+pub(crate) struct Memory(MemoryStore);
+
+impl Subject for Memory {
+    async fn start() -> Self {
+        Self(MemoryStore::new())
+    }
+
+    fn replica(&self) -> LocksBuilder {
+        tower_distributed_lock::Locks::builder(self.0.clone())
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.0
+    }
+
+    fn cut_off(&self, is_so: bool) {
+        self.0.set_fault(is_so.then_some(Fault::Unreachable));
+    }
+
+    async fn asked(&self) -> u64 {
+        let calls = self.0.calls();
+        calls.acquires + calls.renewals + calls.releases
+    }
+}
+
+#[cfg(feature = "redis")]
+pub(crate) struct Redis {
+    pub(crate) server: RedisServer,
+    store: RedisStore,
+}
+
+#[cfg(feature = "redis")]
+impl Subject for Redis {
+    async fn start() -> Self {
+        let server = RedisServer::start().await;
+        // Soon over when the server is cut off, and still enough for a slow machine to answer a healthy call in.
+        let builder = RedisStore::builder(server.url()).timeout(Duration::from_millis(500));
+        let store = builder.connect().await.unwrap();
+        Self { server, store }
+    }
+
+    fn replica(&self) -> LocksBuilder {
+        tower_distributed_lock::Locks::builder(self.store.clone())
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    fn cut_off(&self, is_so: bool) {
+        match is_so {
+            true => self.server.freeze(),
+            false => self.server.thaw(),
+        }
+    }
+
+    async fn asked(&self) -> u64 {
+        let commands = self.server.commands().await;
+        commands.get("evalsha").copied().unwrap_or(0) + commands.get("eval").copied().unwrap_or(0)
+    }
+}
+
+/// Nothing in a test takes longer, and nothing that must not happen is waited for longer than this.
+pub(crate) const A_WHILE: Duration = Duration::from_millis(300);

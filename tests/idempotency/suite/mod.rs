@@ -1,0 +1,131 @@
+//! The table.
+
+pub(crate) mod bodies;
+pub(crate) mod header;
+pub(crate) mod inside;
+pub(crate) mod limits;
+pub(crate) mod loss;
+pub(crate) mod meanwhile;
+pub(crate) mod once;
+pub(crate) mod policy;
+pub(crate) mod replay;
+pub(crate) mod reuse;
+pub(crate) mod storing;
+
+/// Runs the table over a store: its name, its `Subject`, and the arguments of `tokio::test`.
+macro_rules! idempotency {
+    ($store:ident, $subject:ty, $args:tt) => {
+        mod $store {
+            $crate::suite::idempotency!(@tests $subject, $args, header:
+                a_string_and_a_bare_value_are_the_same_key,
+                strict_takes_the_drafts_form_only,
+                what_is_no_key_is_refused_before_anything_happens,
+                a_request_without_a_key_passes_or_is_refused_if_one_is_required,
+                post_and_patch_are_looked_at_and_others_by_a_setter,
+                refusals_name_the_key_where_it_was_readable
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, replay:
+                status_body_and_headers_are_given_again,
+                headers_of_one_exchange_are_not_given_again,
+                a_replay_asks_the_store_once,
+                another_replica_gives_the_same_answer,
+                two_tenants_do_not_see_each_others_answers,
+                a_scope_for_everybody_is_said_by_name,
+                after_its_retention_an_answer_is_forgotten,
+                an_empty_answer_is_an_answer
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, meanwhile:
+                a_duplicate_waits_and_gets_the_first_answer,
+                local_duplicates_do_not_ask_the_store,
+                waiting_replicas_are_all_woken,
+                fifty_duplicates_over_two_replicas_run_once,
+                after_the_wait_limit_it_is_409_and_the_first_goes_on,
+                without_waiting_it_is_409_at_once,
+                without_waiting_concurrent_retries_get_the_kept_answer,
+                a_client_that_goes_away_does_not_cancel_the_handler,
+                a_waiting_client_that_goes_away_changes_nothing,
+                a_panic_frees_the_key_and_those_who_wait_go_on
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, reuse:
+                another_request_with_the_key_is_422_after_the_first,
+                another_request_with_the_key_is_422_while_the_first_runs,
+                every_part_of_a_request_counts,
+                what_was_not_kept_leaves_the_key_to_another_request,
+                one_who_leaves_at_once_does_not_decide_for_another_request
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, policy:
+                what_may_have_changed_something_is_kept,
+                what_did_not_run_the_business_is_not_kept,
+                ones_own_policy_decides,
+                a_handler_overrules_the_policy_either_way,
+                after_an_answer_that_is_not_kept_the_next_waiter_runs
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, bodies:
+                a_request_over_the_limit_is_413_without_a_claim,
+                a_body_that_breaks_off_is_400_without_a_claim,
+                a_response_over_the_limit_is_delivered_and_not_run_again,
+                a_stream_is_delivered_without_delay_and_not_run_again,
+                a_stream_that_ends_at_once_is_kept,
+                a_body_of_known_length_is_awaited_and_kept,
+                a_response_that_breaks_off_is_not_run_again,
+                an_answer_with_trailers_is_not_kept_as_if_it_had_none,
+                a_switch_of_protocols_is_not_given_again
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, loss:
+                an_answer_is_stored_late_if_the_key_is_free,
+                an_answer_is_stored_late_if_the_key_is_only_queued_for,
+                an_answer_is_not_stored_over_another,
+                a_late_answer_does_not_disturb_one_who_runs,
+                after_a_crash_a_retry_runs_once_the_lease_has_passed,
+                a_lost_claim_is_not_freed_while_its_handler_runs,
+                a_lost_claim_is_freed_when_its_answer_is_not_kept,
+                a_handler_that_releases_its_guard_cannot_record_for_the_next
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, storing:
+                a_store_that_is_down_at_the_claim_is_503,
+                a_store_that_is_down_afterwards_delays_the_answer_only_for_so_long,
+                a_store_that_comes_back_in_time_gets_the_answer,
+                those_who_wait_get_an_answer_that_was_not_stored,
+                a_key_whose_answer_was_not_stored_is_not_free_at_once
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, limits:
+                a_scope_that_is_full_is_429_and_others_are_not,
+                a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
+                a_damaged_record_is_an_error_and_not_a_second_run,
+                nothing_is_left_but_the_record
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, inside:
+                a_handler_can_extract_the_key_and_the_guard,
+                an_optional_key_is_none_without_one,
+                closing_waits_for_handlers_whose_clients_have_gone,
+                closing_turns_duplicates_away_and_the_answer_is_kept,
+                authentication_then_idempotency_then_lock,
+                two_layers_around_one_another_are_one,
+                two_layers_on_two_routes_share_their_keys
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, once:
+                work_is_done_once_and_its_result_given_again,
+                whoever_comes_meanwhile_waits_for_the_result,
+                work_that_fails_is_done_again,
+                nothing_text_and_bytes_can_be_kept,
+                work_that_is_dropped_frees_the_key,
+                a_result_is_stored_although_its_caller_goes_away,
+                a_result_without_bytes_is_not_made_twice,
+                a_kept_result_that_cannot_be_read_is_an_error,
+                the_wait_limit_counts
+            );
+        }
+    };
+    (@tests $subject:ty, $args:tt, $topic:ident: $($test:ident),+) => {
+        mod $topic {
+            $(
+                #[tokio::test $args]
+                async fn $test() {
+                    $crate::suite::$topic::$test(<$subject as $crate::subject::Subject>::start().await).await;
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use idempotency;

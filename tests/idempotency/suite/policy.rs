@@ -1,0 +1,108 @@
+//! What is kept.
+
+use axum::response::IntoResponse;
+use http::StatusCode;
+use tower_distributed_lock::idempotency::Keep;
+
+use crate::{
+    subject::Subject,
+    support::eventually,
+    web::{Runs, app, layer, pay, pay_as, send, sending},
+};
+
+/// Sends the same twice, and says whether the handler ran once.
+async fn is_kept(subject: &impl Subject, status: u16) -> bool {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let app = app(layer(&locks), runs.answering(status));
+    for _ in 0..2 {
+        let answer = send(&app, pay_as(&status.to_string())).await;
+        assert_eq!(answer.status, status);
+    }
+    runs.begun() == 1
+}
+
+pub(crate) async fn what_may_have_changed_something_is_kept(subject: impl Subject) {
+    for status in [200, 201, 202, 204, 299, 301, 303, 304, 308, 402] {
+        assert!(is_kept(&subject, status).await, "{status}");
+    }
+}
+
+pub(crate) async fn what_did_not_run_the_business_is_not_kept(subject: impl Subject) {
+    for status in [
+        400, 401, 403, 404, 405, 409, 415, 422, 429, 500, 502, 503, 504,
+    ] {
+        assert!(!is_kept(&subject, status).await, "{status}");
+    }
+}
+
+pub(crate) async fn ones_own_policy_decides(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let layer = |locks| layer(locks).keep_if(|response| response.status == 500);
+    let broken = app(layer(&locks), runs.answering(500));
+    send(&broken, pay()).await;
+    let again = send(&broken, pay()).await;
+    assert_eq!((again.status.as_u16(), again.text()), (500, "run 1"));
+    let fine = app(layer(&locks), runs.answering(200));
+    for run in ["run 2", "run 3"] {
+        assert_eq!(send(&fine, pay_as("other")).await.text(), run);
+    }
+}
+
+pub(crate) async fn a_handler_overrules_the_policy_either_way(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let handler = |status: u16, keep: Keep| {
+        let runs = runs.clone();
+        async move || {
+            let status = StatusCode::from_u16(status).unwrap();
+            let mut response = (status, format!("run {}", runs.run().await)).into_response();
+            response.extensions_mut().insert(keep);
+            response
+        }
+    };
+    let kept = app(layer(&locks), handler(404, Keep::Yes));
+    for replayed in [false, true] {
+        let answer = send(&kept, pay()).await;
+        assert_eq!((answer.text(), answer.is_replayed()), ("run 1", replayed));
+    }
+    let free = app(layer(&locks), handler(200, Keep::No));
+    for run in ["run 2", "run 3"] {
+        assert_eq!(send(&free, pay_as("other")).await.text(), run);
+    }
+}
+
+pub(crate) async fn after_an_answer_that_is_not_kept_the_next_waiter_runs(subject: impl Subject) {
+    let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
+    let runs = Runs::gated();
+    let handler = |runs: Runs| {
+        async move || match runs.run().await {
+            run @ ..4 => (StatusCode::BAD_GATEWAY, format!("run {run}")),
+            run => (StatusCode::OK, format!("run {run}")),
+        }
+    };
+    let apps = replicas
+        .each_ref()
+        .map(|locks| app(layer(locks), handler(runs.clone())));
+    let first = sending(&apps[0], pay());
+    runs.arrival().await;
+    let waiting: Vec<_> = (0..6).map(|at| sending(&apps[at % 2], pay())).collect();
+    let all_wait = async || replicas[0].stats().waiting == 3 && replicas[1].stats().waiting == 3;
+    eventually("all wait", all_wait).await;
+    for _ in 0..4 {
+        assert_eq!(runs.begun() - runs.ended(), 1, "one at a time");
+        runs.open();
+        if runs.begun() < 4 {
+            runs.arrival().await;
+        }
+    }
+    assert_eq!(first.await.unwrap().text(), "run 1");
+    let mut texts = Vec::new();
+    for answer in waiting {
+        texts.push(answer.await.unwrap().text().to_owned());
+    }
+    texts.sort();
+    assert_eq!(
+        texts,
+        ["run 2", "run 3", "run 4", "run 4", "run 4", "run 4"]
+    );
+    assert_eq!(runs.begun(), 4);
+}
