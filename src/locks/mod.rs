@@ -100,19 +100,18 @@ impl Locks {
         Self::builder(store).build()
     }
 
-    /// Locks for a fleet, on a majority of independent servers, with all defaults: 3 or 5 URLs. See [`QuorumStore`] for what
-    /// that gives and costs.
+    /// Locks for a fleet, on a majority of independent servers, with all defaults: 3 or 5 URLs. See [`QuorumStore`]
+    /// for what that gives and costs.
     ///
     /// Servers that are down may come later. For settings, give a [`QuorumStore`] of [`RedisStore`]s to
     /// [`builder`](Locks::builder).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, an even number of them, less than three, or one that is there
-    /// twice; and [`ErrorKind::Unreachable`] when less than a majority of the servers can be reached.
+    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, an even number of them, less than three, or one that
+    /// is there twice; and [`ErrorKind::Unreachable`] when less than a majority of the servers can be reached.
     ///
-    /// [`QuorumStore`]: crate::store::QuorumStore
-    /// [`RedisStore`]: crate::store::RedisStore
+    /// [`QuorumStore`]: crate::store::QuorumStore [`RedisStore`]: crate::store::RedisStore
     #[cfg(feature = "redis")]
     pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         use crate::store::{QuorumStore, RedisStore};

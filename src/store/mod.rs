@@ -113,8 +113,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// What tells this store's keys from every other store's: two stores of the same space share their keys.
     fn space(&self) -> Arc<str>;
 
-    /// For how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases in memory only.
-    /// By default it never forgets. Asked after a call was answered, it speaks of the server that gave that answer.
+    /// For how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases in memory
+    /// only. By default it never forgets. Asked after a call was answered, it speaks of the server that gave that
+    /// answer.
     ///
     /// Only a quorum of stores asks: it has other nodes that remember what this one may have forgotten.
     fn uptime(&self) -> Duration {

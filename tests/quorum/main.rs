@@ -1,4 +1,5 @@
-//! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is to stand still.
+//! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is
+//! to stand still.
 
 mod build;
 mod contenders;

@@ -67,8 +67,8 @@ async fn whoever_finds_one_gives_it_to_nodes_that_miss_it() {
     store.record(&key("k"), a, b"done").await;
     settle().await;
     tokio::time::advance(LONG / 2).await;
-    for lost in 0..4 {
-        nodes[lost].restart();
+    for node in &nodes[..4] {
+        node.restart();
     }
     tokio::time::advance(LONG / 4).await;
     let answer = store.acquire(claim(owner())).await.unwrap();

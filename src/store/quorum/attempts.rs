@@ -1,14 +1,15 @@
 //! What this process has under way on the nodes: who asks, waits or holds, and under which name on each node.
 //!
-//! 1. A node knows an attempt by its owner as long as nothing went wrong there. After a call that failed or was given up, and
-//!    after a vote that was undone, the attempt takes a new name on that node: what still cleans up behind the old
-//!    one, whenever that may be, must not end what was granted since. (A node must not be asked again in the name of an
-//!    owner whose acquire failed, says the contract.)
-//! 2. A seat is asked for by one call at a time. So what is held under a name is only given up by whoever ends the attempt.
-//! 3. An attempt that is ending, or is gone, gets no new seat: whoever asked for one finds that out when it comes, and
-//!    gives it back.
-//! 4. Nothing stays: who releases removes its attempt; one that nobody comes back for is swept away some time after it
-//!    expired.
+//! 1. A node knows an attempt by its owner as long as nothing went wrong there. After a call that failed or was given
+//!    up, and after a vote that was undone, the attempt takes a new name on that node: what still cleans up behind
+//!    the old one, whenever that may be, must not end what was granted since. (A node must not be asked again in the
+//!    name of an owner whose acquire failed, says the contract.)
+//! 2. A seat is asked for by one call at a time. So what is held under a name is only given up by whoever ends the
+//!    attempt.
+//! 3. An attempt that is ending, or is gone, gets no new seat: whoever asked for one finds that out when it comes,
+//!    and gives it back.
+//! 4. Nothing stays: who releases removes its attempt; one that nobody comes back for is swept away some time after
+//!    it expired.
 
 use std::collections::HashMap;
 

@@ -42,22 +42,23 @@ impl QuorumStoreBuilder {
         self
     }
 
-    /// How long one node is waited for; 200 ms by default. Well below the lease, and well above a round trip: a node that takes longer
-    /// counts as unreachable, and what it grants later is given back.
+    /// How long one node is waited for; 200 ms by default. Well below the lease, and well above a round trip: a node
+    /// that takes longer counts as unreachable, and what it grants later is given back.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The longest lease in the fleet, if other instances have longer ones than this. For so long after a restart, a node counts as one
-    /// that may have forgotten. Default: the longest that this process has asked for so far.
+    /// The longest lease in the fleet, if other instances have longer ones than this. For so long after a restart, a
+    /// node counts as one that may have forgotten. Default: the longest that this process has asked for so far.
     pub fn longest_lease(mut self, lease: Duration) -> Self {
         self.longest_lease = lease;
         self
     }
 
-    /// Whether tokens rise from turn to turn; on by default. It takes a second round trip before a turn whenever the nodes' counters
-    /// differ. Without it, every turn has the highest number that its own nodes gave, and two turns may have the same.
+    /// Whether tokens rise from turn to turn; on by default. It takes a second round trip before a turn whenever the
+    /// nodes' counters differ. Without it, every turn has the highest number that its own nodes gave, and two turns
+    /// may have the same.
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
@@ -67,8 +68,8 @@ impl QuorumStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, less than three, or one that is there twice, as far as their
-    /// [spaces](Store::space) tell; and for a timeout that lets no call succeed.
+    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, less than three, or one that is there twice, as far
+    /// as their [spaces](Store::space) tell; and for a timeout that lets no call succeed.
     pub fn build(self) -> Result<QuorumStore, Error> {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
         self.check(&spaces)?;

@@ -7,7 +7,8 @@ use super::{Shared, round::detach};
 use crate::store::{Hints, Instance};
 
 impl Shared {
-    /// A hint comes from every node that has one: the first lets an instance ask at once, and it does not mind the others.
+    /// A hint comes from every node that has one: the first lets an instance ask at once, and it does not mind the
+    /// others.
     pub(super) fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
         let nodes = self.nodes.iter().map(|node| {

@@ -2,28 +2,33 @@
 //!
 //! What keeps two from holding a key at once:
 //!
-//! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes (`ballot`). Two
-//!    majorities have a node in common, and that node grants once at a time.
-//! 2. Time counts from before the first node was asked, and a lease of which too little is left by then is not granted.
+//! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes
+//!    (`ballot`). Two majorities have a node in common, and that node grants once at a time.
+//! 2. Time counts from before the first node was asked, and a lease of which too little is left by then is not
+//!    granted.
 //! 3. Whatever is not granted is undone on every node, also on those that answer late. What undoes and what grants
 //!    never use the same name on a node (`attempts`).
-//! 4. A renewal counts nodes that hold the lease now. Before its deadline a lease may take part in further nodes; after it, or
-//!    after its release, never (`renew`).
-//! 5. Tokens: a turn begins when a majority counts up to the end of its block. Whoever asks a majority later meets one of these
-//!    counters, and takes the highest that it meets.
+//! 4. A renewal counts nodes that hold the lease now. Before its deadline a lease may take part in further nodes;
+//!    after it, or after its release, never (`renew`).
+//! 5. Tokens: a turn begins when a majority counts up to the end of its block. Whoever asks a majority later meets
+//!    one of these counters, and takes the highest that it meets.
 //!
-//! No call of a node is dropped before its end: what nobody waits for any more goes on in the background (`round`), and ends there
-//! by the node's own time limit.
+//! No call of a node is dropped before its end: what nobody waits for any more goes on in the background (`round`),
+//! and ends there by the node's own time limit.
 
 mod acquire;
 mod attempts;
 mod ballot;
 mod builder;
+mod fence;
 mod hints;
 mod operators;
 mod release;
 mod renew;
 mod round;
+#[cfg(test)]
+mod tests;
+mod vote;
 
 use std::{
     fmt,
@@ -45,8 +50,8 @@ use super::{
 };
 use crate::{Error, LockKey, time::later};
 
-/// A [`Store`] on a majority of others, which goes on while a majority of them lives: 3 or 5 servers that have nothing in
-/// common but their clients.
+/// A [`Store`] on a majority of others, which goes on while a majority of them lives: 3 or 5 servers that have
+/// nothing in common but their clients.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -65,33 +70,35 @@ use crate::{Error, LockKey, time::later};
 ///
 /// # What it costs
 ///
-/// One round trip to all nodes at once takes a key. The turn begins as soon as a majority has granted and its token counters
-/// agree. They do while all nodes are well; after a node was missing, after a vote that was split and after a
-/// new connection they do not, and a **second round trip** lifts a majority of them to the end of the block.
+/// One round trip to all nodes at once takes a key. The turn begins as soon as a majority has granted and its token
+/// counters agree. They do while all nodes are well; after a node was missing, after a vote that was split and after
+/// a new connection they do not, and a **second round trip** lifts a majority of them to the end of the block.
 /// [`fencing(false)`](QuorumStoreBuilder::fencing) saves it, and then tokens need not rise.
 ///
-/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout), not more, and only where its answer matters: a lock is
-/// granted as soon as a majority has granted it. An idempotent key waits for all nodes, because any of
-/// them may have the record.
+/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout), not more, and only where its answer
+/// matters: a lock is granted as soon as a majority has granted it. An idempotent key waits for all nodes, because
+/// any of them may have the record.
 ///
 /// # What it promises, and what it does not
 ///
-/// - **Exclusion** as long as less than a majority of nodes forgets a lease within its time. A node that restarts is noticed by its
-///   [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a majority of nodes that are not, or
-///   all nodes together, grant a key. A node that forgets in another way (FLUSHALL, an eviction, a clock that jumps, a
-///   fail-over behind the same address) is not noticed. So let nodes be plain servers without replicas.
-/// - **Availability** while a majority lives: of five, two may be down. Then everything fails with *no quorum*, which is not *held*.
-///   While a node is young, it counts as down, unless all others are up.
-/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and whoever is first everywhere gets the
-///   key next. Where the nodes disagree, or a vote was split, those who contend try again after random pauses, and whoever is
-///   first then wins.
-/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by a majority at least. One record on any node that answers is
-///   enough for a key not to be granted, and whoever finds one that other nodes miss gives it to them. Unlike
-///   leases, records last longer than any node is *young*: with a majority restarted empty, one after another, they are gone for all
-///   keys that nobody asked for in between. Nodes that keep records need to write to disk.
+/// - **Exclusion** as long as less than a majority of nodes forgets a lease within its time. A node that restarts is
+///   noticed by its [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a
+///   majority of nodes that are not, or all nodes together, grant a key. A node that forgets in another way
+///   (FLUSHALL, an eviction, a clock that jumps, a fail-over behind the same address) is not noticed. So let nodes be
+///   plain servers without replicas.
+/// - **Availability** while a majority lives: of five, two may be down. Then everything fails with *no quorum*, which
+///   is not *held*. While a node is young, it counts as down, unless all others are up.
+/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and whoever is first
+///   everywhere gets the key next. Where the nodes disagree, or a vote was split, those who contend try again after
+///   random pauses, and whoever is first then wins.
+/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by a majority at least. One record on any node
+///   that answers is enough for a key not to be granted, and whoever finds one that other nodes miss gives it to
+///   them. Unlike leases, records last longer than any node is *young*: with a majority restarted empty, one after
+///   another, they are gone for all keys that nobody asked for in between. Nodes that keep records need to write to
+///   disk.
 ///
-/// All instances of a fleet need the same nodes and the same [lease](crate::LocksBuilder::lease). If some have a longer one, tell the
-/// others with [`longest_lease`](QuorumStoreBuilder::longest_lease).
+/// All instances of a fleet need the same nodes and the same [lease](crate::LocksBuilder::lease). If some have a
+/// longer one, tell the others with [`longest_lease`](QuorumStoreBuilder::longest_lease).
 #[derive(Clone)]
 pub struct QuorumStore(Arc<Shared>);
 
@@ -112,8 +119,8 @@ impl QuorumStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, less than three, or one that is there
-    /// twice.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, less than three, or
+    /// one that is there twice.
     pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
         Self::builder(nodes).build()
     }

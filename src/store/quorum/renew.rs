@@ -1,10 +1,11 @@
 //! Prolonging leases on a majority of nodes, and taking part in the others again.
 //!
-//! 1. A lease is renewed when a majority holds it; by so many it is lost that say *not ours*; else there is no telling.
-//! 2. A node that is missing is healed: asked for the lease as if it were new. Only before the lease's time is over: until
-//!    then nobody else can have a majority, because nobody gets one with nodes that may have forgotten.
-//! 3. A healed node counts if its answer came before that time too, and if the lease was not released meanwhile. If not, it is
-//!    released.
+//! 1. A lease is renewed when a majority holds it; by so many it is lost that say *not ours*; else there is no
+//!    telling.
+//! 2. A node that is missing is healed: asked for the lease as if it were new. Only before the lease's time is over:
+//!    until then nobody else can have a majority, because nobody gets one with nodes that may have forgotten.
+//! 3. A healed node counts if its answer came before that time too, and if the lease was not released meanwhile. If
+//!    not, it is released.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Renew, Renewed, Tokens},
+    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Renew, Renewed},
 };
 
 /// How many leases are healed at a time, when that is not urgent.
@@ -137,17 +138,6 @@ impl Shared {
             tokens: self.refill(request, &tally.counters).await,
             others_wait: tally.others_wait,
         }
-    }
-
-    /// As with a grant: from a majority, and a majority is lifted to its end.
-    async fn refill(&self, request: &Renew, counters: &[(usize, u64)]) -> Option<Tokens> {
-        if request.refill == 0 || counters.len() < majority(self.nodes.len()) {
-            return None;
-        }
-        // Without it the lease is no worse: the holder asks again, or ends its lease with the tokens that it has.
-        let last = self.agree(&request.key, counters).await.ok()?;
-        let first = last + 1 - u64::from(request.refill);
-        Some(Tokens::new(first, request.refill))
     }
 
     /// Takes part in the lease at a node again. Returns its counter if that has come about.

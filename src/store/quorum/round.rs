@@ -11,8 +11,9 @@ type Call<T> = Pin<Box<dyn Future<Output = (usize, T)> + Send>>;
 
 /// Calls under way, each on a node of its own.
 ///
-/// All of them were started, in the sense of the contract on order, by the time when [`Round::start`] is ready, and that is ready
-/// at once. None is ever dropped: what has not ended when the round is dropped goes on in the background.
+/// All of them were started, in the sense of the contract on order, by the time when [`Round::start`] is ready, and
+/// that is ready at once. None is ever dropped: what has not ended when the round is dropped goes on in the
+/// background.
 pub(super) struct Round<T: Send + 'static> {
     answered: Vec<(usize, T)>,
     calls: FuturesUnordered<Call<T>>,

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::sync::Mutex;
 
-/// The uptime of the youngest server that a connection led to. One that restarts closes its connections, so whoever answers is
-/// at least as old as this says.
+/// The uptime of the youngest server that a connection led to. One that restarts closes its connections, so whoever
+/// answers is at least as old as this says.
 #[derive(Debug, Default)]
 pub(super) struct Uptime(Mutex<Option<Told>>);
 
@@ -36,8 +36,8 @@ impl Uptime {
         };
         let mut told = self.0.lock();
         let replaces = told.as_ref().is_none_or(|old| {
-            // Seconds are rounded down, so of one run the higher is the truer. Of two runs, whichever was told first, the
-            // younger counts.
+            // Seconds are rounded down, so of one run the higher is the truer. Of two runs, whichever was told first,
+            // the younger counts.
             match old.run.is_some() && old.run == new.run {
                 true => new.uptime > old.until(new.at),
                 false => new.uptime < old.until(new.at),

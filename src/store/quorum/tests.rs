@@ -1,0 +1,121 @@
+//! What a quorum remembers of its attempts, and that it forgets it again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{advance, sleep};
+
+use super::{super::*, QuorumStore, attempts::next_name};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn quorum() -> ([MemoryStore; 3], QuorumStore) {
+    let nodes = std::array::from_fn(|_| MemoryStore::new());
+    let store = QuorumStore::new(nodes.clone()).unwrap();
+    (nodes, store)
+}
+
+fn owner(attempt: u64) -> Owner {
+    Owner {
+        instance: Instance::new(),
+        attempt,
+    }
+}
+
+fn request(owner: Owner, queueing: Queueing) -> Acquire {
+    Acquire {
+        key: LockKey::new("k").unwrap(),
+        owner,
+        lease: MINUTE,
+        block: 1,
+        queueing,
+        mode: Mode::Exclusive,
+        note: None,
+    }
+}
+
+fn release(owner: Owner, ending: Ending) -> Release {
+    Release {
+        key: LockKey::new("k").unwrap(),
+        owner,
+        ending,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_remembered_of_what_has_ended() {
+    let (nodes, store) = quorum();
+    let (a, b, c) = (owner(1), owner(2), owner(3));
+    let wait = Queueing::Wait { deadline: MINUTE };
+    store.acquire(request(a, Queueing::No)).await.unwrap();
+    store.acquire(request(b, wait)).await.unwrap();
+    store.acquire(request(c, Queueing::No)).await.unwrap();
+    assert_eq!(store.0.attempts.len(), 2, "a holds, b waits, c is gone");
+    store.release(release(b, Ending::Free)).await.unwrap();
+    assert_eq!(store.0.attempts.len(), 1);
+    let record = Ending::Record {
+        content: Bytes::new(),
+        retain: MINUTE,
+    };
+    store.release(release(a, record)).await.unwrap();
+    assert_eq!(store.0.attempts.len(), 0);
+    for queueing in [Queueing::No, Queueing::Skip, wait] {
+        store.acquire(request(owner(4), queueing)).await.unwrap(); // finds the record
+        assert_eq!(store.0.attempts.len(), 0);
+    }
+    for node in &nodes {
+        node.set_fault(Some(Fault::Unreachable));
+    }
+    store.acquire(request(owner(5), wait)).await.unwrap_err();
+    assert_eq!(store.0.attempts.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_come_back_is_swept_away() {
+    let (_nodes, store) = quorum();
+    for n in 0..2_000 {
+        let request = Acquire {
+            key: LockKey::new(format!("k/{n}")).unwrap(),
+            ..request(owner(n), Queueing::No)
+        };
+        store.acquire(request).await.unwrap();
+        advance(MINUTE / 10).await;
+        assert!(store.0.attempts.len() <= 64, "ten are valid at a time");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_task_is_left() {
+    let (nodes, store) = quorum();
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    nodes[2].set_fault(Some(Fault::Hang));
+    let (a, b) = (owner(1), owner(2));
+    let hints = store.watch(a.instance);
+    store.acquire(request(a, Queueing::No)).await.unwrap();
+    store.acquire(request(b, Queueing::No)).await.unwrap();
+    store.release(release(a, Ending::Free)).await.unwrap();
+    sleep(MINUTE).await;
+    assert!(tasks() > 1, "node 2 has not answered yet");
+    nodes[2].set_fault(None);
+    drop(hints);
+    sleep(MINUTE).await;
+    assert_eq!(tasks(), 0);
+    assert!(nodes.iter().all(MemoryStore::is_empty));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_without_room_for_names_is_refused() {
+    let (_nodes, store) = quorum();
+    let last = owner((1 << 48) - 1);
+    store.acquire(request(last, Queueing::No)).await.unwrap();
+    let next = next_name(owner(0));
+    let error = store
+        .acquire(request(next, Queueing::No))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);
+}
