@@ -29,7 +29,9 @@ use crate::{
 ///
 /// The first request's handler runs as a task of its own, under a renewed lease: its client's going away does not
 /// cancel it. Its answer is stored, and the lease ended, in one step, before the client gets it. If the process
-/// crashes in between, a request that is sent again runs again, once the lease has passed.
+/// crashes in between, a request that is sent again runs again, once the lease has passed; so it does beside a handler that
+/// takes longer than [`max_hold`](crate::LocksBuilder::max_hold), or whose lease is lost otherwise. Of two answers, the
+/// one that is stored first stays.
 ///
 /// Only what may have changed something is kept ([`keep_if`](Self::keep_if)): 2xx, 3xx and 402. After anything else
 /// the key is free again.

@@ -8,11 +8,13 @@ use futures_util::{Stream, StreamExt, future::ready, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use tokio::time::timeout;
 use tower::ServiceExt;
 use tower_distributed_lock::idempotency::Keep;
 
 use crate::{
     subject::Subject,
+    support::PATIENCE,
     web::{Answer, Runs, app, layer, pay, pay_as, send, send_body},
 };
 
@@ -111,7 +113,8 @@ pub(crate) async fn a_stream_is_delivered_without_delay_and_not_run_again(subjec
     };
     let app = app(layer(&locks), handler);
     let request = pay().body(Body::from("five")).unwrap();
-    let response = app.clone().oneshot(request).await.unwrap();
+    let response = timeout(PATIENCE, app.clone().oneshot(request)).await;
+    let response = response.expect("it is not kept back").unwrap();
     let mut body = response.into_body().into_data_stream();
     assert_eq!(body.next().await.unwrap().unwrap(), "now, ");
     // The key is taken before the stream has ended.

@@ -14,16 +14,8 @@ fn without_key() -> http::request::Builder {
 pub(crate) async fn a_string_and_a_bare_value_are_the_same_key(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.handler());
-    for (at, key) in ["k-1", "\"k-1\"", "\"k-1\";v=1;w", " \"k-1\""]
-        .iter()
-        .enumerate()
-    {
-        let answer = send(&app, without_key().header("idempotency-key", *key)).await;
-        if at == 3 {
-            // A server trims a value's ends; whoever does not is told.
-            answer.assert_refused(400, "bad-idempotency-key");
-            continue;
-        }
+    for (at, key) in ["k-1", "\"k-1\"", "\"k-1\";v=1;w"].into_iter().enumerate() {
+        let answer = send(&app, without_key().header("idempotency-key", key)).await;
         assert_eq!((answer.text(), answer.is_replayed()), ("run 1", at > 0));
     }
 }

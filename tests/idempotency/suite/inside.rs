@@ -83,6 +83,8 @@ pub(crate) async fn closing_turns_duplicates_away_and_the_answer_is_kept(subject
     });
     duplicate.await.unwrap().assert_refused(503, "closed");
     send(&app, pay()).await.assert_refused(503, "closed");
+    sleep(A_WHILE).await;
+    assert!(!closing.is_finished(), "it waits for the handler");
     runs.open();
     let first = first.await.unwrap();
     assert_eq!(
