@@ -7,8 +7,7 @@ use tower_distributed_lock::{Stats, store::RedisStore};
 
 use crate::{
     instance,
-    processes::Replica,
-    support::{eventually, redis_server::RedisServer, words::*},
+    support::{eventually, redis_server::RedisServer, replica::Replica, words::*},
 };
 
 /// A number that looks random, and is the same in every run.

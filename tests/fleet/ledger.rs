@@ -8,8 +8,8 @@ use std::sync::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    processes::{LEASE, Replica},
-    support::{eventually, redis_server::RedisServer},
+    processes::LEASE,
+    support::{eventually, redis_server::RedisServer, replica::Replica},
 };
 
 fn replica(server: &RedisServer, more: &[(&str, &str)]) -> Replica {

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, path::Path, process::Command};
 
-use crate::{processes::Replica, support::redis_server::RedisServer};
+use crate::support::{redis_server::RedisServer, replica::Replica};
 
 /// A certificate for `localhost` that nobody trusts who is not told to.
 fn certificate(folder: &Path) {

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use http::StatusCode;
 
-use self::process::{Client, Replica};
+use self::process::{Client, connect, replica};
 use crate::{
-    support::{eventually, redis_server::RedisServer},
+    support::{eventually, redis_server::RedisServer, replica::Replica},
     web::Answer,
 };
 
 /// How often the payment was really made.
 async fn payments(replica: &Replica) -> u64 {
-    let answer = replica.connect().await.get("/payments").await;
+    let answer = connect(replica.addr()).await.get("/payments").await;
     let count: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
     count["count"].as_u64().unwrap()
 }
@@ -40,13 +40,10 @@ async fn lease(server: &RedisServer) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_duplicates_over_two_processes_run_once_a_hundred_times() {
     let server = RedisServer::start().await;
-    let replicas = [
-        Replica::start(&server, 30_000),
-        Replica::start(&server, 30_000),
-    ];
+    let replicas = [replica(&server, 30_000), replica(&server, 30_000)];
     let mut clients: Vec<Client> = Vec::new();
     for at in 0..50 {
-        clients.push(replicas[at % 2].connect().await);
+        clients.push(connect(replicas[at % 2].addr()).await);
     }
     for round in 1..=100 {
         let key = format!("round-{round}");
@@ -70,15 +67,15 @@ async fn fifty_duplicates_over_two_processes_run_once_a_hundred_times() {
 #[tokio::test]
 async fn after_a_kill_in_mid_handler_a_retry_runs_once_the_lease_has_passed() {
     let server = RedisServer::start().await;
-    let (mut doomed, heir) = (Replica::start(&server, 1000), Replica::start(&server, 1000));
-    let mut client = doomed.connect().await;
+    let (mut doomed, heir) = (replica(&server, 1000), replica(&server, 1000));
+    let mut client = connect(doomed.addr()).await;
     let lost = tokio::spawn(async move { client.try_pay("k", 1500).await.is_err() });
     let lease = lease(&server).await;
     doomed.kill();
     let killed = Instant::now();
     assert!(lost.await.unwrap(), "it was killed in time");
     let left: u64 = server.send(&["PTTL", &lease]).await;
-    let retry = heir.connect().await.pay("k", 1500).await;
+    let retry = connect(heir.addr()).await.pay("k", 1500).await;
     assert_eq!(retry.status, StatusCode::CREATED, "{}", retry.text());
     assert!(!retry.is_replayed());
     // The lease first, then its own work.
@@ -89,21 +86,21 @@ async fn after_a_kill_in_mid_handler_a_retry_runs_once_the_lease_has_passed() {
 #[tokio::test]
 async fn one_that_is_stopped_past_its_lease_stores_no_second_answer_over_the_first() {
     let server = RedisServer::start().await;
-    let (stopped, other) = (Replica::start(&server, 500), Replica::start(&server, 500));
-    let mut client = stopped.connect().await;
+    let (stopped, other) = (replica(&server, 500), replica(&server, 500));
+    let mut client = connect(stopped.addr()).await;
     let first = tokio::spawn(async move { client.pay("k", 1500).await });
     let lease = lease(&server).await;
-    stopped.signal("-STOP");
-    let second = other.connect().await.pay("k", 1500).await;
+    stopped.freeze();
+    let second = connect(other.addr()).await.pay("k", 1500).await;
     assert_eq!(second.status, StatusCode::CREATED, "{}", second.text());
     assert!(!second.is_replayed());
     let stored: Vec<u8> = server.send(&["GET", &lease]).await;
-    stopped.signal("-CONT");
+    stopped.thaw();
     first.await.unwrap().assert_refused(409, "lease-lost");
     let still: Vec<u8> = server.send(&["GET", &lease]).await;
     assert_eq!(still, stored);
     for replica in [&stopped, &other] {
-        let again = replica.connect().await.pay("k", 1500).await;
+        let again = connect(replica.addr()).await.pay("k", 1500).await;
         assert!(again.is_replayed());
         assert_eq!(content(&again), content(&second));
     }

@@ -100,9 +100,8 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     let lost = locks.lock("k").await.unwrap();
     sleep(5 * SECOND).await;
     store.set_fault(Some(Fault::Hang));
-    // Its renewal hangs, then its loss is told, then its release hangs.
-    assert_eq!(lost.lost().await, Loss::Expired);
-    sleep(SECOND).await;
+    // Its renewal hangs; then the next holder's call does; then its loss is told, and its release hangs.
+    sleep(15 * SECOND).await;
     let next = Acquire {
         key: key("k"),
         owner: Owner {
@@ -116,12 +115,12 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
         note: None,
     };
     let mut acquire = store.acquire(next.clone());
+    assert!(poll_once(acquire.as_mut()).await.is_pending());
+    assert_eq!(lost.lost().await, Loss::Expired);
+    sleep(SECOND).await;
+    // They come through in the order in which they came.
     store.set_fault(None);
-    // The new holder is the first through the door, as its call is polled here and now.
-    assert!(matches!(
-        poll_once(acquire.as_mut()).await,
-        std::task::Poll::Ready(Ok(Acquired::Granted(_)))
-    ));
+    assert!(matches!(acquire.await, Ok(Acquired::Granted(_))));
     let before = inspect(&store, "k").await;
     drop(lost);
     settle().await;

@@ -5,6 +5,7 @@
 
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
+pub(crate) mod replica;
 pub(crate) mod warnings;
 pub(crate) mod words;
 

@@ -1,13 +1,6 @@
-//! A process of the example `ledger`, and a client of it.
+//! A client of the example `ledger`.
 
-use std::{
-    env,
-    io::{BufRead, BufReader},
-    net::SocketAddr,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    sync::OnceLock,
-};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::Request;
@@ -17,102 +10,24 @@ use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 use crate::{
-    support::{PATIENCE, redis_server::RedisServer},
+    support::{PATIENCE, redis_server::RedisServer, replica::Replica},
     web::Answer,
 };
 
-/// Builds the example beside this test, with the same features: after a `cargo test` there is nothing to be done.
-fn ledger() -> &'static PathBuf {
-    static LEDGER: OnceLock<PathBuf> = OnceLock::new();
-    LEDGER.get_or_init(|| {
-        let this = env::current_exe().unwrap();
-        let profile = this.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--example",
-            "ledger",
-            "--no-default-features",
-        ]);
-        cargo.arg("--features").arg(features());
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        cargo
-            .arg("--manifest-path")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the example must build");
-        profile.join("examples").join("ledger")
-    })
+pub(crate) fn replica(server: &RedisServer, lease_ms: u64) -> Replica {
+    let url = server.url();
+    let (lease, wait) = (lease_ms.to_string(), PATIENCE.as_millis().to_string());
+    Replica::start(&[("STORE", &url), ("LEASE_MS", &lease), ("WAIT_MS", &wait)])
 }
 
-fn features() -> String {
-    let features = [
-        ("axum", cfg!(feature = "axum")),
-        ("redis", cfg!(feature = "redis")),
-        ("tracing", cfg!(feature = "tracing")),
-        ("json", cfg!(feature = "json")),
-        ("tls-rustls", cfg!(feature = "tls-rustls")),
-    ];
-    let on = features.iter().filter(|(_, on)| *on).map(|(name, _)| *name);
-    on.collect::<Vec<_>>().join(",")
-}
-
-pub(crate) struct Replica {
-    child: Child,
-    addr: SocketAddr,
-}
-
-impl Replica {
-    pub(crate) fn start(server: &RedisServer, lease_ms: u64) -> Self {
-        let mut child = Command::new(ledger())
-            .env("PORT", "0")
-            .env("STORE", server.url())
-            .env("LEDGER", server.url())
-            .env("LEASE_MS", lease_ms.to_string())
-            .env("WAIT_MS", PATIENCE.as_millis().to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
-        let addr = line.trim().rsplit(' ').next().unwrap();
-        let addr = addr
-            .parse()
-            .unwrap_or_else(|_| panic!("no address: {line}"));
-        Self { child, addr }
-    }
-
-    pub(crate) async fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.addr).await.unwrap();
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-        let mut running = JoinSet::new();
-        running.spawn(async move { drop(connection.await) });
-        Client {
-            sender,
-            _connection: running,
-        }
-    }
-
-    /// SIGKILL.
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let done = Command::new("kill").args([signal, &pid]).status();
-        assert!(done.expect("`kill` is there").success());
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        self.kill();
+pub(crate) async fn connect(addr: SocketAddr) -> Client {
+    let stream = TcpStream::connect(addr).await.unwrap();
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let mut running = JoinSet::new();
+    running.spawn(async move { drop(connection.await) });
+    Client {
+        sender,
+        _connection: running,
     }
 }
 
