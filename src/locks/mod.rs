@@ -111,7 +111,8 @@ impl Locks {
     /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, an even number of them, less than three, or one that
     /// is there twice; and [`ErrorKind::Unreachable`] when less than a majority of the servers can be reached.
     ///
-    /// [`QuorumStore`]: crate::store::QuorumStore [`RedisStore`]: crate::store::RedisStore
+    /// [`QuorumStore`]: crate::store::QuorumStore
+    /// [`RedisStore`]: crate::store::RedisStore
     #[cfg(feature = "redis")]
     pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         use crate::store::{QuorumStore, RedisStore};

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
+use tower_distributed_lock::store::Store;
 
 use crate::{
     Fleet, short,
     support::{eventually, redis_server::RedisServer, words::*},
 };
-use tower_distributed_lock::store::Store;
 
 #[tokio::test]
 async fn one_round_trip_when_the_counters_agree() {
@@ -38,5 +39,30 @@ async fn one_round_trip_when_the_counters_agree() {
     for server in &fleet.servers {
         let expected = BTreeMap::from([("evalsha".to_owned(), 2)]);
         assert_eq!(server.commands().await, expected);
+    }
+}
+
+/// For the record, not for judgement: machines differ.
+#[tokio::test]
+async fn how_long_a_free_key_takes() {
+    let fleet = Fleet::start_mature(3).await;
+    let store: [(&str, &dyn Store); 2] = [
+        ("one server", &fleet.nodes[0]),
+        ("a quorum of three", &fleet.store),
+    ];
+    for (name, store) in store {
+        let mut took = Vec::new();
+        for turn in 0..300 {
+            let request = short(&key(&format!("k/{}", turn % 7)));
+            let asked = Instant::now();
+            granted(store.acquire(request.clone()).await.unwrap());
+            took.push(asked.elapsed());
+            store.free(&request.key, request.owner).await;
+        }
+        took.sort_unstable();
+        println!(
+            "{name}: granted after {:?} (p50), {:?} (p99)",
+            took[150], took[297]
+        );
     }
 }

@@ -193,3 +193,18 @@ async fn whoever_cleans_up_behind_a_failed_grant_does_not_end_a_healed_one() {
     nodes[1].set_fault(Some(Fault::Unreachable));
     assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_release_failed_is_not_healed() {
+    let lease = lease_without(&[0]).await;
+    lease.nodes[2].set_fault(Some(Fault::Hang));
+    // Node 0 has no part in it, node 1 frees it, node 2 does not answer: nobody knows whether a majority had it.
+    let outcome = lease.store.release(ending(&key("k"), lease.a)).await;
+    assert!(outcome.is_err());
+    assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
+    settle().await;
+    assert_eq!(lease.held_at(), [false, false, true]);
+    lease.nodes[2].set_fault(None);
+    settle().await;
+    assert_eq!(lease.held_at(), [false; 3]);
+}

@@ -25,7 +25,7 @@ async fn everybody_first_in_one_queue_does_not_block_everybody() {
     let (key, holder) = (key("k"), owner());
     store.take(&key, holder).await;
     let contenders: Vec<_> = (0..3).map(|_| owner()).collect();
-    // Each is first at another node.
+    // Each is first at another node, and all of them sleep.
     for (at, node) in nodes.iter().enumerate() {
         for turn in 0..3 {
             held(node.queue(&key, contenders[(at + turn) % 3]).await);
@@ -33,8 +33,12 @@ async fn everybody_first_in_one_queue_does_not_block_everybody() {
     }
     store.free(&key, holder).await;
     settle().await;
-    let ask = |owner| store.acquire(waiting(&key, owner));
-    let answers = join_all(contenders.into_iter().map(ask)).await;
+    granted(store.queue(&key, contenders[1]).await);
+    store.free(&key, contenders[1]).await;
+
+    let others = [contenders[0], contenders[2]];
+    let asking = others.map(|owner| store.acquire(waiting(&key, owner)));
+    let answers = join_all(asking).await;
     let won = |answer: &Result<Acquired, _>| matches!(answer, Ok(Acquired::Granted(_)));
     assert_eq!(answers.iter().filter(|answer| won(answer)).count(), 1);
 }

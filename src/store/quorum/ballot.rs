@@ -127,11 +127,12 @@ impl Ballot {
 
     fn no_quorum(&self) -> Error {
         let silent = self.nodes - self.grants.len() - self.held.len();
-        let young = self
-            .grants
-            .iter()
-            .filter(|granted| !granted.is_mature)
-            .count();
+        let young = self.grants.iter().filter(|granted| !granted.is_mature);
+        // Their age is worth a word only where it is what is missing.
+        let young = match self.grants.len() >= majority(self.nodes) {
+            true => young.count(),
+            false => 0,
+        };
         no_quorum(self.nodes, silent, young, self.error.clone())
     }
 
@@ -272,6 +273,7 @@ mod tests {
         let unreachable = "no quorum: 2 of 3 nodes unreachable";
         assert_eq!(told(&[Dead, Free, Dead]), unreachable);
         assert_eq!(told(&[Dead, Taken, Dead]), unreachable);
+        assert_eq!(told(&[Dead, Young, Dead]), unreachable);
         assert!(
             told(&[Young, Free, Dead])
                 .starts_with("no quorum: 1 of 3 nodes unreachable; 1 restarted")

@@ -70,7 +70,8 @@ const BATCH: usize = 128;
 /// - `maxmemory-policy noeviction`: a lease that is evicted is a lease that is lost. The store warns at start-up.
 /// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
 ///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`.
+///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`. As a node of
+///   a [`QuorumStore`](super::QuorumStore) it needs `+info` to tell its age: without, it is as old as its connection.
 ///
 /// # When Redis does not answer
 ///
