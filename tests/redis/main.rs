@@ -1,6 +1,5 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
-mod cost;
 mod foreign;
 mod late;
 mod orphans;
