@@ -11,25 +11,19 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     config::Config,
     contention::Contender,
     line::{Confirmation, Effect, Effects, Granted, lost},
     lines::Lines,
+    renewing::Renewing,
 };
 use crate::{
-    Error, ErrorKind, LockKey, Loss,
+    Error, Loss,
     lease::{Background, Lease, Scheduler},
-    store::{
-        Acquire, Acquired, Ending, Hint, Hints, Instance, Mode, Owner, Queueing, Release, Released,
-        Renew, Renewed, Store,
-    },
+    store::{Hint, Hints, Instance, Owner, Renew, Renewed, Store},
     trace,
 };
 
@@ -45,16 +39,6 @@ pub(crate) struct Inner {
     /// Detached handlers under way, and when the last of them has ended.
     pub(crate) busy: AtomicUsize,
     pub(crate) not_busy: Notify,
-}
-
-/// What became of a record that came after its lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Late {
-    Recorded,
-    /// Another record is there.
-    Superseded,
-    /// Somebody holds the key.
-    Held,
 }
 
 impl Inner {
@@ -132,108 +116,6 @@ impl Inner {
         }
     }
 
-    /// Puts a record into the lease's place. The lease is renewed on until the store has said that it is there.
-    pub(crate) async fn record(
-        self: &Arc<Self>,
-        granted: &Granted,
-        (content, retain): (&Bytes, Duration),
-        until: Instant,
-    ) -> Result<Released, Error> {
-        let lease = &granted.lease;
-        lease.set_recording();
-        let ending = Ending::Record {
-            content: content.clone(),
-            retain,
-        };
-        let (inner, of) = (self.clone(), lease.clone());
-        let recording = async move { inner.release(&of, ending).await };
-        let outcome = self.bounded(recording, until).await;
-        match outcome {
-            Ok(Released::Freed) => self.finish(granted, content),
-            Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
-            Err(_) => {}
-        }
-        outcome
-    }
-
-    /// The turn has ended with this record.
-    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes) {
-        self.scheduler.untrack(&granted.lease);
-        self.carry_out(self.lines.finished(granted, content));
-    }
-
-    /// Records what was done under a lease that was lost, if nobody else has claimed the key since.
-    pub(crate) async fn record_late(
-        self: &Arc<Self>,
-        key: &LockKey,
-        claim: Bytes,
-        (content, retain): (&Bytes, Duration),
-        until: Instant,
-    ) -> Result<Late, Error> {
-        let owner = self.fresh_owner();
-        let claiming = self.store.acquire(Acquire {
-            key: key.clone(),
-            owner,
-            lease: self.config.lease,
-            block: 1,
-            queueing: Queueing::Skip,
-            mode: Mode::Exclusive,
-            note: Some(claim),
-        });
-        let (inner, key, content) = (self.clone(), key.clone(), content.clone());
-        let recording = async move {
-            match claiming.await? {
-                // It is ours: an earlier try had an effect, and its answer was lost.
-                Acquired::Recorded(found) if found == content => return Ok(Late::Recorded),
-                Acquired::Recorded(_) => return Ok(Late::Superseded),
-                Acquired::Held(_) => return Ok(Late::Held),
-                Acquired::Granted(_) => {}
-            }
-            let ending = Ending::Record { content, retain };
-            let recorded = inner.store.release(Release { key, owner, ending });
-            Ok(match recorded.await? {
-                Released::Freed => Late::Recorded,
-                Released::NotOurs => Late::Held,
-            })
-        };
-        self.bounded(recording, until).await
-    }
-
-    /// Awaits a call for so long. If it takes longer, it goes on in the background: what was asked is heard to its end.
-    async fn bounded<T: 'static>(
-        self: &Arc<Self>,
-        call: impl Future<Output = Result<T, Error>> + Send + 'static,
-        until: Instant,
-    ) -> Result<T, Error> {
-        let mut call = Box::pin(call);
-        match timeout_at(until, &mut call).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                self.adopt(Box::pin(async move { drop(call.await) }));
-                Err(Error::new(
-                    ErrorKind::Unreachable,
-                    "the store has not answered in time",
-                ))
-            }
-        }
-    }
-
-    /// Releases a lease that no line has any more.
-    pub(crate) fn release_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let (inner, lease) = (self.clone(), lease.clone());
-        self.adopt(Box::pin(async move {
-            let _ = inner.release(&lease, Ending::Free).await;
-        }));
-    }
-
-    async fn release(&self, lease: &Lease, ending: Ending) -> Result<Released, Error> {
-        let (key, owner) = (lease.key.clone(), lease.owner);
-        let release = self.store.release(Release { key, owner, ending });
-        let outcome = release.await;
-        trace::released(lease.key.as_str(), owner, &outcome);
-        outcome
-    }
-
     /// Has a call polled in the background. It holds this instance, so the task that polls it does not end before.
     pub(crate) fn adopt(self: &Arc<Self>, call: Pin<Box<dyn Future<Output = ()> + Send>>) {
         // The runtime of the last use may be gone, and this be another.
@@ -267,50 +149,6 @@ impl Inner {
                 Effect::Release(lease, ask) => self.releasing(lease, ask, false),
                 Effect::Unpark(lease) => self.releasing(lease, None, true),
                 Effect::Lose(lease, loss) => self.lose(&lease, loss),
-            }
-        }
-    }
-
-    fn releasing(self: &Arc<Self>, lease: Arc<Lease>, ask: Option<Confirmation>, parked: bool) {
-        let releasing = Releasing {
-            inner: self.clone(),
-            lease,
-            ask,
-            parked,
-        };
-        self.adopt(Box::pin(releasing.run()));
-    }
-
-    fn answered(self: &Arc<Self>, lease: &Arc<Lease>, sent: Instant, answer: Renewed) {
-        if !self.scheduler.tracks(lease) {
-            return; // released or lost meanwhile
-        }
-        let now = Instant::now();
-        match answer {
-            // Too late: a guard that looked at the clock knows of the loss already, and a loss is final.
-            Renewed::Renewed { .. } if !lease.is_valid(now) => self.lose(lease, Loss::Expired),
-            Renewed::Renewed {
-                tokens,
-                others_wait,
-            } => {
-                lease.set_confirmed(true);
-                self.scheduler.renewed(lease);
-                let news = (sent, tokens, others_wait);
-                self.carry_out(self.lines.renewed(lease, news, now));
-            }
-            Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
-            answer => {
-                let error = match answer {
-                    Renewed::Unknown(error) => error,
-                    _ => recorded_or_lost(),
-                };
-                trace::renewal_unknown(lease.owner, &error);
-                lease.set_confirmed(false);
-                let gives_up = self.scheduler.unknown(lease);
-                self.carry_out(self.lines.renewal_unknown(lease, &error));
-                if let Some(loss) = gives_up {
-                    self.lose(lease, loss);
-                }
             }
         }
     }
@@ -352,90 +190,4 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.scheduler.close();
     }
-}
-
-/// A renewal on its way. However it ends, each of its leases gets an answer.
-struct Renewing {
-    inner: Arc<Inner>,
-    leases: std::vec::IntoIter<Arc<Lease>>,
-    sent: Instant,
-}
-
-impl Renewing {
-    async fn run(mut self) {
-        let requests = self.leases.as_slice().iter().map(|lease| Renew {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            lease: self.inner.config.lease,
-            refill: self.inner.lines.needs(lease),
-        });
-        let answers = self.inner.store.renew(requests.collect()).await;
-        for (answer, lease) in answers.into_iter().zip(self.leases.by_ref()) {
-            self.inner.answered(&lease, self.sent, answer);
-        }
-    }
-}
-
-impl Drop for Renewing {
-    fn drop(&mut self) {
-        for lease in self.leases.by_ref() {
-            let unknown = Renewed::Unknown(Error::new(
-                ErrorKind::Unreachable,
-                "the answer to the renewal was not awaited: the runtime that sent it has shut down",
-            ));
-            self.inner.answered(&lease, self.sent, unknown);
-        }
-    }
-}
-
-/// The release of a line's lease. However it ends, the line goes on.
-struct Releasing {
-    inner: Arc<Inner>,
-    lease: Arc<Lease>,
-    ask: Option<Confirmation>,
-    /// The lease is not taken out of its line yet; somebody may want it before.
-    parked: bool,
-}
-
-impl Releasing {
-    async fn run(mut self) {
-        if !self.take_lease() {
-            return;
-        }
-        let outcome = self.inner.release(&self.lease, Ending::Free).await;
-        if let Some(ask) = self.ask.take() {
-            let _ = ask.send(match outcome {
-                Ok(Released::Freed) => Ok(()),
-                Ok(Released::NotOurs) => Err(lost(Some(Loss::NotOurs))),
-                Err(error) => Err(error),
-            });
-        }
-    }
-
-    /// Says whether the lease is ours to release.
-    fn take_lease(&mut self) -> bool {
-        if self.parked {
-            self.parked = !self.inner.lines.unpark(&self.lease);
-        }
-        if !self.parked {
-            // From here on no answer to a renewal means anything.
-            self.inner.scheduler.untrack(&self.lease);
-        }
-        !self.parked
-    }
-}
-
-impl Drop for Releasing {
-    fn drop(&mut self) {
-        if self.take_lease() {
-            self.inner.carry_out(self.inner.lines.released(&self.lease));
-        }
-    }
-}
-
-fn recorded_or_lost() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the lease is not there any more: the record that is on its way has taken its place, or it was lost",
-    )
 }

@@ -8,6 +8,9 @@ mod line;
 mod lines;
 #[cfg(all(test, shuttle))]
 mod model;
+mod recording;
+mod releasing;
+mod renewing;
 #[cfg(test)]
 mod tests;
 mod waiter;
@@ -26,7 +29,7 @@ pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 
 use self::{config::Config, inner::Inner, line::Wish, waiter::Waiter};
-pub(crate) use self::{inner::Late, line::Miss};
+pub(crate) use self::{line::Miss, recording::Late};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{MemoryStore, Store},
