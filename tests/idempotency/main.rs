@@ -1,6 +1,6 @@
 //! Idempotent endpoints: each test is a sentence of what `IdempotencyLayer` promises.
 //!
-//! The whole table runs over the memory store, on a paused clock, and over a real Redis. Tests wait for what must come
+//! The whole table runs over the memory store and a quorum, on a paused clock, and over a real Redis. Tests wait for what must come
 //! for as long as it takes, so that none is right only on a fast machine.
 
 #[cfg(feature = "redis")]
@@ -18,6 +18,8 @@ mod support;
 mod web;
 
 suite::idempotency!(memory_store, crate::subject::Memory, (start_paused = true));
+
+suite::idempotency!(quorum_store, crate::subject::Quorum, (start_paused = true));
 
 #[cfg(feature = "redis")]
 suite::idempotency!(redis_store, crate::subject::Redis, ());

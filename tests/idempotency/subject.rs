@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     LocksBuilder,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, MemoryStore, QuorumStore, Store},
 };
 #[cfg(feature = "redis")]
 use {crate::support::redis_server::RedisServer, tower_distributed_lock::store::RedisStore};
@@ -41,6 +41,38 @@ impl Subject for Memory {
 
     async fn asked(&self) -> u64 {
         let calls = self.0.calls();
+        calls.acquires + calls.renewals + calls.releases
+    }
+}
+
+/// A quorum with one node that is down from the beginning.
+pub(crate) struct Quorum {
+    nodes: [MemoryStore; 3],
+    store: QuorumStore,
+}
+
+impl Subject for Quorum {
+    async fn start() -> Self {
+        let nodes = std::array::from_fn(|_| MemoryStore::new());
+        let store = QuorumStore::new(nodes.clone()).unwrap();
+        nodes[2].set_fault(Some(Fault::Unreachable));
+        Self { nodes, store }
+    }
+
+    fn replica(&self) -> LocksBuilder {
+        tower_distributed_lock::Locks::builder(self.store.clone())
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    fn cut_off(&self, is_so: bool) {
+        self.nodes[1].set_fault(is_so.then_some(Fault::Unreachable));
+    }
+
+    async fn asked(&self) -> u64 {
+        let calls = self.nodes[0].calls();
         calls.acquires + calls.renewals + calls.releases
     }
 }
