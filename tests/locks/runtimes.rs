@@ -195,12 +195,17 @@ fn whoever_waits_on_another_runtime_is_told_when_that_of_the_task_ends() {
     let (_store, [locks, other]) = fleet();
     let (first, second) = (one_thread(), two_threads());
     let elsewhere = second.block_on(other.lock("k")).unwrap();
-    first.block_on(async { drop(locks.lock("unrelated").await) });
+    first.block_on(async {
+        let unrelated = locks.lock("unrelated").await.unwrap();
+        unrelated.release().await.unwrap();
+        eventually(|| locks.stats() == Stats::default()).await;
+    });
     let waiting = second.spawn({
         let locks = locks.clone();
         async move { locks.lock("k").await.map(drop) }
     });
-    second.block_on(eventually(|| locks.stats().waiting == 1));
+    // Its contender was handed to the task on the first runtime: before that, it would find a new one on the second.
+    second.block_on(eventually(|| locks.stats().calls == 1));
     drop(first);
     let outcome = second.block_on(promptly(waiting)).unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
