@@ -100,6 +100,21 @@ impl Locks {
         Self::builder(store).build()
     }
 
+    /// Locks for a fleet, on the primary of a service that Redis Sentinel watches over, with all defaults. See
+    /// [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// As for [`redis`](Locks::redis).
+    #[cfg(feature = "redis")]
+    pub async fn sentinel(
+        sentinels: impl IntoIterator<Item = impl Into<String>>,
+        service: impl AsRef<str>,
+    ) -> Result<Self, Error> {
+        let store = crate::store::RedisStore::sentinel(sentinels, service);
+        Self::builder(store.connect().await?).build()
+    }
+
     /// Locks in `store`, to be configured.
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))

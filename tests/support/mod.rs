@@ -3,8 +3,11 @@
 // Every test binary compiles this for itself and uses only a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod fake_sentinel;
+pub(crate) mod ledger;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
+pub(crate) mod sentinels;
 pub(crate) mod warnings;
 pub(crate) mod words;
 

@@ -8,13 +8,18 @@ use std::{
 
 use futures_util::future::try_join_all;
 use redis::{
-    Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use super::{
-    RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
+    RedisStore, Shared,
+    fence::Floors,
+    lane::Lane,
+    names::Names,
     orphans::Orphans,
+    primary::{Primary, open},
+    sentinel::Sentinels,
 };
 use crate::{Error, ErrorKind};
 
@@ -29,6 +34,8 @@ use crate::{Error, ErrorKind};
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisStoreBuilder {
     url: String,
+    /// Who knows where the server is, if the URL does not say so.
+    sentinels: Option<Vec<String>>,
     prefix: String,
     lanes: usize,
     timeout: Duration,
@@ -38,9 +45,21 @@ impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            sentinels: None,
             prefix: "tdl".to_owned(),
             lanes: 4,
             timeout: Duration::from_secs(1),
+        }
+    }
+
+    pub(super) fn behind(sentinels: Vec<String>, service: &str) -> Self {
+        let url = match service.contains("://") {
+            true => service.to_owned(),
+            false => format!("redis://{service}"),
+        };
+        Self {
+            sentinels: Some(sentinels),
+            ..Self::new(&url)
         }
     }
 
@@ -89,37 +108,39 @@ impl RedisStoreBuilder {
     /// [`ErrorKind::InvalidConfig`] for a URL or a setting that cannot work.
     pub fn build(self) -> Result<RedisStore, Error> {
         self.check()?;
-        let info = self.connection_info()?;
-        let address: Arc<str> = info.addr().to_string().into();
+        let info = connection_info(&self.url)?;
         let db = info.redis_settings().db();
-        let space = format!("redis:{address}/{db}/{}", self.prefix).into();
-        let client = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            open(info.clone().set_redis_settings(settings))
-        };
-        // Under RESP3, the client library says at once that a connection ended.
-        let protocol = if self.url.contains("protocol=") {
-            info.redis_settings().protocol()
-        } else {
-            ProtocolVersion::RESP3
-        };
-        let for_lanes = client(protocol)?;
+        let primary = Arc::new(self.primary(info)?);
+        let space = format!("redis:{}/{db}/{}", primary.name(), self.prefix).into();
         let floors = Arc::new(Floors::new());
-        let lane = |_| {
-            let manager = Manager::new(for_lanes.clone(), address.clone(), floors.clone());
-            Lane::new(manager, address.clone(), self.timeout)
-        };
+        let lane = |_| Lane::new(primary.clone(), floors.clone(), self.timeout);
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
             lanes: (0..self.lanes).map(lane).collect(),
             floors: floors.clone(),
             orphans: Orphans::default(),
-            client: client(ProtocolVersion::RESP2)?,
-            address: address.clone(),
+            primary: primary.clone(),
             space,
             timeout: self.timeout,
             longest_lease: AtomicU64::new(0),
         })))
+    }
+
+    fn primary(&self, info: ConnectionInfo) -> Result<Primary, Error> {
+        // Checked here, because behind Sentinel nothing else connects before the first call.
+        open(info.clone())?;
+        let Some(sentinels) = &self.sentinels else {
+            return Ok(Primary::fixed(info));
+        };
+        let service = service(&info)?;
+        let clients = sentinels.iter().map(|url| open(connection_info(url)?));
+        let clients = clients.collect::<Result<Vec<_>, Error>>()?;
+        if clients.is_empty() {
+            return Err(invalid(
+                "without a sentinel nobody says where the primary is",
+            ));
+        }
+        Ok(Primary::behind(Sentinels::new(clients, service), info))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -138,43 +159,45 @@ impl RedisStoreBuilder {
         if self.timeout < Duration::from_millis(1) {
             return Err(invalid("a timeout below 1 ms lets no call succeed"));
         }
-        if cfg!(not(feature = "tls-rustls")) && self.url.starts_with("rediss://") {
+        let mut urls = self.sentinels.iter().flatten().chain([&self.url]);
+        if cfg!(not(feature = "tls-rustls")) && urls.any(|url| url.starts_with("rediss://")) {
             return Err(invalid("`rediss://` needs the feature `tls-rustls`"));
         }
         Ok(())
     }
-
-    fn connection_info(&self) -> Result<ConnectionInfo, Error> {
-        let info = self.url.as_str().into_connection_info().map_err(|error| {
-            // Without the URL, which may have a password in it.
-            Error::with_source(
-                ErrorKind::InvalidConfig,
-                "not a Redis URL: expected `redis://user:password@host:6379/0`",
-                error,
-            )
-        })?;
-        // A subscription sends nothing by itself, and so would never learn that its other end has vanished.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(15))
-            .with_interval(Duration::from_secs(5));
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive);
-        Ok(info.set_tcp_settings(tcp))
-    }
 }
 
-fn open(info: ConnectionInfo) -> Result<Client, Error> {
-    // An application that prefers another provider has installed it by now; else rustls would have none at all.
-    #[cfg(feature = "tls-rustls")]
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::open(info).map_err(|error| {
+fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
+    let info = url.into_connection_info().map_err(|error| {
+        // Without the URL, which may have a password in it.
         Error::with_source(
             ErrorKind::InvalidConfig,
-            "cannot connect to Redis this way",
+            "not a Redis URL: expected `redis://user:password@host:6379/0`",
             error,
         )
-    })
+    })?;
+    // A subscription sends nothing by itself, and so would never learn that its other end has vanished.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5));
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    // Under RESP3, the client library says at once that a connection ended.
+    let protocol = match url.contains("protocol=") {
+        true => info.redis_settings().protocol(),
+        false => ProtocolVersion::RESP3,
+    };
+    let settings = info.redis_settings().clone().set_protocol(protocol);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}
+
+/// The name of a service, in the place of the host.
+fn service(info: &ConnectionInfo) -> Result<String, Error> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Ok(host.clone()),
+        _ => Err(invalid("a socket's path is no name that sentinels know")),
+    }
 }
 
 fn invalid(message: impl Into<String>) -> Error {

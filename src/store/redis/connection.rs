@@ -1,12 +1,17 @@
 //! One connection of a lane, and the bb8 manager that makes it and tells when it is broken.
 //!
-//! 1. A manager serves one lane. When a connection of it works, all earlier ones are **fenced**: the server has closed
-//!    them, so that nothing that was sent on them can still take effect. Commands can lie unread in the buffers of a
-//!    server that hangs, long after the client has closed its end.
+//! 1. A manager serves one lane. When a connection of it works, all earlier ones *to the same server* are **fenced**: the
+//!    server has closed them, so that nothing that was sent on them can still take effect. Commands can lie unread in
+//!    the buffers of a server that hangs, long after the client has closed its end.
 //! 2. Fencing takes CLIENT INFO and CLIENT KILL. Where they are denied, the connection works all the same, and
 //!    says that it is not fenced.
+//! 3. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
+//!    one is a primary already (ROLE), so it does not replicate what the old one still does; and before that one
+//!    is replicated from again, it forgets what it did on its own. Should the lane come back to the old one as a primary
+//!    after all, what is left there is closed then: each server's last connection is remembered.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,11 +21,16 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use redis::{
-    AsyncConnectionConfig, Client, PushInfo, PushKind, Value, aio::MultiplexedConnection, cmd, pipe,
+    AsyncConnectionConfig, PushInfo, PushKind, Value, aio::MultiplexedConnection, cmd, pipe,
 };
 use tokio::time::Instant;
 
-use super::{explain, fence::Floors, script};
+use super::{
+    explain,
+    fence::{Floors, Fraction},
+    primary::{Primary, Server, check_role},
+    script,
+};
 use crate::{Error, sync::Mutex, trace};
 
 /// How many commands may be on their way to the socket before a sender waits. Senders are then served in order, too.
@@ -31,6 +41,10 @@ pub(super) struct Connection {
     pub(super) multiplexed: MultiplexedConnection,
     pub(super) health: Arc<Health>,
     pub(super) is_fenced: bool,
+    /// Which server it is to.
+    pub(super) address: Arc<str>,
+    /// Where tokens follow the server's clock.
+    pub(super) fraction: Option<Fraction>,
 }
 
 /// What is known about a connection's state without asking it.
@@ -73,18 +87,23 @@ impl Health {
 
 #[derive(Debug)]
 pub(super) struct Manager {
-    client: Client,
-    address: Arc<str>,
+    primary: Arc<Primary>,
     floors: Arc<Floors>,
+    limit: Duration,
     past: Mutex<Past>,
 }
 
 /// What a manager remembers of its connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Past {
-    latest: Option<Peer>,
+    servers: HashMap<Arc<str>, Last>,
+}
+
+/// What is known of a server that was connected to before.
+#[derive(Debug, Clone)]
+struct Last {
+    peer: Option<Peer>,
     is_fenced: bool,
-    is_first: bool,
 }
 
 /// How the server knows a connection. The address makes sure that no stranger is hit: after a restart, ids start anew.
@@ -95,26 +114,27 @@ struct Peer {
 }
 
 impl Manager {
-    pub(super) fn new(client: Client, address: Arc<str>, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
         Self {
-            client,
-            address,
+            primary,
             floors,
-            past: Mutex::new(Past {
-                latest: None,
-                is_fenced: true,
-                is_first: true,
-            }),
+            limit,
+            past: Mutex::new(Past::default()),
         }
     }
 
-    async fn open(&self, health: Arc<Health>) -> Result<MultiplexedConnection, Error> {
+    async fn open(
+        &self,
+        server: &Server,
+        health: Arc<Health>,
+    ) -> Result<MultiplexedConnection, Error> {
         // The lane has time limits of its own, which know what a command that timed out leaves behind.
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFERED);
-        let settings = self.client.get_connection_info().redis_settings();
+        let client = server.for_calls()?;
+        let settings = client.get_connection_info().redis_settings();
         if settings.protocol().supports_resp3() {
             config = config.set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
@@ -123,47 +143,59 @@ impl Manager {
                 Ok::<(), ()>(())
             });
         }
-        self.client
+        client
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|error| explain::cannot_connect(&self.address, error))
+            .map_err(|error| explain::cannot_connect(&server.address, error))
     }
 
-    /// Everything that has to happen before the first call, in one round trip.
-    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<bool, Error> {
-        let (before, is_first) = {
-            let past = self.past.lock();
-            (past.latest.clone(), past.is_first)
-        };
+    /// Everything that has to happen before the first call, in one round trip. Says whether the connection is fenced.
+    async fn prepare(
+        &self,
+        server: &Server,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<bool, Error> {
+        let before = self.past.lock().servers.get(&server.address).cloned();
         let mut commands = pipe();
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
         commands.cmd("INFO").arg("memory");
-        match &before {
+        match before.as_ref().and_then(|last| last.peer.as_ref()) {
             Some(peer) => commands.add_command(peer.kill()),
             None => commands.cmd("ECHO").arg("first"),
         };
+        if self.primary.moves() {
+            commands.cmd("ROLE");
+        }
         for script in script::in_daily_use() {
-            commands.add_command(script.load());
+            commands.add_command(script.load(self.primary.moves()));
         }
         let replies = connection
             .send_packed_commands(&commands, 0, commands.len())
             .await
-            .map_err(|error| explain::cannot_connect(&self.address, error))?;
+            .map_err(|error| explain::cannot_connect(&server.address, error))?;
 
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let (peer, time, memory, killed) = (next(), next(), next(), next());
+        if self.primary.moves() {
+            check_role(&server.address, next())?;
+        }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        if is_first {
+        if before.is_none() {
             warn_if_evicting(&memory);
         }
-        let mut past = self.past.lock();
         // Whoever is denied it once will be denied it again; and a connection that could not be named cannot be killed.
-        let could_be_killed = before.is_some() || is_first;
-        past.is_fenced &= could_be_killed && !matches!(killed, Value::ServerError(_));
-        past.is_first = false;
-        past.latest = Peer::read(&peer);
-        Ok(past.is_fenced)
+        let is_fenced = before.is_none_or(|last| last.is_fenced && last.peer.is_some())
+            && !matches!(killed, Value::ServerError(_));
+        let last = Last {
+            peer: Peer::read(&peer),
+            is_fenced,
+        };
+        self.past
+            .lock()
+            .servers
+            .insert(server.address.clone(), last);
+        Ok(is_fenced)
     }
 }
 
@@ -173,12 +205,17 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let health = Arc::new(Health::default());
-        let mut multiplexed = self.open(health.clone()).await?;
-        let is_fenced = self.prepare(&mut multiplexed).await?;
+        let server = self.primary.find(self.limit).await?;
+        let mut multiplexed = self.open(&server, health.clone()).await?;
+        let is_fenced = self.prepare(&server, &mut multiplexed).await?;
+        self.primary.found(&server.address);
+        let fraction = self.primary.moves().then(|| Fraction::of(&server.address));
         Ok(Connection {
             multiplexed,
             health,
             is_fenced,
+            address: server.address,
+            fraction,
         })
     }
 

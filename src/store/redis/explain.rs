@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redis::{ErrorKind as Kind, RedisError};
+use redis::{ErrorKind as Kind, RedisError, Value};
 
 use crate::{Error, ErrorKind};
 
@@ -95,17 +95,8 @@ const CODES: [(&str, ErrorKind, &str); 16] = [
 
 /// What a server answered instead of doing it.
 pub(super) fn refused(error: RedisError) -> Error {
-    let said = format!(
-        "{} {}",
-        error.code().unwrap_or_default(),
-        error.detail().unwrap_or_default()
-    );
-    // Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
-    let means = |code: &str| {
-        let within = [format!(": {code} "), format!(": -{code} ")];
-        said.starts_with(code) || within.iter().any(|code| said.contains(code))
-    };
-    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(code)) {
+    let said = words(&error);
+    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(&said, code)) {
         return Error::with_source(*kind, *message, error);
     }
     if said.contains("user executing the script can't") || said.contains("ACL failure") {
@@ -125,6 +116,34 @@ pub(super) fn refused(error: RedisError) -> Error {
         );
     }
     Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
+}
+
+fn words(error: &RedisError) -> String {
+    let [code, detail] = [error.code(), error.detail()].map(Option::unwrap_or_default);
+    format!("{code} {detail}")
+}
+
+/// Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
+fn means(said: &str, code: &str) -> bool {
+    let within = [format!(": {code} "), format!(": -{code} ")];
+    said.starts_with(code) || within.iter().any(|code| said.contains(code))
+}
+
+pub(super) fn says(error: &RedisError, words_of_it: &str) -> bool {
+    words(error).contains(words_of_it)
+}
+
+/// What a server answers that is no primary any more, if this is that.
+pub(super) fn demoted(reply: &Value) -> Option<Error> {
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
+    let error = RedisError::from(error.clone());
+    let said = words(&error);
+    let is_demoted = ["READONLY", "MASTERDOWN"]
+        .iter()
+        .any(|code| means(&said, code));
+    is_demoted.then(|| refused(error))
 }
 
 /// Whether the server itself said this, as opposed to: it could not be heard.
@@ -154,6 +173,37 @@ pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
         ErrorKind::Unreachable,
         format!("no connection to Redis at {address} within {limit:?}"),
     )
+}
+
+pub(super) fn not_a_primary(address: &str) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "Redis at {address} is no primary, although the sentinels say so: a fail-over is under way"
+        ),
+    )
+}
+
+pub(super) fn primary_moved() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "another Redis has become the primary",
+    )
+}
+
+pub(super) fn unknown_service(service: &str) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("no sentinel that answers knows a primary of the name `{service}`"),
+    )
+}
+
+pub(super) fn no_sentinel(service: &str, error: Option<RedisError>) -> Error {
+    let message = format!("no sentinel says where the primary of `{service}` is: do they run?");
+    match error {
+        Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+        None => Error::new(ErrorKind::Unreachable, message),
+    }
 }
 
 pub(super) fn no_answer(limit: Duration) -> Error {

@@ -10,7 +10,7 @@
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use bb8_redis::bb8::{Pool, RunError};
-use redis::{Cmd, Pipeline, RedisResult, ServerErrorKind, Value};
+use redis::{Pipeline, RedisResult, ServerErrorKind, Value};
 use tokio::{
     sync::Mutex as FairMutex,
     task::unconstrained,
@@ -20,7 +20,9 @@ use tokio::{
 use super::{
     connection::{Connection, Manager},
     explain,
-    script::Call,
+    fence::Floors,
+    primary::Primary,
+    script::{By, Call},
 };
 use crate::Error;
 
@@ -31,7 +33,8 @@ const SILENT_LIMITS: u32 = 3;
 pub(super) struct Lane {
     pool: Pool<Manager>,
     gate: FairMutex<Option<Refusal>>,
-    address: Arc<str>,
+    primary: Arc<Primary>,
+    floors: Arc<Floors>,
     limit: Duration,
 }
 
@@ -86,7 +89,8 @@ impl Sent {
 }
 
 impl Lane {
-    pub(super) fn new(manager: Manager, address: Arc<str>, limit: Duration) -> Self {
+    pub(super) fn new(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
+        let manager = Manager::new(primary.clone(), floors.clone(), limit);
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(None)
@@ -100,7 +104,8 @@ impl Lane {
         Self {
             pool,
             gate: FairMutex::new(None),
-            address,
+            primary,
+            floors,
             limit,
         }
     }
@@ -125,12 +130,10 @@ impl Lane {
     ) -> Result<Replies, Failure> {
         let deadline = Instant::now() + self.limit + self.limit / 10 * batches;
         let mut repeated = false;
-        let mut sent = self
-            .send(calls.iter().map(Call::by_hash), deadline, None)
-            .await?;
+        let mut sent = self.send(calls, By::Hash, deadline, None).await?;
         if let Sent::Broke(error) = &sent {
             repeated = true;
-            let again = self.send(calls.iter().map(Call::by_hash), deadline, Some(error));
+            let again = self.send(calls, By::Hash, deadline, Some(error));
             sent = again
                 .await
                 .map_err(|failure| Failure::Unknown(failure.error()))?;
@@ -141,8 +144,9 @@ impl Lane {
             .filter(|i| is_noscript(&values[*i]))
             .collect();
         if !forgotten.is_empty() {
-            let by_text = forgotten.iter().map(|i| calls[*i].by_text());
-            let (again, on) = self.send(by_text, deadline, None).await?.or_unknown()?;
+            let again = forgotten.iter().map(|i| &calls[*i]);
+            let again = self.send(again, By::Text, deadline, None).await?;
+            let (again, on) = again.or_unknown()?;
             for (index, value) in forgotten.into_iter().zip(again) {
                 values[index] = value;
             }
@@ -157,16 +161,13 @@ impl Lane {
     }
 
     /// Sends commands and waits for their replies. With `after`, they were sent before, and that ended so.
-    async fn send(
+    async fn send<'a>(
         &self,
-        commands: impl Iterator<Item = Cmd>,
+        calls: impl IntoIterator<Item = &'a Call>,
+        by: By,
         deadline: Instant,
         after: Option<&Error>,
     ) -> Result<Sent, Failure> {
-        let mut pipeline = Pipeline::new();
-        for command in commands {
-            pipeline.add_command(command);
-        }
         let asked = Instant::now();
         // Without `unconstrained`, a task that has used up its budget would not even stand in line at its first poll.
         let gate = timeout_at(deadline, unconstrained(self.gate.lock())).await;
@@ -182,6 +183,10 @@ impl Lane {
             return Err(Failure::Unknown(error.clone()));
         }
 
+        let mut pipeline = Pipeline::new();
+        for call in calls {
+            pipeline.add_command(call.command(by, &self.floors, connection.fraction));
+        }
         let mut multiplexed = connection.multiplexed.clone();
         let mut replies = pin!(multiplexed.send_packed_commands(&pipeline, 0, pipeline.len()));
         connection.health.sent();
@@ -204,6 +209,13 @@ impl Lane {
         match outcome {
             Ok(Ok(values)) => {
                 connection.health.heard();
+                if let Some(error) = values.iter().find_map(explain::demoted) {
+                    // Whoever looks for it again may find another server under the same name.
+                    connection.health.broke();
+                    if self.primary.moves() {
+                        return Ok(Sent::Broke(error));
+                    }
+                }
                 Ok(Sent::Replies(values, connection))
             }
             Ok(Err(error)) => {
@@ -227,7 +239,10 @@ impl Lane {
     ) -> Result<Connection, Error> {
         let outcome = match timeout_at(deadline, self.check_out()).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(explain::cannot_connect_in_time(&self.address, self.limit)),
+            Err(_) => Err(explain::cannot_connect_in_time(
+                self.primary.name(),
+                self.limit,
+            )),
         };
         *gate = outcome.as_ref().err().map(|error| Refusal {
             at: Instant::now(),
@@ -248,6 +263,9 @@ impl Lane {
                 RunError::User(error) => error,
                 RunError::TimedOut => self.too_late(),
             })?;
+            if !self.primary.is_current(&connection.address) {
+                connection.health.broke();
+            }
             if !connection.health.is_broken() {
                 return Ok(connection.clone());
             }
@@ -256,7 +274,7 @@ impl Lane {
     }
 
     fn too_late(&self) -> Error {
-        explain::cannot_connect_in_time(&self.address, self.limit)
+        explain::cannot_connect_in_time(self.primary.name(), self.limit)
     }
 }
 

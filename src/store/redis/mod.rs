@@ -9,8 +9,10 @@ mod lane;
 mod names;
 mod operations;
 mod orphans;
+mod primary;
 mod reply;
 mod script;
+mod sentinel;
 mod subscription;
 mod value;
 
@@ -20,12 +22,11 @@ use std::{
     time::Duration,
 };
 
-use redis::Client;
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans};
+use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans, primary::Primary};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -79,6 +80,25 @@ const BATCH: usize = 128;
 /// can run any more, and then releases. Where CLIENT KILL is denied, nothing is repeated, and the release goes on until the
 /// lease must have passed.
 ///
+/// # Sentinel
+///
+/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once, and takes
+/// the answer of the latest configuration; and the server must take itself for the primary, too. One that was
+/// demoted counts as gone, and once one connection has found the new primary, those to the old one are given up. The
+/// subscription moves as well, and then all leases are confirmed, or told as lost.
+///
+/// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
+/// granted again. Their *tokens* keep them apart: behind Sentinel they follow the server's clock, so those of a new
+/// primary are above those of the old one. And an old primary that was only cut off, or frozen, takes writes until it learns
+/// of its fail-over, for ten seconds or more: for that time there are two. Let it refuse them, in `redis.conf`:
+///
+/// ```text
+/// min-replicas-to-write 1
+/// min-replicas-max-lag 5
+/// ```
+///
+/// A user with an ACL needs `+role` besides, and the sentinels' own user `+sentinel|master`.
+///
 /// # Why it does not take a bb8 pool of yours
 ///
 /// The order of calls matters here: a release must not overtake its acquire. So a key always uses the same
@@ -92,9 +112,7 @@ struct Shared {
     lanes: Vec<Lane>,
     floors: Arc<Floors>,
     orphans: Orphans,
-    /// For subscriptions.
-    client: Client,
-    address: Arc<str>,
+    primary: Arc<Primary>,
     space: Arc<str>,
     timeout: Duration,
     /// The longest lease that was ever asked for, in ms: after this time, a lease that is left alone is over.
@@ -116,6 +134,30 @@ impl RedisStore {
     /// A store on the server of a URL, to be configured.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url.as_ref())
+    }
+
+    /// A store on the primary of a service that Redis Sentinel watches over, to be configured: the URLs of the sentinels,
+    /// and the service's name. See [Sentinel](Self#sentinel).
+    ///
+    /// Where the servers want a password, TLS or another database, the service is a URL with its name in the
+    /// place of the host: `rediss://user:password@mymaster/2`. The URLs of the sentinels have their own.
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::RedisStore};
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let store = RedisStore::sentinel(sentinels, "mymaster").connect().await?;
+    /// let locks = Locks::builder(store).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl Into<String>>,
+        service: impl AsRef<str>,
+    ) -> RedisStoreBuilder {
+        let sentinels = sentinels.into_iter().map(Into::into).collect();
+        RedisStoreBuilder::behind(sentinels, service.as_ref())
     }
 }
 
@@ -154,12 +196,12 @@ impl Store for RedisStore {
         let (sender, hints) = mpsc::unbounded_channel();
         let Shared {
             names,
-            client,
+            primary,
             timeout,
             ..
         } = &*self.0;
         tokio::spawn(subscription::listen(
-            client.clone(),
+            primary.clone(),
             names.hints(instance),
             *timeout,
             sender,
@@ -171,7 +213,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.address)
+            .field("address", &self.0.primary.name())
             .field("prefix", &self.0.names.prefix())
             .field("lanes", &self.0.lanes.len())
             .finish_non_exhaustive()

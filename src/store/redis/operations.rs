@@ -27,7 +27,7 @@ impl Shared {
     pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
         self.note_lease(request.lease);
         let floor = self.floors.of(&request.key);
-        let call = calls::acquire(self.names.of(&request.key), &request, floor);
+        let call = calls::acquire(self.names.of(&request.key), &request);
         let outcome = match self.call(&request.key, call).await {
             Ok(reply) => match reply.value {
                 Ok(value) => reply::acquired(value, request.block.max(1), floor),
@@ -94,8 +94,7 @@ impl Shared {
     ) -> Vec<(usize, Renewed)> {
         let call = |index: &usize| {
             let request = &requests[*index];
-            let floor = self.floors.of(&request.key);
-            calls::renew(self.names.of(&request.key), request, floor)
+            calls::renew(self.names.of(&request.key), request)
         };
         let calls: Vec<Call> = batch.iter().map(call).collect();
         let answers: Vec<Renewed> = match self.lanes[lane].call_behind(before, &calls).await {

@@ -1,0 +1,15 @@
+//! The Redis store where one server is not all: real topologies that fail over.
+
+#[path = "../conformance/subject.rs"]
+mod subject;
+#[path = "../conformance/suite/mod.rs"]
+mod suite;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fail_over;
+mod finding;
+mod sentinel;
+mod split_brain;
+
+suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
