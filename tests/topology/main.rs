@@ -9,7 +9,9 @@ mod support;
 
 mod fail_over;
 mod finding;
+mod replicas;
 mod sentinel;
 mod split_brain;
 
 suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
+suite::conformance!(with_a_replica, crate::replicas::WithReplica, together);

@@ -14,11 +14,13 @@ use redis::{
 
 use super::{
     RedisStore, Shared,
+    connection::Manager,
     fence::Floors,
     lane::Lane,
     names::Names,
     orphans::Orphans,
     primary::{Primary, open},
+    replicated::Replicated,
     sentinel::Sentinels,
 };
 use crate::{Error, ErrorKind};
@@ -30,6 +32,7 @@ use crate::{Error, ErrorKind};
 /// | [`prefix`](Self::prefix) | `tdl` |
 /// | [`lanes`](Self::lanes) | 4 |
 /// | [`timeout`](Self::timeout) | 1 s |
+/// | [`replicas`](Self::replicas) | none |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisStoreBuilder {
@@ -39,6 +42,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     lanes: usize,
     timeout: Duration,
+    replicas: Option<(usize, Duration)>,
 }
 
 impl RedisStoreBuilder {
@@ -49,6 +53,7 @@ impl RedisStoreBuilder {
             prefix: "tdl".to_owned(),
             lanes: 4,
             timeout: Duration::from_secs(1),
+            replicas: None,
         }
     }
 
@@ -82,6 +87,20 @@ impl RedisStoreBuilder {
     /// Well below the lease: an unanswered renewal is repeated only after it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Grants a lock only once so many replicas have it, and gives it back if they have not acknowledged it within
+    /// `timeout`: then the acquire fails with [`ErrorKind::Unreachable`]. Off by default.
+    ///
+    /// So a grant that was answered is not forgotten with the primary alone. It costs a second round trip and the
+    /// way to the replicas, on one of 16 connections that are there for this; renewals and releases do not wait.
+    ///
+    /// It is not consensus. WAIT says that replicas have *received* the lock: not that it is on a disk, nor that one of
+    /// them will be the next primary rather than another that has not received it; and not that this server still is the
+    /// primary. A lock that is given back was there for a moment. Fencing tokens are as necessary as without it.
+    pub fn replicas(mut self, replicas: usize, timeout: Duration) -> Self {
+        self.replicas = Some((replicas, timeout));
         self
     }
 
@@ -119,6 +138,10 @@ impl RedisStoreBuilder {
             lanes: (0..self.lanes).map(lane).collect(),
             floors: floors.clone(),
             orphans: Orphans::default(),
+            replicated: self.replicas.map(|(replicas, timeout)| {
+                let manager = Manager::of_many(primary.clone(), floors.clone(), self.timeout);
+                Replicated::new(manager, self.timeout, replicas, timeout)
+            }),
             primary: primary.clone(),
             space,
             timeout: self.timeout,
@@ -158,6 +181,13 @@ impl RedisStoreBuilder {
         }
         if self.timeout < Duration::from_millis(1) {
             return Err(invalid("a timeout below 1 ms lets no call succeed"));
+        }
+        if let Some((replicas, timeout)) = self.replicas
+            && (replicas == 0 || timeout < Duration::from_millis(1))
+        {
+            return Err(invalid(
+                "waiting for no replica, or for less than 1 ms, is no waiting",
+            ));
         }
         let mut urls = self.sentinels.iter().flatten().chain([&self.url]);
         if cfg!(not(feature = "tls-rustls")) && urls.any(|url| url.starts_with("rediss://")) {
@@ -211,6 +241,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("lanes", &self.lanes)
             .field("timeout", &self.timeout)
+            .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub(super) address: Arc<str>,
     /// Where tokens follow the server's clock.
     pub(super) fraction: Option<Fraction>,
+    /// How the server knows it, if it said so.
+    pub(super) peer: Option<Peer>,
 }
 
 /// What is known about a connection's state without asking it.
@@ -90,7 +92,8 @@ pub(super) struct Manager {
     primary: Arc<Primary>,
     floors: Arc<Floors>,
     limit: Duration,
-    past: Mutex<Past>,
+    /// Of a manager whose connections are there one at a time.
+    past: Option<Mutex<Past>>,
 }
 
 /// What a manager remembers of its connections.
@@ -108,18 +111,28 @@ struct Last {
 
 /// How the server knows a connection. The address makes sure that no stranger is hit: after a restart, ids start anew.
 #[derive(Debug, Clone)]
-struct Peer {
+pub(super) struct Peer {
+    server: Arc<str>,
     id: String,
     address: String,
 }
 
 impl Manager {
-    pub(super) fn new(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
+    /// Of connections that follow one another.
+    pub(super) fn of_one(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
+        Self {
+            past: Some(Mutex::new(Past::default())),
+            ..Self::of_many(primary, floors, limit)
+        }
+    }
+
+    /// Of connections that exist side by side: none of them is fenced off from any other.
+    pub(super) fn of_many(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
         Self {
             primary,
             floors,
             limit,
-            past: Mutex::new(Past::default()),
+            past: None,
         }
     }
 
@@ -149,13 +162,15 @@ impl Manager {
             .map_err(|error| explain::cannot_connect(&server.address, error))
     }
 
-    /// Everything that has to happen before the first call, in one round trip. Says whether the connection is fenced.
+    /// Everything that has to happen before the first call, in one round trip. Says whether the connection is fenced, and
+    /// how the server knows it.
     async fn prepare(
         &self,
         server: &Server,
         connection: &mut MultiplexedConnection,
-    ) -> Result<bool, Error> {
-        let before = self.past.lock().servers.get(&server.address).cloned();
+    ) -> Result<(bool, Option<Peer>), Error> {
+        let past = self.past.as_ref();
+        let before = past.and_then(|past| past.lock().servers.get(&server.address).cloned());
         let mut commands = pipe();
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
         commands.cmd("INFO").arg("memory");
@@ -181,21 +196,21 @@ impl Manager {
             check_role(&server.address, next())?;
         }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        if before.is_none() {
+        if past.is_some() && before.is_none() {
             warn_if_evicting(&memory);
         }
         // Whoever is denied it once will be denied it again; and a connection that could not be named cannot be killed.
         let is_fenced = before.is_none_or(|last| last.is_fenced && last.peer.is_some())
             && !matches!(killed, Value::ServerError(_));
+        let peer = Peer::read(&server.address, &peer);
         let last = Last {
-            peer: Peer::read(&peer),
+            peer: peer.clone(),
             is_fenced,
         };
-        self.past
-            .lock()
-            .servers
-            .insert(server.address.clone(), last);
-        Ok(is_fenced)
+        if let Some(past) = past {
+            past.lock().servers.insert(server.address.clone(), last);
+        }
+        Ok((is_fenced, peer))
     }
 }
 
@@ -207,7 +222,7 @@ impl ManageConnection for Manager {
         let health = Arc::new(Health::default());
         let server = self.primary.find(self.limit).await?;
         let mut multiplexed = self.open(&server, health.clone()).await?;
-        let is_fenced = self.prepare(&server, &mut multiplexed).await?;
+        let (is_fenced, peer) = self.prepare(&server, &mut multiplexed).await?;
         self.primary.found(&server.address);
         let fraction = self.primary.moves().then(|| Fraction::of(&server.address));
         Ok(Connection {
@@ -216,6 +231,7 @@ impl ManageConnection for Manager {
             is_fenced,
             address: server.address,
             fraction,
+            peer,
         })
     }
 
@@ -231,16 +247,23 @@ impl ManageConnection for Manager {
 
 impl Peer {
     /// From the reply to CLIENT INFO: `id=3 addr=127.0.0.1:53412 …`.
-    fn read(reply: &Value) -> Option<Self> {
+    fn read(server: &Arc<str>, reply: &Value) -> Option<Self> {
         let info = text(reply)?;
         let field = |name| info.split_whitespace().find_map(|f| f.strip_prefix(name));
         Some(Self {
+            server: server.clone(),
             id: field("id=")?.to_owned(),
             address: field("addr=")?.to_owned(),
         })
     }
 
-    fn kill(&self) -> redis::Cmd {
+    /// Whether it is a connection to this server.
+    pub(super) fn is_to(&self, server: &Arc<str>) -> bool {
+        self.server == *server
+    }
+
+    /// Has the server close it.
+    pub(super) fn kill(&self) -> redis::Cmd {
         let mut kill = cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(&self.id);
         kill.arg("ADDR").arg(&self.address);

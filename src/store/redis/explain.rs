@@ -184,6 +184,23 @@ pub(super) fn not_a_primary(address: &str) -> Error {
     )
 }
 
+pub(super) fn too_many_before() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "too many acquires wait for the replicas of Redis already",
+    )
+}
+
+pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "{found} replicas of Redis, not {wanted}, have acknowledged the lock within {limit:?}: \
+             it was given back"
+        ),
+    )
+}
+
 pub(super) fn primary_moved() -> Error {
     Error::new(
         ErrorKind::Unreachable,

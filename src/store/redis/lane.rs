@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    connection::{Connection, Manager},
+    connection::{Connection, Manager, Peer},
     explain,
     fence::Floors,
     primary::Primary,
@@ -75,14 +75,23 @@ impl Failure {
 
 /// What came back from one connection.
 enum Sent {
-    Replies(Vec<Value>, Connection),
+    /// The values, and whether they are settled (see [`Replies`]).
+    Replies(Vec<Value>, bool),
     Broke(Error),
 }
 
+/// What is sent at once.
+struct Message<'a> {
+    calls: Vec<&'a Call>,
+    by: By,
+    /// Connections to be closed before that.
+    kill: &'a [Peer],
+}
+
 impl Sent {
-    fn or_unknown(self) -> Result<(Vec<Value>, Connection), Failure> {
+    fn or_unknown(self) -> Result<(Vec<Value>, bool), Failure> {
         match self {
-            Self::Replies(values, connection) => Ok((values, connection)),
+            Self::Replies(values, settled) => Ok((values, settled)),
             Self::Broke(error) => Err(Failure::Unknown(error)),
         }
     }
@@ -90,7 +99,7 @@ impl Sent {
 
 impl Lane {
     pub(super) fn new(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
-        let manager = Manager::new(primary.clone(), floors.clone(), limit);
+        let manager = Manager::of_one(primary.clone(), floors.clone(), limit);
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(None)
@@ -119,52 +128,80 @@ impl Lane {
 
     /// Calls scripts, all of them in one round trip.
     pub(super) async fn call(&self, calls: &[Call]) -> Result<Replies, Failure> {
-        self.call_behind(0, calls).await
+        self.call_within(self.limit, calls, &[]).await
     }
 
-    /// The same, right behind other batches of calls, each of which takes some time of its own.
+    /// The same, once the server has closed other connections, if they are to the same server. If that may be denied,
+    /// the replies are not settled.
+    pub(super) async fn call_without(
+        &self,
+        others: &[Peer],
+        calls: &[Call],
+    ) -> Result<Replies, Failure> {
+        self.call_within(self.limit, calls, others).await
+    }
+
+    /// Calls scripts right behind other batches of calls, each of which takes some time of its own.
     pub(super) async fn call_behind(
         &self,
         batches: u32,
         calls: &[Call],
     ) -> Result<Replies, Failure> {
-        let deadline = Instant::now() + self.limit + self.limit / 10 * batches;
+        let limit = self.limit + self.limit / 10 * batches;
+        self.call_within(limit, calls, &[]).await
+    }
+
+    async fn call_within(
+        &self,
+        limit: Duration,
+        calls: &[Call],
+        kill: &[Peer],
+    ) -> Result<Replies, Failure> {
+        let deadline = Instant::now() + limit;
         let mut repeated = false;
-        let mut sent = self.send(calls, By::Hash, deadline, None).await?;
+        let first = Message {
+            calls: calls.iter().collect(),
+            by: By::Hash,
+            kill,
+        };
+        let mut sent = self.send(&first, deadline, None).await?;
         if let Sent::Broke(error) = &sent {
             repeated = true;
-            let again = self.send(calls, By::Hash, deadline, Some(error));
+            let again = self.send(&first, deadline, Some(error));
             sent = again
                 .await
                 .map_err(|failure| Failure::Unknown(failure.error()))?;
         }
-        let (mut values, mut connection) = sent.or_unknown()?;
+        let (mut values, mut settled) = sent.or_unknown()?;
 
         let forgotten: Vec<usize> = (0..values.len())
             .filter(|i| is_noscript(&values[*i]))
             .collect();
         if !forgotten.is_empty() {
-            let again = forgotten.iter().map(|i| &calls[*i]);
-            let again = self.send(again, By::Text, deadline, None).await?;
-            let (again, on) = again.or_unknown()?;
+            let again = Message {
+                calls: forgotten.iter().map(|i| &calls[*i]).collect(),
+                by: By::Text,
+                kill,
+            };
+            let sent = self.send(&again, deadline, None).await?;
+            let (again, settled_again) = sent.or_unknown()?;
             for (index, value) in forgotten.into_iter().zip(again) {
                 values[index] = value;
             }
-            connection = on;
+            settled = settled_again;
         }
         let read = |value: Value| value.extract_error().map_err(explain::refused);
         Ok(Replies {
             each: values.into_iter().map(read).collect(),
             repeated,
-            settled: connection.is_fenced,
+            settled,
         })
     }
 
     /// Sends commands and waits for their replies. With `after`, they were sent before, and that ended so.
-    async fn send<'a>(
+    async fn send(
         &self,
-        calls: impl IntoIterator<Item = &'a Call>,
-        by: By,
+        message: &Message<'_>,
         deadline: Instant,
         after: Option<&Error>,
     ) -> Result<Sent, Failure> {
@@ -184,8 +221,14 @@ impl Lane {
         }
 
         let mut pipeline = Pipeline::new();
-        for call in calls {
-            pipeline.add_command(call.command(by, &self.floors, connection.fraction));
+        let kill = message.kill.iter();
+        let kill = kill.filter(|peer| peer.is_to(&connection.address));
+        for peer in kill {
+            pipeline.add_command(peer.kill());
+        }
+        let killed = pipeline.len();
+        for call in &message.calls {
+            pipeline.add_command(call.command(message.by, &self.floors, connection.fraction));
         }
         let mut multiplexed = connection.multiplexed.clone();
         let mut replies = pin!(multiplexed.send_packed_commands(&pipeline, 0, pipeline.len()));
@@ -198,16 +241,17 @@ impl Lane {
             Poll::Ready(outcome) => Ok(outcome),
             Poll::Pending => timeout_at(deadline, replies).await,
         };
-        self.judge(outcome, connection)
+        self.judge(outcome, connection, killed)
     }
 
     fn judge(
         &self,
         outcome: Result<RedisResult<Vec<Value>>, tokio::time::error::Elapsed>,
         connection: Connection,
+        killed: usize,
     ) -> Result<Sent, Failure> {
         match outcome {
-            Ok(Ok(values)) => {
+            Ok(Ok(mut values)) => {
                 connection.health.heard();
                 if let Some(error) = values.iter().find_map(explain::demoted) {
                     // Whoever looks for it again may find another server under the same name.
@@ -216,7 +260,10 @@ impl Lane {
                         return Ok(Sent::Broke(error));
                     }
                 }
-                Ok(Sent::Replies(values, connection))
+                let mut killed = values.drain(..killed.min(values.len()));
+                let all_killed = killed.all(|reply| !matches!(reply, Value::ServerError(_)));
+                drop(killed);
+                Ok(Sent::Replies(values, connection.is_fenced && all_killed))
             }
             Ok(Err(error)) => {
                 connection.health.broke();
@@ -278,7 +325,7 @@ impl Lane {
     }
 }
 
-fn is_noscript(value: &Value) -> bool {
+pub(super) fn is_noscript(value: &Value) -> bool {
     match value {
         Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),
         _ => false,

@@ -10,6 +10,7 @@ mod names;
 mod operations;
 mod orphans;
 mod primary;
+mod replicated;
 mod reply;
 mod script;
 mod sentinel;
@@ -26,7 +27,10 @@ use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans, primary::Primary};
+use self::{
+    fence::Floors, lane::Lane, names::Names, orphans::Orphans, primary::Primary,
+    replicated::Replicated,
+};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -112,6 +116,8 @@ struct Shared {
     lanes: Vec<Lane>,
     floors: Arc<Floors>,
     orphans: Orphans,
+    /// Where acquires wait for replicas.
+    replicated: Option<Replicated>,
     primary: Arc<Primary>,
     space: Arc<str>,
     timeout: Duration,

@@ -7,10 +7,11 @@ use std::{
 
 use futures_util::future::join_all;
 use redis::Value;
+use tokio::time::Instant;
 
 use super::{
-    BATCH, Shared, calls, explain, fence::END_OF_TOKENS, lane::Failure, names::bucket, reply,
-    script::Call,
+    BATCH, Shared, calls, explain, fence::END_OF_TOKENS, lane::Failure, names::bucket,
+    orphans::Behind, reply, script::Call,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -26,6 +27,9 @@ struct Reply {
 impl Shared {
     pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
         self.note_lease(request.lease);
+        if let Some(replicated) = &self.replicated {
+            return self.acquire_replicated(replicated, request).await;
+        }
         let floor = self.floors.of(&request.key);
         let call = calls::acquire(self.names.of(&request.key), &request);
         let outcome = match self.call(&request.key, call).await {
@@ -43,7 +47,7 @@ impl Shared {
                 owner: request.owner,
                 ending: Ending::Free,
             };
-            self.clean_up(undo, request.lease);
+            self.clean_up(undo, request.lease, Behind::Lane);
         }
         outcome
     }
@@ -61,7 +65,7 @@ impl Shared {
             Err(failure) => Err(failure.error()),
         };
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
-        self.clean_up(request, longest);
+        self.clean_up(request, longest, Behind::Lane);
         outcome
     }
 
@@ -147,6 +151,13 @@ impl Shared {
     }
 
     async fn call(&self, key: &LockKey, call: Call) -> Result<Reply, Failure> {
+        let _turn = match &self.replicated {
+            None => None,
+            Some(replicated) => {
+                let deadline = Instant::now() + self.timeout;
+                Some(replicated.turn(key, deadline).await?)
+            }
+        };
         let mut replies = self.lanes[self.lane_of(key)].call(&[call]).await?;
         Ok(Reply {
             value: replies
