@@ -6,13 +6,14 @@ use redis::Value;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     ErrorKind,
-    store::{Hint, RedisStore, RedisStoreBuilder},
+    store::{Hint, RedisStore, RedisStoreBuilder, Store},
 };
 
 use crate::support::{
     eventually,
     fake_sentinel::{FakeSentinel, Says},
-    redis_server::RedisServer,
+    proxy::{Network, Proxy},
+    redis_server::{RedisServer, pass},
     sentinels::{SERVICE, replica_of},
     words::*,
 };
@@ -154,4 +155,40 @@ async fn one_lanes_discovery_is_every_lanes() {
     }
     assert_eq!(first.leftovers().await, [""; 0]);
     assert_eq!(second.leftovers().await.len(), keys.len());
+}
+
+/// What lies unread at a server that was left can still run when it is the primary again.
+#[tokio::test]
+async fn coming_back_to_a_server_closes_what_was_left_open_there() {
+    let (first, second) = (RedisServer::start().await, RedisServer::start().await);
+    let mut proxy = Proxy::start(first.port()).await;
+    let through_proxy = |epoch| Says::Primary {
+        port: proxy.port(),
+        epoch,
+    };
+    let sentinel = FakeSentinel::start(through_proxy(1)).await;
+    let back = through_proxy(3);
+    let store = behind([&sentinel]).timeout(LIMIT / 4).lanes(1);
+    let store = store.connect().await.unwrap();
+    let key = key("k");
+    proxy.set(Network::BlackHole);
+    store.acquire(attempt(&key, owner())).await.unwrap_err();
+    proxy.set(Network::ClientGone);
+    proxy.only_new_ones_are_fine();
+
+    sentinel.say(names(&second, 2));
+    eventually("the lane has moved", async || {
+        store.inspect(key.clone()).await.is_ok()
+    })
+    .await;
+    store.take(&key, owner()).await;
+    assert_eq!(second.leftovers().await.len(), 1);
+    sentinel.say(back);
+    let _: Value = second.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    store.inspect(key.clone()).await.unwrap();
+    proxy.old_ones_go_on();
+    pass(300).await;
+    assert_eq!(first.leftovers().await, [""; 0]);
+    store.take(&key, owner()).await;
+    assert_eq!(first.leftovers().await.len(), 1);
 }

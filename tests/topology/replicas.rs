@@ -18,6 +18,7 @@ use tower_distributed_lock::{
 use crate::{
     subject::*,
     support::{
+        proxy::{Network, Proxy},
         redis_server::{RedisServer, pass},
         sentinels::replica_of,
     },
@@ -41,14 +42,6 @@ impl Pair {
     async fn store(&self, timeout: Duration) -> RedisStore {
         let store = RedisStore::builder(self.primary.url()).replicas(1, timeout);
         store.connect().await.unwrap()
-    }
-
-    /// Nothing is left, and nothing comes any more.
-    async fn assert_clean(&self) {
-        let leftovers = async || self.primary.leftovers().await;
-        eventually("nothing is left", async || leftovers().await.is_empty()).await;
-        pass(300).await;
-        assert_eq!(leftovers().await, [""; 0], "it came back");
     }
 }
 
@@ -151,34 +144,37 @@ async fn what_no_replica_acknowledges_is_given_back() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_runs_after_its_time_is_undone() {
+async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let pair = Pair::start().await;
+    let mut proxy = Proxy::start(pair.primary.port()).await;
     let limit = Duration::from_millis(250);
-    let store = RedisStore::builder(pair.primary.url())
-        .replicas(1, limit)
-        .timeout(limit);
-    let store = store.connect().await.unwrap();
+    let store = RedisStore::builder(proxy.url()).replicas(1, ENOUGH);
+    let store = store.timeout(limit).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
-    for _ in 0..3 {
-        // There are connections, with nothing to be learnt on them.
-        for answer in join_all(keys.iter().map(|key| store.acquire(attempt(key, owner())))).await {
-            granted(answer.unwrap());
-        }
-        for key in &keys {
-            store.force_release(key.clone()).await.unwrap();
-        }
-        pair.primary.freeze();
-        for answer in join_all(keys.iter().map(|key| store.acquire(attempt(key, owner())))).await {
-            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
-        }
-        // Long enough that the lanes give their silent connections up as well.
-        let until = Instant::now() + limit * 5;
-        while Instant::now() < until {
-            let _ = join_all(keys.iter().map(|key| store.inspect(key.clone()))).await;
-        }
-        pair.primary.thaw();
-        pair.assert_clean().await;
+    let ask_all = || join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
+    // Now all connections are there.
+    for (answer, key) in ask_all().await.into_iter().zip(&keys) {
+        granted(answer.unwrap());
+        store.force_release(key.clone()).await.unwrap();
     }
+    proxy.set(Network::BlackHole);
+    for answer in ask_all().await {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    proxy.set(Network::ClientGone);
+    proxy.only_new_ones_are_fine();
+    for key in &keys {
+        eventually("the lanes have new connections", async || {
+            store.inspect(key.clone()).await.is_ok()
+        })
+        .await;
+    }
+    // Time enough for every release.
+    pass(1000).await;
+    proxy.old_ones_go_on();
+    pass(500).await;
+    assert_eq!(pair.primary.leftovers().await, [""; 0]);
+    granted(store.ask(&keys[0], owner()).await);
 }
 
 #[tokio::test]

@@ -73,7 +73,8 @@ const BATCH: usize = 128;
 /// - `maxmemory-policy noeviction`: a lease that is evicted is a lease that is lost. The store warns at start-up.
 /// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
 ///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`.
+///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`. With
+///   [`replicas`](RedisStoreBuilder::replicas), `+wait`.
 ///
 /// # When Redis does not answer
 ///
