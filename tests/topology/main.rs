@@ -7,6 +7,7 @@ mod suite;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cluster;
 mod fail_over;
 mod finding;
 mod replicas;
@@ -15,3 +16,4 @@ mod split_brain;
 
 suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
 suite::conformance!(with_a_replica, crate::replicas::WithReplica, together);
+suite::conformance!(in_a_cluster, crate::cluster::InCluster, together);

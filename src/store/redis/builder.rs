@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
@@ -14,14 +13,16 @@ use redis::{
 
 use super::{
     RedisStore, Shared,
-    connection::Manager,
+    cluster::Cluster,
     fence::Floors,
     lane::Lane,
     names::Names,
     orphans::Orphans,
     primary::{Primary, open},
     replicated::Replicated,
+    routes::{Routes, Station},
     sentinel::Sentinels,
+    turns::Turns,
 };
 use crate::{Error, ErrorKind};
 
@@ -37,19 +38,29 @@ use crate::{Error, ErrorKind};
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisStoreBuilder {
     url: String,
-    /// Who knows where the server is, if the URL does not say so.
-    sentinels: Option<Vec<String>>,
+    topology: Topology,
     prefix: String,
     lanes: usize,
     timeout: Duration,
     replicas: Option<(usize, Duration)>,
 }
 
+/// Which servers there are. The URL says how to log in.
+#[derive(Clone)]
+enum Topology {
+    /// The server of the URL.
+    One,
+    /// These sentinels know where it is, under the name in the URL.
+    Sentinel(Vec<String>),
+    /// These nodes know all the others.
+    Cluster(Vec<String>),
+}
+
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
-            sentinels: None,
+            topology: Topology::One,
             prefix: "tdl".to_owned(),
             lanes: 4,
             timeout: Duration::from_secs(1),
@@ -63,8 +74,16 @@ impl RedisStoreBuilder {
             false => format!("redis://{service}"),
         };
         Self {
-            sentinels: Some(sentinels),
+            topology: Topology::Sentinel(sentinels),
             ..Self::new(&url)
+        }
+    }
+
+    pub(super) fn in_cluster(nodes: Vec<String>) -> Self {
+        let first = nodes.first().cloned().unwrap_or_default();
+        Self {
+            topology: Topology::Cluster(nodes),
+            ..Self::new(&first)
         }
     }
 
@@ -116,7 +135,7 @@ impl RedisStoreBuilder {
     /// Nothing is left behind when this is dropped.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.build()?;
-        try_join_all(store.0.lanes.iter().map(Lane::connect)).await?;
+        store.0.routes.connect().await?;
         Ok(store)
     }
 
@@ -129,30 +148,65 @@ impl RedisStoreBuilder {
         self.check()?;
         let info = connection_info(&self.url)?;
         let db = info.redis_settings().db();
-        let primary = Arc::new(self.primary(info)?);
-        let space = format!("redis:{}/{db}/{}", primary.name(), self.prefix).into();
         let floors = Arc::new(Floors::new());
-        let lane = |_| Lane::new(primary.clone(), floors.clone(), self.timeout);
+        let (routes, station) = self.routes(info, &floors)?;
+        let replicated = match (self.replicas, &station) {
+            (None, _) => None,
+            (Some((replicas, timeout)), Station::Primary(primary)) => Some(Replicated::new(
+                primary.clone(),
+                floors.clone(),
+                self.timeout,
+                replicas,
+                timeout,
+            )),
+            (Some(_), Station::Cluster(_)) => {
+                return Err(invalid("a Cluster's replicas cannot be waited for yet"));
+            }
+        };
+        let lanes_keep_order = replicated.is_none() && matches!(routes, Routes::One(..));
+        let space = format!("redis:{}/{db}/{}", routes.name(), self.prefix).into();
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
-            lanes: (0..self.lanes).map(lane).collect(),
-            floors: floors.clone(),
+            routes,
+            floors,
             orphans: Orphans::default(),
-            replicated: self.replicas.map(|(replicas, timeout)| {
-                let manager = Manager::of_many(primary.clone(), floors.clone(), self.timeout);
-                Replicated::new(manager, self.timeout, replicas, timeout)
-            }),
-            primary: primary.clone(),
+            replicated,
+            station,
+            turns: (!lanes_keep_order).then(Turns::new),
             space,
             timeout: self.timeout,
             longest_lease: AtomicU64::new(0),
         })))
     }
 
+    fn routes(
+        &self,
+        info: ConnectionInfo,
+        floors: &Arc<Floors>,
+    ) -> Result<(Routes, Station), Error> {
+        if let Topology::Cluster(nodes) = &self.topology {
+            if info.redis_settings().db() != 0 {
+                return Err(invalid("a Cluster has no database but 0"));
+            }
+            let nodes = nodes.iter().map(|url| connection_info(url));
+            let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
+            let cluster = Cluster::new(nodes, self.lanes, self.timeout, floors.clone());
+            let cluster = Arc::new(cluster);
+            return Ok((Routes::Cluster(cluster.clone()), Station::Cluster(cluster)));
+        }
+        let primary = Arc::new(self.primary(info)?);
+        let lane = |_| Lane::new(primary.clone(), floors.clone(), self.timeout).into();
+        let lanes = (0..self.lanes).map(lane).collect();
+        Ok((
+            Routes::One(primary.clone(), lanes),
+            Station::Primary(primary),
+        ))
+    }
+
     fn primary(&self, info: ConnectionInfo) -> Result<Primary, Error> {
         // Checked here, because behind Sentinel nothing else connects before the first call.
         open(info.clone())?;
-        let Some(sentinels) = &self.sentinels else {
+        let Topology::Sentinel(sentinels) = &self.topology else {
             return Ok(Primary::fixed(info));
         };
         let service = service(&info)?;
@@ -189,7 +243,11 @@ impl RedisStoreBuilder {
                 "waiting for no replica, or for less than 1 ms, is no waiting",
             ));
         }
-        let mut urls = self.sentinels.iter().flatten().chain([&self.url]);
+        let others = match &self.topology {
+            Topology::One => &[][..],
+            Topology::Sentinel(urls) | Topology::Cluster(urls) => urls,
+        };
+        let mut urls = others.iter().chain([&self.url]);
         if cfg!(not(feature = "tls-rustls")) && urls.any(|url| url.starts_with("rediss://")) {
             return Err(invalid("`rediss://` needs the feature `tls-rustls`"));
         }

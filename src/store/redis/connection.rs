@@ -182,7 +182,7 @@ impl Manager {
             commands.cmd("ROLE");
         }
         for script in script::in_daily_use() {
-            commands.add_command(script.load(self.primary.moves()));
+            commands.add_command(script.load(self.primary.by_clock()));
         }
         let replies = connection
             .send_packed_commands(&commands, 0, commands.len())
@@ -224,7 +224,10 @@ impl ManageConnection for Manager {
         let mut multiplexed = self.open(&server, health.clone()).await?;
         let (is_fenced, peer) = self.prepare(&server, &mut multiplexed).await?;
         self.primary.found(&server.address);
-        let fraction = self.primary.moves().then(|| Fraction::of(&server.address));
+        let fraction = self
+            .primary
+            .by_clock()
+            .then(|| Fraction::of(&server.address));
         Ok(Connection {
             multiplexed,
             health,

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind};
 const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
 
 /// The codes at the start of a server's errors that are worth an explanation, and what they mean.
-const CODES: [(&str, ErrorKind, &str); 16] = [
+const CODES: [(&str, ErrorKind, &str); 17] = [
     (
         "WRONGTYPE",
         ErrorKind::Foreign,
@@ -75,6 +75,11 @@ const CODES: [(&str, ErrorKind, &str); 16] = [
         "MOVED",
         ErrorKind::Unreachable,
         "this Redis is a node of a Cluster, and the key lives on another one",
+    ),
+    (
+        "TRYAGAIN",
+        ErrorKind::Unreachable,
+        "the slot of this key is on its way to another node of the Redis Cluster",
     ),
     (
         "CLUSTERDOWN",
@@ -187,8 +192,24 @@ pub(super) fn not_a_primary(address: &str) -> Error {
 pub(super) fn too_many_before() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "too many acquires wait for the replicas of Redis already",
+        "too many calls for this key, or for one of its bucket, wait for Redis already",
     )
+}
+
+pub(super) fn no_owner() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "no node of the Redis Cluster has the slot of this key: is the Cluster complete?",
+    )
+}
+
+pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
+    let message =
+        format!("no node says who has what in {cluster}: is it a Cluster, and does it run?");
+    match error {
+        Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+        None => Error::new(ErrorKind::Unreachable, message),
+    }
 }
 
 pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {

@@ -54,6 +54,21 @@ pub(super) struct Replies {
     pub(super) repeated: bool,
     /// Nothing sent on the lane before can take effect any more.
     pub(super) settled: bool,
+    /// What is to be done about the first of the calls that this node of a Cluster sent away.
+    pub(super) redirect: Option<Redirect>,
+}
+
+/// Why a node of a Cluster has done nothing, and what to do about it.
+#[derive(Debug)]
+pub(super) enum Redirect {
+    /// Another has it, and this one knows which.
+    Moved(Arc<str>),
+    /// It is on its way to another, which may have it already.
+    Ask(Arc<str>),
+    /// It is on its way, and half of it there.
+    TryAgain,
+    /// A fail-over is under way, or nobody has it.
+    Down,
 }
 
 /// Why nothing came back.
@@ -84,8 +99,16 @@ enum Sent {
 struct Message<'a> {
     calls: Vec<&'a Call>,
     by: By,
-    /// Connections to be closed before that.
+    before: Before<'a>,
+}
+
+/// What is sent before the calls.
+#[derive(Clone, Copy, Default)]
+struct Before<'a> {
+    /// Connections to be closed.
     kill: &'a [Peer],
+    /// ASKING, which lets one call pass.
+    asking: bool,
 }
 
 impl Sent {
@@ -126,19 +149,19 @@ impl Lane {
         self.connection(&mut gate, deadline).await.map(drop)
     }
 
-    /// Calls scripts, all of them in one round trip.
-    pub(super) async fn call(&self, calls: &[Call]) -> Result<Replies, Failure> {
-        self.call_within(self.limit, calls, &[]).await
-    }
-
-    /// The same, once the server has closed other connections, if they are to the same server. If that may be denied,
-    /// the replies are not settled.
+    /// Calls scripts, all of them in one round trip, once the server has closed other connections, if they are to the
+    /// same server. If that is denied, the replies are not settled.
     pub(super) async fn call_without(
         &self,
         others: &[Peer],
         calls: &[Call],
     ) -> Result<Replies, Failure> {
-        self.call_within(self.limit, calls, others).await
+        let deadline = Instant::now() + self.limit;
+        let before = Before {
+            kill: others,
+            asking: false,
+        };
+        self.call_until(deadline, calls, before).await
     }
 
     /// Calls scripts right behind other batches of calls, each of which takes some time of its own.
@@ -147,22 +170,37 @@ impl Lane {
         batches: u32,
         calls: &[Call],
     ) -> Result<Replies, Failure> {
-        let limit = self.limit + self.limit / 10 * batches;
-        self.call_within(limit, calls, &[]).await
+        let deadline = Instant::now() + self.limit + self.limit / 10 * batches;
+        self.call_until(deadline, calls, Before::default()).await
     }
 
-    async fn call_within(
+    /// Calls a script at a node of a Cluster, to which another has sent us: for good, or by ASK for this one call.
+    pub(super) async fn call_redirected(
         &self,
-        limit: Duration,
-        calls: &[Call],
-        kill: &[Peer],
+        call: &Call,
+        others: &[Peer],
+        asking: bool,
+        deadline: Instant,
     ) -> Result<Replies, Failure> {
-        let deadline = Instant::now() + limit;
+        let before = Before {
+            kill: others,
+            asking,
+        };
+        let calls = std::slice::from_ref(call);
+        self.call_until(deadline, calls, before).await
+    }
+
+    async fn call_until(
+        &self,
+        deadline: Instant,
+        calls: &[Call],
+        before: Before<'_>,
+    ) -> Result<Replies, Failure> {
         let mut repeated = false;
         let first = Message {
             calls: calls.iter().collect(),
             by: By::Hash,
-            kill,
+            before,
         };
         let mut sent = self.send(&first, deadline, None).await?;
         if let Sent::Broke(error) = &sent {
@@ -181,7 +219,7 @@ impl Lane {
             let again = Message {
                 calls: forgotten.iter().map(|i| &calls[*i]).collect(),
                 by: By::Text,
-                kill,
+                before,
             };
             let sent = self.send(&again, deadline, None).await?;
             let (again, settled_again) = sent.or_unknown()?;
@@ -190,8 +228,10 @@ impl Lane {
             }
             settled = settled_again;
         }
+        let redirect = values.iter().find_map(|value| self.redirect(value));
         let read = |value: Value| value.extract_error().map_err(explain::refused);
         Ok(Replies {
+            redirect,
             each: values.into_iter().map(read).collect(),
             repeated,
             settled,
@@ -221,12 +261,14 @@ impl Lane {
         }
 
         let mut pipeline = Pipeline::new();
-        let kill = message.kill.iter();
-        let kill = kill.filter(|peer| peer.is_to(&connection.address));
-        for peer in kill {
+        let kill = message.before.kill.iter();
+        for peer in kill.filter(|peer| peer.is_to(&connection.address)) {
             pipeline.add_command(peer.kill());
         }
-        let killed = pipeline.len();
+        if message.before.asking {
+            pipeline.cmd("ASKING");
+        }
+        let before = pipeline.len();
         for call in &message.calls {
             pipeline.add_command(call.command(message.by, &self.floors, connection.fraction));
         }
@@ -241,14 +283,14 @@ impl Lane {
             Poll::Ready(outcome) => Ok(outcome),
             Poll::Pending => timeout_at(deadline, replies).await,
         };
-        self.judge(outcome, connection, killed)
+        self.judge(outcome, connection, before)
     }
 
     fn judge(
         &self,
         outcome: Result<RedisResult<Vec<Value>>, tokio::time::error::Elapsed>,
         connection: Connection,
-        killed: usize,
+        before: usize,
     ) -> Result<Sent, Failure> {
         match outcome {
             Ok(Ok(mut values)) => {
@@ -260,7 +302,7 @@ impl Lane {
                         return Ok(Sent::Broke(error));
                     }
                 }
-                let mut killed = values.drain(..killed.min(values.len()));
+                let mut killed = values.drain(..before.min(values.len()));
                 let all_killed = killed.all(|reply| !matches!(reply, Value::ServerError(_)));
                 drop(killed);
                 Ok(Sent::Replies(values, connection.is_fenced && all_killed))
@@ -317,6 +359,16 @@ impl Lane {
                 return Ok(connection.clone());
             }
             // Dropped here, and the pool forgets what has broken.
+        }
+    }
+
+    fn redirect(&self, value: &Value) -> Option<Redirect> {
+        match value {
+            Value::ServerError(error) if self.primary.is_node() => {
+                let details = error.details().unwrap_or_default();
+                Redirect::read(error.code(), details, self.primary.name())
+            }
+            _ => None,
         }
     }
 

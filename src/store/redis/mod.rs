@@ -2,6 +2,7 @@
 
 mod builder;
 mod calls;
+mod cluster;
 mod connection;
 mod explain;
 mod fence;
@@ -12,9 +13,13 @@ mod orphans;
 mod primary;
 mod replicated;
 mod reply;
+mod routes;
 mod script;
 mod sentinel;
+mod slots;
 mod subscription;
+mod survey;
+mod turns;
 mod value;
 
 use std::{
@@ -28,8 +33,12 @@ use tokio::sync::mpsc;
 pub use builder::RedisStoreBuilder;
 
 use self::{
-    fence::Floors, lane::Lane, names::Names, orphans::Orphans, primary::Primary,
+    fence::Floors,
+    names::Names,
+    orphans::Orphans,
     replicated::Replicated,
+    routes::{Routes, Station},
+    turns::Turns,
 };
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
@@ -104,6 +113,16 @@ const BATCH: usize = 128;
 ///
 /// A user with an ACL needs `+role` besides, and the sentinels' own user `+sentinel|master`.
 ///
+/// # Cluster
+///
+/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all that belongs to a key is in one
+/// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
+/// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
+/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order.
+///
+/// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
+/// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
+///
 /// # Why it does not take a bb8 pool of yours
 ///
 /// The order of calls matters here: a release must not overtake its acquire. So a key always uses the same
@@ -114,12 +133,14 @@ pub struct RedisStore(Arc<Shared>);
 
 struct Shared {
     names: Names,
-    lanes: Vec<Lane>,
+    routes: Routes,
     floors: Arc<Floors>,
     orphans: Orphans,
     /// Where acquires wait for replicas.
     replicated: Option<Replicated>,
-    primary: Arc<Primary>,
+    station: Station,
+    /// Where no lane keeps the order of calls.
+    turns: Option<Turns>,
     space: Arc<str>,
     timeout: Duration,
     /// The longest lease that was ever asked for, in ms: after this time, a lease that is left alone is over.
@@ -168,6 +189,23 @@ impl RedisStore {
     }
 }
 
+impl RedisStore {
+    /// A store in a Redis Cluster, to be configured: the URLs of some of its nodes. See [Cluster](Self#cluster).
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::RedisStore};
+    ///
+    /// let nodes = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379", "redis://10.0.0.3:6379"];
+    /// let locks = Locks::builder(RedisStore::cluster(nodes).connect().await?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cluster(nodes: impl IntoIterator<Item = impl Into<String>>) -> RedisStoreBuilder {
+        RedisStoreBuilder::in_cluster(nodes.into_iter().map(Into::into).collect())
+    }
+}
+
 impl Sealed for RedisStore {}
 
 impl Store for RedisStore {
@@ -203,12 +241,12 @@ impl Store for RedisStore {
         let (sender, hints) = mpsc::unbounded_channel();
         let Shared {
             names,
-            primary,
+            station,
             timeout,
             ..
         } = &*self.0;
         tokio::spawn(subscription::listen(
-            primary.clone(),
+            station.clone(),
             names.hints(instance),
             *timeout,
             sender,
@@ -220,9 +258,8 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.primary.name())
+            .field("address", &self.0.routes.name())
             .field("prefix", &self.0.names.prefix())
-            .field("lanes", &self.0.lanes.len())
             .finish_non_exhaustive()
     }
 }

@@ -17,7 +17,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{BATCH, Shared, calls, connection::Peer, lane::Replies};
+use super::{
+    BATCH, Shared, calls,
+    connection::Peer,
+    lane::{Lane, Replies},
+};
 use crate::{store::Release, sync::Mutex, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -94,16 +98,29 @@ impl Shared {
 
     /// Returns those that are not settled.
     async fn settle(&self, orphans: Vec<Orphan>) -> Vec<Orphan> {
-        let mut lanes: Vec<Vec<Orphan>> = self.lanes.iter().map(|_| Vec::new()).collect();
-        for orphan in orphans {
-            lanes[self.lane_of(&orphan.request.key)].push(orphan);
-        }
-        let lanes = lanes.into_iter().enumerate();
-        let left = lanes.map(|(lane, orphans)| self.settle_on(lane, orphans));
-        join_all(left).await.into_iter().flatten().collect()
+        let deadline = Instant::now() + self.timeout;
+        let keys = orphans.iter().map(|orphan| &orphan.request.key);
+        let (groups, _) = self.routes.group(keys, deadline).await;
+        let mut orphans: Vec<_> = orphans.into_iter().map(Some).collect();
+        let groups: Vec<(_, Vec<Orphan>)> = groups
+            .into_iter()
+            .map(|(lane, indices)| {
+                let group = indices
+                    .into_iter()
+                    .filter_map(|index| orphans[index].take());
+                (lane, group.collect())
+            })
+            .collect();
+        // Those that go nowhere at the moment stay.
+        let mut left: Vec<Orphan> = orphans.into_iter().flatten().collect();
+        let settling = groups
+            .into_iter()
+            .map(|(lane, group)| self.settle_on(lane, group));
+        left.extend(join_all(settling).await.into_iter().flatten());
+        left
     }
 
-    async fn settle_on(&self, lane: usize, mut orphans: Vec<Orphan>) -> Vec<Orphan> {
+    async fn settle_on(&self, lane: Arc<Lane>, mut orphans: Vec<Orphan>) -> Vec<Orphan> {
         let mut left = Vec::new();
         while !orphans.is_empty() {
             let mut batch = orphans.split_off(orphans.len().saturating_sub(BATCH));
@@ -112,10 +129,16 @@ impl Shared {
                 .map(|orphan| calls::release(&self.names.of(&orphan.request.key), &orphan.request))
                 .collect();
             let others: Vec<Peer> = batch.iter().filter_map(Orphan::connection).collect();
-            match self.lanes[lane].call_without(&others, &releases).await {
-                Ok(replies) => left.extend(unsettled(batch, &replies)),
+            match lane.call_without(&others, &releases).await {
+                Ok(replies) => {
+                    if replies.redirect.is_some() {
+                        self.routes.doubt();
+                    }
+                    left.extend(unsettled(batch, &replies));
+                }
                 // If this one is out of reach, so are the rest.
                 Err(_) => {
+                    self.routes.doubt();
                     left.append(&mut batch);
                     left.append(&mut orphans);
                 }

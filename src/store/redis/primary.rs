@@ -19,6 +19,8 @@ pub(super) struct Primary {
     /// Where it is, or how to log in wherever it is.
     server: ConnectionInfo,
     sentinels: Option<Sentinels>,
+    /// One of the nodes of a Cluster.
+    is_node: bool,
     /// What errors call it.
     name: Arc<str>,
     current: watch::Sender<Option<Arc<str>>>,
@@ -37,8 +39,17 @@ impl Primary {
         Self {
             server,
             sentinels: None,
+            is_node: false,
             name,
             current: watch::Sender::new(None),
+        }
+    }
+
+    /// A node of a Cluster, which sends away whoever asks for what it has not.
+    pub(super) fn node(server: ConnectionInfo) -> Self {
+        Self {
+            is_node: true,
+            ..Self::fixed(server)
         }
     }
 
@@ -47,6 +58,7 @@ impl Primary {
             server,
             name: sentinels.to_string().into(),
             sentinels: Some(sentinels),
+            is_node: false,
             current: watch::Sender::new(None),
         }
     }
@@ -60,6 +72,16 @@ impl Primary {
         self.sentinels.is_some()
     }
 
+    pub(super) fn is_node(&self) -> bool {
+        self.is_node
+    }
+
+    /// Whether tokens follow the server's clock: where another takes its place, or where a connection to it can outlive
+    /// a time in which it was not in place.
+    pub(super) fn by_clock(&self) -> bool {
+        self.moves() || self.is_node
+    }
+
     /// Within how much time depends on the caller; no sentinel that hangs takes more than a part of `limit`.
     pub(super) async fn find(&self, limit: Duration) -> Result<Server, Error> {
         let info = self.server.clone();
@@ -71,8 +93,7 @@ impl Primary {
                 info.set_addr(address)
             }
         };
-        let address = info.addr().to_string().into();
-        Ok(Server { address, info })
+        Ok(Server::at(info))
     }
 
     /// A connection to this server works.
@@ -100,6 +121,11 @@ impl Primary {
 }
 
 impl Server {
+    pub(super) fn at(info: ConnectionInfo) -> Self {
+        let address = info.addr().to_string().into();
+        Self { address, info }
+    }
+
     /// For calls. Under RESP3, the client library says at once that a connection ended.
     pub(super) fn for_calls(&self) -> Result<Client, Error> {
         open(self.info.clone())
@@ -113,7 +139,7 @@ impl Server {
 }
 
 /// The same way to connect, to another place.
-fn moved(address: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
+pub(super) fn moved(address: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     let mut address = address.clone();
     match &mut address {
         ConnectionAddr::Tcp(old, old_port)

@@ -2,9 +2,8 @@
 //!
 //! 1. WAIT answers for what was written on its own connection, and blocks whoever shares that. So an acquire and its WAIT
 //!    have a connection to themselves, out of a pool, and not a lane's.
-//! 2. Then no connection keeps the order of an acquire and the release that follows it. Instead the calls for one bucket
-//!    of keys are made one at a time, in the order in which they were started. Renewals are not: nobody renews a lease
-//!    before its grant was answered, and no renewal should wait for a replica.
+//! 2. Then no connection keeps the order of an acquire and the release that follows it. `turns` does, for all calls but
+//!    renewals: nobody renews a lease before its grant was answered, and no renewal should wait for a replica.
 //! 3. An acquire of unknown outcome can still take effect, as long as its connection lives. So that is closed from the
 //!    server's side before its orphan is released (see `orphans`).
 
@@ -12,25 +11,21 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{AddError, Pool, PooledConnection, RunError};
 use redis::{Pipeline, Value, cmd};
-use tokio::{
-    sync::{Mutex as FairMutex, MutexGuard},
-    task::unconstrained,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Shared, calls,
     connection::{Connection, Health, Manager, Peer},
     explain,
+    fence::Floors,
     lane::{Failure, is_noscript},
-    names::{BUCKETS, bucket},
     orphans::Behind,
     primary::Primary,
     reply,
     script::By,
 };
 use crate::{
-    Error, LockKey,
+    Error,
     store::{Acquire, Acquired, Ending, Release},
 };
 
@@ -39,8 +34,8 @@ const CONNECTIONS: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Replicated {
+    primary: Arc<Primary>,
     pool: Pool<Manager>,
-    turns: Vec<FairMutex<()>>,
     replicas: usize,
     timeout: Duration,
 }
@@ -53,11 +48,13 @@ struct Unknown {
 
 impl Replicated {
     pub(super) fn new(
-        manager: Manager,
+        primary: Arc<Primary>,
+        floors: Arc<Floors>,
         limit: Duration,
         replicas: usize,
         timeout: Duration,
     ) -> Self {
+        let manager = Manager::of_many(primary.clone(), floors, limit);
         let pool = Pool::builder()
             .max_size(CONNECTIONS)
             .min_idle(None)
@@ -66,26 +63,14 @@ impl Replicated {
             .connection_timeout(limit)
             .build_unchecked(manager);
         Self {
+            primary,
             pool,
-            turns: (0..BUCKETS).map(|_| FairMutex::new(())).collect(),
             replicas,
             timeout,
         }
     }
 
-    /// Waits until all earlier calls for this key have ended.
-    pub(super) async fn turn(
-        &self,
-        key: &LockKey,
-        deadline: Instant,
-    ) -> Result<MutexGuard<'_, ()>, Failure> {
-        let turn = &self.turns[bucket(key.as_str())];
-        // Without `unconstrained`, a task that has used up its budget would not even stand in line at its first poll.
-        let turn = timeout_at(deadline, unconstrained(turn.lock())).await;
-        turn.map_err(|_| Failure::NotSent(explain::too_many_before()))
-    }
-
-    async fn connection(&self, primary: &Primary) -> Result<PooledConnection<'_, Manager>, Error> {
+    async fn connection(&self) -> Result<PooledConnection<'_, Manager>, Error> {
         loop {
             let state = self.pool.state();
             if state.idle_connections == 0 && state.connections < CONNECTIONS {
@@ -98,7 +83,7 @@ impl Replicated {
                 RunError::User(error) => error,
                 RunError::TimedOut => explain::too_many_before(),
             })?;
-            if !primary.is_current(&connection.address) {
+            if !self.primary.is_current(&connection.address) {
                 connection.health.broke();
             }
             if !connection.health.is_broken() {
@@ -115,17 +100,16 @@ impl Shared {
         request: Acquire,
     ) -> Result<Acquired, Error> {
         let deadline = Instant::now() + self.timeout;
-        let _turn = replicated
+        let _turn = self
             .turn(&request.key, deadline)
             .await
             .map_err(Failure::error)?;
-        let connection = match timeout_at(deadline, replicated.connection(&self.primary)).await {
+        let connecting = replicated.connection();
+        let connection = match timeout_at(deadline, connecting).await {
             Ok(connection) => connection?,
             Err(_) => {
-                return Err(explain::cannot_connect_in_time(
-                    self.primary.name(),
-                    self.timeout,
-                ));
+                let name = replicated.primary.name();
+                return Err(explain::cannot_connect_in_time(name, self.timeout));
             }
         };
         let undo = Release {
@@ -153,8 +137,7 @@ impl Shared {
         if outcome.is_err() {
             // It was answered, so nothing can come after this.
             let giving_back = calls::release(&self.names.of(&undo.key), &undo);
-            let lane = &self.lanes[self.lane_of(&undo.key)];
-            match lane.call(&[giving_back]).await {
+            match self.routes.call(&undo.key, giving_back, &[]).await {
                 Ok(replies) if replies.each.iter().all(Result::is_ok) => {}
                 _ => self.clean_up(undo, request.lease, Behind::Lane),
             }

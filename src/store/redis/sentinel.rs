@@ -1,18 +1,15 @@
 //! Asking the sentinels where the primary is.
 //!
-//! All of them are asked at once: one that hangs must not delay the others. They can disagree, because a fail-over is
-//! decided by one of them and told to the rest: the answer of the latest configuration is taken, once a majority has
-//! answered, or those who do in a part of the time.
+//! All of them are asked at once. They can disagree, because a fail-over is decided by one of them and told to the rest:
+//! the answer of the latest configuration is taken.
 //!
 //! Not by the client library's own `Sentinel`: it asks one after another, and takes the first answer.
 
-use std::{collections::HashMap, fmt, pin::pin, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};
-use tokio::time::sleep;
 
-use super::explain;
+use super::{explain, survey::survey};
 use crate::Error;
 
 #[derive(Debug)]
@@ -38,28 +35,12 @@ impl Sentinels {
     /// Where the primary is.
     pub(super) async fn ask(&self, limit: Duration) -> Result<(String, u16), Error> {
         let asked = self.clients.iter().map(|sentinel| self.ask_one(sentinel));
-        let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut enough = pin!(sleep(limit / 4));
-        let (mut answers, mut failure, mut knows_none) = (Vec::new(), None, false);
-        loop {
-            let heard = !answers.is_empty() || knows_none;
-            if answers.len() > self.clients.len() / 2 || heard && enough.is_elapsed() {
-                break;
-            }
-            tokio::select! {
-                said = asked.next() => match said {
-                    Some(Ok(Some(answer))) => answers.push(answer),
-                    Some(Ok(None)) => knows_none = true,
-                    Some(Err(error)) => failure = Some(error),
-                    None => break,
-                },
-                () = &mut enough, if !enough.is_elapsed() => {}
-            }
-        }
-        match answers.into_iter().max() {
+        let (answers, failure) = survey(asked, limit).await;
+        let nobody_answers = answers.is_empty();
+        match answers.into_iter().flatten().max() {
             Some(latest) => Ok((latest.host, latest.port)),
-            None if knows_none => Err(explain::unknown_service(&self.service)),
-            None => Err(explain::no_sentinel(&self.service, failure)),
+            None if nobody_answers => Err(explain::no_sentinel(&self.service, failure)),
+            None => Err(explain::unknown_service(&self.service)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Hints: one channel for each instance, listened to on a connection of its own.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use futures_util::StreamExt;
 use redis::aio::PubSub;
@@ -9,20 +9,16 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    explain,
-    primary::{Primary, ask_role, check_role},
-    reply,
-};
+use super::{explain, primary::Server, reply, routes::Station};
 use crate::{Error, store::Hint, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Listens until nobody receives the hints any more. After every interruption, and when another server has become the
-/// primary, it subscribes again, and then says so.
+/// Listens until nobody receives the hints any more. After every interruption, and when leases have
+/// moved to another server, it subscribes again, and then says so.
 pub(super) async fn listen(
-    primary: Arc<Primary>,
+    station: Station,
     channel: String,
     limit: Duration,
     hints: UnboundedSender<Hint>,
@@ -36,7 +32,7 @@ pub(super) async fn listen(
             }
             pause = FIRST_PAUSE;
         };
-        let listening = listen_once(&primary, &channel, limit, &hints, subscribed);
+        let listening = listen_once(&station, &channel, limit, &hints, subscribed);
         tokio::select! {
             () = hints.closed() => return,
             error = listening => if !interrupted {
@@ -53,17 +49,24 @@ pub(super) async fn listen(
 
 /// Listens until the connection ends, and says why it did.
 async fn listen_once(
-    primary: &Primary,
+    station: &Station,
     channel: &str,
     limit: Duration,
     hints: &UnboundedSender<Hint>,
     subscribed: impl FnOnce(),
 ) -> Error {
-    let (mut connection, address) = match timeout(limit, subscribe(primary, channel, limit)).await {
-        Ok(Ok(subscribed)) => subscribed,
-        Ok(Err(error)) => return error,
-        Err(_) => return explain::cannot_connect_in_time(primary.name(), limit),
-    };
+    let (mut connection, (server, version)) =
+        match timeout(limit, subscribe(station, channel, limit)).await {
+            Ok(Ok(subscribed)) => subscribed,
+            Ok(Err(error)) => {
+                station.doubt();
+                return error;
+            }
+            Err(_) => {
+                station.doubt();
+                return explain::cannot_connect_in_time(station.name(), limit);
+            }
+        };
     subscribed();
     let mut messages = connection.on_message();
     let listening = async {
@@ -76,25 +79,20 @@ async fn listen_once(
     };
     tokio::select! {
         error = listening => error,
-        () = primary.moved_from(&address) => explain::primary_moved(),
+        () = station.moved_from(&server, version) => explain::primary_moved(),
     }
 }
 
 async fn subscribe(
-    primary: &Primary,
+    station: &Station,
     channel: &str,
     limit: Duration,
-) -> Result<(PubSub, Arc<str>), Error> {
-    let server = primary.find(limit).await?;
+) -> Result<(PubSub, (Server, u64)), Error> {
+    let (server, version) = station.find(limit).await?;
     let client = server.for_hints()?;
     let failed = |error| explain::cannot_connect(&server.address, error);
-    if primary.moves() {
-        // Not on the subscription's own connection, which may only subscribe.
-        let role = ask_role(&client).await.map_err(failed)?;
-        check_role(&server.address, role)?;
-    }
     let mut connection = client.get_async_pubsub().await.map_err(failed)?;
     connection.subscribe(channel).await.map_err(failed)?;
-    primary.found(&server.address);
-    Ok((connection, server.address))
+    station.found(&server);
+    Ok((connection, (server, version)))
 }
