@@ -128,6 +128,35 @@ impl Locks {
         Self::builder(store).build()
     }
 
+    /// Locks for a fleet, on the primary of a service that Redis Sentinel watches over, with all defaults. See
+    /// [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// As for [`redis`](Locks::redis).
+    #[cfg(feature = "redis")]
+    pub async fn sentinel(
+        sentinels: impl IntoIterator<Item = impl Into<String>>,
+        service: impl AsRef<str>,
+    ) -> Result<Self, Error> {
+        let store = crate::store::RedisStore::sentinel(sentinels, service);
+        Self::builder(store.connect().await?).build()
+    }
+
+    /// Locks for a fleet, in a Redis Cluster, with all defaults. See
+    /// [`RedisStore::cluster`](crate::store::RedisStore::cluster).
+    ///
+    /// # Errors
+    ///
+    /// As for [`redis`](Locks::redis).
+    #[cfg(feature = "redis")]
+    pub async fn cluster(
+        nodes: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, Error> {
+        let store = crate::store::RedisStore::cluster(nodes);
+        Self::builder(store.connect().await?).build()
+    }
+
     /// Locks in `store`, to be configured.
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))

@@ -3,9 +3,13 @@
 // Every test binary compiles this for itself and uses only a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod cluster;
+pub(crate) mod fake_sentinel;
+pub(crate) mod ledger;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod replica;
+pub(crate) mod sentinels;
 pub(crate) mod warnings;
 pub(crate) mod words;
 

@@ -58,6 +58,10 @@ impl Proxy {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }

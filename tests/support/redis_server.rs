@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::eventually;
 
 /// The server to test with: `redis-server`, or another binary by the environment variable `TDL_REDIS_SERVER`.
-fn binary() -> String {
+pub(crate) fn binary() -> String {
     std::env::var("TDL_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
@@ -107,6 +107,19 @@ impl RedisServer {
             .query_async(&mut self.connection().await)
             .await
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Whether it says that it is a primary. One that is being demoted closes all connections.
+    pub(crate) async fn is_primary(&self) -> bool {
+        let asked = async {
+            let mut connection = self.try_connection().await?;
+            let info: String = cmd("INFO")
+                .arg("replication")
+                .query_async(&mut connection)
+                .await?;
+            redis::RedisResult::Ok(info.contains("role:master"))
+        };
+        asked.await.unwrap_or(false)
     }
 
     /// All keys, token counters aside.
@@ -263,7 +276,7 @@ fn spawn(port: u16, args: &[String]) -> Child {
         })
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

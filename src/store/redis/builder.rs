@@ -7,13 +7,22 @@ use std::{
 };
 
 use redis::{
-    Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
 use super::{
-    RedisStore, Shared, connection::Manager, fence::Floors, lane::Lane, names::Names,
-    orphans::Orphans, uptime::Uptime,
+    RedisStore, Shared,
+    cluster::Cluster,
+    fence::Floors,
+    lane::Lane,
+    names::Names,
+    orphans::Orphans,
+    primary::{Primary, open},
+    replicated::Replicated,
+    routes::{Routes, Station},
+    sentinel::Sentinels,
+    turns::Turns,
 };
 use crate::{Error, ErrorKind};
 
@@ -24,22 +33,57 @@ use crate::{Error, ErrorKind};
 /// | [`prefix`](Self::prefix) | `tdl` |
 /// | [`lanes`](Self::lanes) | 4 |
 /// | [`timeout`](Self::timeout) | 1 s |
+/// | [`replicas`](Self::replicas) | none |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisStoreBuilder {
     url: String,
+    topology: Topology,
     prefix: String,
     lanes: usize,
     timeout: Duration,
+    replicas: Option<(usize, Duration)>,
+}
+
+/// Which servers there are. The URL says how to log in.
+#[derive(Clone)]
+enum Topology {
+    /// The server of the URL.
+    One,
+    /// These sentinels know where it is, under the name in the URL.
+    Sentinel(Vec<String>),
+    /// These nodes know all the others.
+    Cluster(Vec<String>),
 }
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            topology: Topology::One,
             prefix: "tdl".to_owned(),
             lanes: 4,
             timeout: Duration::from_secs(1),
+            replicas: None,
+        }
+    }
+
+    pub(super) fn behind(sentinels: Vec<String>, service: &str) -> Self {
+        let url = match service.contains("://") {
+            true => service.to_owned(),
+            false => format!("redis://{service}"),
+        };
+        Self {
+            topology: Topology::Sentinel(sentinels),
+            ..Self::new(&url)
+        }
+    }
+
+    pub(super) fn in_cluster(nodes: Vec<String>) -> Self {
+        let first = nodes.first().cloned().unwrap_or_default();
+        Self {
+            topology: Topology::Cluster(nodes),
+            ..Self::new(&first)
         }
     }
 
@@ -65,6 +109,20 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Grants a lock only once so many replicas have it, and gives it back if they have not acknowledged it within
+    /// `timeout`: then the acquire fails with [`ErrorKind::Unreachable`]. Off by default.
+    ///
+    /// So a grant that was answered is not forgotten with the primary alone. It costs a second round trip and the
+    /// way to the replicas, on one of 16 connections that are there for this; renewals and releases do not wait.
+    ///
+    /// It is not consensus. WAIT says that replicas have *received* the lock: not that it is on a disk, nor that one of
+    /// them will be the next primary rather than another that has not received it; and not that this server still is the
+    /// primary. A lock that is given back was there for a moment. Fencing tokens are as necessary as without it.
+    pub fn replicas(mut self, replicas: usize, timeout: Duration) -> Self {
+        self.replicas = Some((replicas, timeout));
+        self
+    }
+
     /// Connects now.
     ///
     /// # Errors
@@ -77,7 +135,7 @@ impl RedisStoreBuilder {
     /// Nothing is left behind when this is dropped.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.build()?;
-        store.reach().await?;
+        store.0.routes.connect().await?;
         Ok(store)
     }
 
@@ -88,40 +146,78 @@ impl RedisStoreBuilder {
     /// [`ErrorKind::InvalidConfig`] for a URL or a setting that cannot work.
     pub fn build(self) -> Result<RedisStore, Error> {
         self.check()?;
-        let info = self.connection_info()?;
-        let address: Arc<str> = info.addr().to_string().into();
+        let info = connection_info(&self.url)?;
         let db = info.redis_settings().db();
-        let space = format!("redis:{address}/{db}/{}", self.prefix).into();
-        let client = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            open(info.clone().set_redis_settings(settings))
-        };
-        // Under RESP3, the client library says at once that a connection ended.
-        let protocol = if self.url.contains("protocol=") {
-            info.redis_settings().protocol()
-        } else {
-            ProtocolVersion::RESP3
-        };
-        let for_lanes = client(protocol)?;
         let floors = Arc::new(Floors::new());
-        let uptime = Arc::new(Uptime::default());
-        let lane = |_| {
-            let floors = floors.clone();
-            let manager = Manager::new(for_lanes.clone(), address.clone(), floors, uptime.clone());
-            Lane::new(manager, address.clone(), self.timeout)
+        let (routes, station) = self.routes(info, &floors)?;
+        let replicated = match (self.replicas, &station) {
+            (None, _) => None,
+            (Some((replicas, timeout)), Station::Primary(primary)) => Some(Replicated::new(
+                primary.clone(),
+                floors.clone(),
+                self.timeout,
+                replicas,
+                timeout,
+            )),
+            (Some(_), Station::Cluster(_)) => {
+                return Err(invalid("a Cluster's replicas cannot be waited for yet"));
+            }
         };
+        let lanes_keep_order = replicated.is_none() && matches!(routes, Routes::One(..));
+        let space = format!("redis:{}/{db}/{}", routes.name(), self.prefix).into();
         Ok(RedisStore(Arc::new(Shared {
             names: Names::new(&self.prefix),
-            lanes: (0..self.lanes).map(lane).collect(),
-            floors: floors.clone(),
-            uptime: uptime.clone(),
+            routes,
+            floors,
             orphans: Orphans::default(),
-            client: client(ProtocolVersion::RESP2)?,
-            address: address.clone(),
+            replicated,
+            station,
+            turns: (!lanes_keep_order).then(Turns::new),
             space,
             timeout: self.timeout,
             longest_lease: AtomicU64::new(0),
         })))
+    }
+
+    fn routes(
+        &self,
+        info: ConnectionInfo,
+        floors: &Arc<Floors>,
+    ) -> Result<(Routes, Station), Error> {
+        if let Topology::Cluster(nodes) = &self.topology {
+            if info.redis_settings().db() != 0 {
+                return Err(invalid("a Cluster has no database but 0"));
+            }
+            let nodes = nodes.iter().map(|url| connection_info(url));
+            let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
+            let cluster = Cluster::new(nodes, self.lanes, self.timeout, floors.clone());
+            let cluster = Arc::new(cluster);
+            return Ok((Routes::Cluster(cluster.clone()), Station::Cluster(cluster)));
+        }
+        let primary = Arc::new(self.primary(info)?);
+        let lane = |_| Lane::new(primary.clone(), floors.clone(), self.timeout).into();
+        let lanes = (0..self.lanes).map(lane).collect();
+        Ok((
+            Routes::One(primary.clone(), lanes),
+            Station::Primary(primary),
+        ))
+    }
+
+    fn primary(&self, info: ConnectionInfo) -> Result<Primary, Error> {
+        // Checked here, because behind Sentinel nothing else connects before the first call.
+        open(info.clone())?;
+        let Topology::Sentinel(sentinels) = &self.topology else {
+            return Ok(Primary::fixed(info));
+        };
+        let service = service(&info)?;
+        let clients = sentinels.iter().map(|url| open(connection_info(url)?));
+        let clients = clients.collect::<Result<Vec<_>, Error>>()?;
+        if clients.is_empty() {
+            return Err(invalid(
+                "without a sentinel nobody says where the primary is",
+            ));
+        }
+        Ok(Primary::behind(Sentinels::new(clients, service), info))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -140,43 +236,56 @@ impl RedisStoreBuilder {
         if self.timeout < Duration::from_millis(1) {
             return Err(invalid("a timeout below 1 ms lets no call succeed"));
         }
-        if cfg!(not(feature = "tls-rustls")) && self.url.starts_with("rediss://") {
+        if let Some((replicas, timeout)) = self.replicas
+            && (replicas == 0 || timeout < Duration::from_millis(1))
+        {
+            return Err(invalid(
+                "waiting for no replica, or for less than 1 ms, is no waiting",
+            ));
+        }
+        let others = match &self.topology {
+            Topology::One => &[][..],
+            Topology::Sentinel(urls) | Topology::Cluster(urls) => urls,
+        };
+        let mut urls = others.iter().chain([&self.url]);
+        if cfg!(not(feature = "tls-rustls")) && urls.any(|url| url.starts_with("rediss://")) {
             return Err(invalid("`rediss://` needs the feature `tls-rustls`"));
         }
         Ok(())
     }
-
-    fn connection_info(&self) -> Result<ConnectionInfo, Error> {
-        let info = self.url.as_str().into_connection_info().map_err(|error| {
-            // Without the URL, which may have a password in it.
-            Error::with_source(
-                ErrorKind::InvalidConfig,
-                "not a Redis URL: expected `redis://user:password@host:6379/0`",
-                error,
-            )
-        })?;
-        // A subscription sends nothing by itself, and so would never learn that its other end has vanished.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(15))
-            .with_interval(Duration::from_secs(5));
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive);
-        Ok(info.set_tcp_settings(tcp))
-    }
 }
 
-fn open(info: ConnectionInfo) -> Result<Client, Error> {
-    // An application that prefers another provider has installed it by now; else rustls would have none at all.
-    #[cfg(feature = "tls-rustls")]
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::open(info).map_err(|error| {
+fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
+    let info = url.into_connection_info().map_err(|error| {
+        // Without the URL, which may have a password in it.
         Error::with_source(
             ErrorKind::InvalidConfig,
-            "cannot connect to Redis this way",
+            "not a Redis URL: expected `redis://user:password@host:6379/0`",
             error,
         )
-    })
+    })?;
+    // A subscription sends nothing by itself, and so would never learn that its other end has vanished.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5));
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    // Under RESP3, the client library says at once that a connection ended.
+    let protocol = match url.contains("protocol=") {
+        true => info.redis_settings().protocol(),
+        false => ProtocolVersion::RESP3,
+    };
+    let settings = info.redis_settings().clone().set_protocol(protocol);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
+}
+
+/// The name of a service, in the place of the host.
+fn service(info: &ConnectionInfo) -> Result<String, Error> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Ok(host.clone()),
+        _ => Err(invalid("a socket's path is no name that sentinels know")),
+    }
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -190,6 +299,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("lanes", &self.lanes)
             .field("timeout", &self.timeout)
+            .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }
 }

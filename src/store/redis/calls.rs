@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    fence::Floor,
-    names::KeyNames,
-    script::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RENEW, number},
+    names::{KeyNames, bucket},
+    script::{ACQUIRE, Arg, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RENEW, number},
     value,
 };
 use crate::store::{Acquire, Ending, Queueing, Release, Renew};
@@ -13,7 +12,7 @@ use crate::store::{Acquire, Ending, Queueing, Release, Renew};
 /// So far away that nobody waits for it, and near enough that Redis can add it to its clock.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> Call {
+pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
     let keep = match request.queueing {
         Queueing::No => b"no".to_vec(),
         Queueing::Skip => b"skip".to_vec(),
@@ -21,10 +20,10 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> C
     };
     let keys = [names.lock, names.queue, names.fence];
     let args = [
-        value::lease(request.owner, request.note.as_ref()),
-        number(millis(request.lease)),
-        number(floor.get()),
-        keep,
+        value::lease(request.owner, request.note.as_ref()).into(),
+        number(millis(request.lease)).into(),
+        Arg::Floor(bucket(request.key.as_str())),
+        keep.into(),
     ];
     let call = Call::new(&ACQUIRE, keys, args);
     match request.block {
@@ -33,12 +32,12 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire, floor: Floor<'_>) -> C
     }
 }
 
-pub(super) fn renew(names: KeyNames, request: &Renew, floor: Floor<'_>) -> Call {
+pub(super) fn renew(names: KeyNames, request: &Renew) -> Call {
     let args = [
-        value::lease(request.owner, None),
-        number(millis(request.lease)),
-        number(request.refill),
-        number(floor.get()),
+        value::lease(request.owner, None).into(),
+        number(millis(request.lease)).into(),
+        Arg::Floor(bucket(request.key.as_str())),
+        number(request.refill).into(),
     ];
     Call::new(&RENEW, [names.lock, names.queue, names.fence], args)
 }
@@ -47,16 +46,17 @@ pub(super) fn release(names: &KeyNames, request: &Release) -> Call {
     let keys = [names.lock.clone(), names.queue.clone()];
     let lease = value::lease(request.owner, None);
     match &request.ending {
-        Ending::Free => Call::new(&RELEASE, keys, [lease]),
+        Ending::Free => Call::new(&RELEASE, keys, [lease.into()]),
         Ending::Record { content, retain } => {
             let record = value::record(request.owner, content);
-            Call::new(&RELEASE, keys, [lease, record, number(millis(*retain))])
+            let args = [lease, record, number(millis(*retain))];
+            Call::new(&RELEASE, keys, args.map(Arg::from))
         }
     }
 }
 
 pub(super) fn raise_fence(names: KeyNames, above: u64) -> Call {
-    Call::new(&RAISE_FENCE, [names.fence], [number(above)])
+    Call::new(&RAISE_FENCE, [names.fence], [number(above).into()])
 }
 
 pub(super) fn inspect(names: KeyNames) -> Call {

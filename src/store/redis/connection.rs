@@ -1,12 +1,17 @@
 //! One connection of a lane, and the bb8 manager that makes it and tells when it is broken.
 //!
-//! 1. A manager serves one lane. When a connection of it works, all earlier ones are **fenced**: the server has closed
-//!    them, so that nothing that was sent on them can still take effect. Commands can lie unread in the buffers of a
-//!    server that hangs, long after the client has closed its end.
+//! 1. A manager serves one lane. When a connection of it works, all earlier ones *to the same server* are **fenced**: the
+//!    server has closed them, so that nothing that was sent on them can still take effect. Commands can lie unread in
+//!    the buffers of a server that hangs, long after the client has closed its end.
 //! 2. Fencing takes CLIENT INFO and CLIENT KILL. Where they are denied, the connection works all the same, and
 //!    says that it is not fenced.
+//! 3. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
+//!    one is a primary already (ROLE), so it does not replicate what the old one still does; and before that one
+//!    is replicated from again, it forgets what it did on its own. Should the lane come back to the old one as a primary
+//!    after all, what is left there is closed then: each server's last connection is remembered.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,11 +21,16 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use redis::{
-    AsyncConnectionConfig, Client, PushInfo, PushKind, Value, aio::MultiplexedConnection, cmd, pipe,
+    AsyncConnectionConfig, PushInfo, PushKind, Value, aio::MultiplexedConnection, cmd, pipe,
 };
 use tokio::time::Instant;
 
-use super::{explain, fence::Floors, script, uptime::Uptime};
+use super::{
+    explain,
+    fence::{Floors, Fraction},
+    primary::{Primary, Server, check_role},
+    script,
+};
 use crate::{Error, sync::Mutex, trace};
 
 /// How many commands may be on their way to the socket before a sender waits. Senders are then served in order, too.
@@ -31,6 +41,12 @@ pub(super) struct Connection {
     pub(super) multiplexed: MultiplexedConnection,
     pub(super) health: Arc<Health>,
     pub(super) is_fenced: bool,
+    /// Which server it is to.
+    pub(super) address: Arc<str>,
+    /// Where tokens follow the server's clock.
+    pub(super) fraction: Option<Fraction>,
+    /// How the server knows it, if it said so.
+    pub(super) peer: Option<Peer>,
 }
 
 /// What is known about a connection's state without asking it.
@@ -73,55 +89,65 @@ impl Health {
 
 #[derive(Debug)]
 pub(super) struct Manager {
-    client: Client,
-    address: Arc<str>,
+    primary: Arc<Primary>,
     floors: Arc<Floors>,
-    uptime: Arc<Uptime>,
-    past: Mutex<Past>,
+    limit: Duration,
+    /// Of a manager whose connections are there one at a time.
+    past: Option<Mutex<Past>>,
 }
 
 /// What a manager remembers of its connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Past {
-    latest: Option<Peer>,
+    servers: HashMap<Arc<str>, Last>,
+}
+
+/// What is known of a server that was connected to before.
+#[derive(Debug, Clone)]
+struct Last {
+    peer: Option<Peer>,
     is_fenced: bool,
-    is_first: bool,
 }
 
 /// How the server knows a connection. The address makes sure that no stranger is hit: after a restart, ids start anew.
 #[derive(Debug, Clone)]
-struct Peer {
+pub(super) struct Peer {
+    server: Arc<str>,
     id: String,
     address: String,
 }
 
 impl Manager {
-    pub(super) fn new(
-        client: Client,
-        address: Arc<str>,
-        floors: Arc<Floors>,
-        uptime: Arc<Uptime>,
-    ) -> Self {
+    /// Of connections that follow one another.
+    pub(super) fn of_one(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
         Self {
-            client,
-            address,
-            floors,
-            uptime,
-            past: Mutex::new(Past {
-                latest: None,
-                is_fenced: true,
-                is_first: true,
-            }),
+            past: Some(Mutex::new(Past::default())),
+            ..Self::of_many(primary, floors, limit)
         }
     }
 
-    async fn open(&self, health: Arc<Health>) -> Result<MultiplexedConnection, Error> {
+    /// Of connections that exist side by side: none of them is fenced off from any other.
+    pub(super) fn of_many(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
+        Self {
+            primary,
+            floors,
+            limit,
+            past: None,
+        }
+    }
+
+    async fn open(
+        &self,
+        server: &Server,
+        health: Arc<Health>,
+    ) -> Result<MultiplexedConnection, Error> {
         // The lane has time limits of its own, which know what a command that timed out leaves behind.
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFERED);
-        let settings = self.client.get_connection_info().redis_settings();
+        let client = server.for_calls()?;
+        let settings = client.get_connection_info().redis_settings();
         if settings.protocol().supports_resp3() {
             config = config.set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
@@ -130,51 +156,65 @@ impl Manager {
                 Ok::<(), ()>(())
             });
         }
-        self.client
+        client
             .get_multiplexed_async_connection_with_config(&config)
             .await
-            .map_err(|error| explain::cannot_connect(&self.address, error))
+            .map_err(|error| explain::cannot_connect(&server.address, error))
     }
 
-    /// Everything that has to happen before the first call, in one round trip.
-    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<bool, Error> {
-        let (before, is_first) = {
-            let past = self.past.lock();
-            (past.latest.clone(), past.is_first)
-        };
+    /// Everything that has to happen before the first call, in one round trip. Says whether the connection is fenced, and
+    /// how the server knows it.
+    async fn prepare(
+        &self,
+        server: &Server,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(bool, Option<Peer>), Error> {
+        let past = self.past.as_ref();
+        let before = past.and_then(|past| past.lock().servers.get(&server.address).cloned());
         let mut commands = pipe();
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
         // One section each: servers before 7.0 take no more.
         commands.cmd("INFO").arg("memory");
         commands.cmd("INFO").arg("server");
-        match &before {
+        match before.as_ref().and_then(|last| last.peer.as_ref()) {
             Some(peer) => commands.add_command(peer.kill()),
             None => commands.cmd("ECHO").arg("first"),
         };
+        if self.primary.moves() {
+            commands.cmd("ROLE");
+        }
         for script in script::in_daily_use() {
-            commands.add_command(script.load());
+            commands.add_command(script.load(self.primary.by_clock()));
         }
         let replies = connection
             .send_packed_commands(&commands, 0, commands.len())
             .await
-            .map_err(|error| explain::cannot_connect(&self.address, error))?;
+            .map_err(|error| explain::cannot_connect(&server.address, error))?;
 
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let (peer, time) = (next(), next());
-        let (memory, server, killed) = (next(), next(), next());
+        let (memory, about, killed) = (next(), next(), next());
+        if self.primary.moves() {
+            check_role(&server.address, next())?;
+        }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        self.uptime.read(text(&server));
-        if is_first {
+        self.primary.uptime().read(text(&about));
+        if past.is_some() && before.is_none() {
             warn_if_evicting(&memory);
         }
-        let mut past = self.past.lock();
         // Whoever is denied it once will be denied it again; and a connection that could not be named cannot be killed.
-        let could_be_killed = before.is_some() || is_first;
-        past.is_fenced &= could_be_killed && !matches!(killed, Value::ServerError(_));
-        past.is_first = false;
-        past.latest = Peer::read(&peer);
-        Ok(past.is_fenced)
+        let is_fenced = before.is_none_or(|last| last.is_fenced && last.peer.is_some())
+            && !matches!(killed, Value::ServerError(_));
+        let peer = Peer::read(&server.address, &peer);
+        let last = Last {
+            peer: peer.clone(),
+            is_fenced,
+        };
+        if let Some(past) = past {
+            past.lock().servers.insert(server.address.clone(), last);
+        }
+        Ok((is_fenced, peer))
     }
 }
 
@@ -184,12 +224,21 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let health = Arc::new(Health::default());
-        let mut multiplexed = self.open(health.clone()).await?;
-        let is_fenced = self.prepare(&mut multiplexed).await?;
+        let server = self.primary.find(self.limit).await?;
+        let mut multiplexed = self.open(&server, health.clone()).await?;
+        let (is_fenced, peer) = self.prepare(&server, &mut multiplexed).await?;
+        self.primary.found(&server.address);
+        let fraction = self
+            .primary
+            .by_clock()
+            .then(|| Fraction::of(&server.address));
         Ok(Connection {
             multiplexed,
             health,
             is_fenced,
+            address: server.address,
+            fraction,
+            peer,
         })
     }
 
@@ -205,16 +254,23 @@ impl ManageConnection for Manager {
 
 impl Peer {
     /// From the reply to CLIENT INFO: `id=3 addr=127.0.0.1:53412 …`.
-    fn read(reply: &Value) -> Option<Self> {
+    fn read(server: &Arc<str>, reply: &Value) -> Option<Self> {
         let info = text(reply)?;
         let field = |name| info.split_whitespace().find_map(|f| f.strip_prefix(name));
         Some(Self {
+            server: server.clone(),
             id: field("id=")?.to_owned(),
             address: field("addr=")?.to_owned(),
         })
     }
 
-    fn kill(&self) -> redis::Cmd {
+    /// Whether it is a connection to this server.
+    pub(super) fn is_to(&self, server: &Arc<str>) -> bool {
+        self.server == *server
+    }
+
+    /// Has the server close it.
+    pub(super) fn kill(&self) -> redis::Cmd {
         let mut kill = cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(&self.id);
         kill.arg("ADDR").arg(&self.address);

@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
-use redis::{ErrorKind as Kind, RedisError};
+use redis::{ErrorKind as Kind, RedisError, Value};
 
 use crate::{Error, ErrorKind};
 
 const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
 
 /// The codes at the start of a server's errors that are worth an explanation, and what they mean.
-const CODES: [(&str, ErrorKind, &str); 16] = [
+const CODES: [(&str, ErrorKind, &str); 17] = [
     (
         "WRONGTYPE",
         ErrorKind::Foreign,
@@ -77,6 +77,11 @@ const CODES: [(&str, ErrorKind, &str); 16] = [
         "this Redis is a node of a Cluster, and the key lives on another one",
     ),
     (
+        "TRYAGAIN",
+        ErrorKind::Unreachable,
+        "the slot of this key is on its way to another node of the Redis Cluster",
+    ),
+    (
         "CLUSTERDOWN",
         ErrorKind::Unreachable,
         "the Redis Cluster is down",
@@ -95,17 +100,8 @@ const CODES: [(&str, ErrorKind, &str); 16] = [
 
 /// What a server answered instead of doing it.
 pub(super) fn refused(error: RedisError) -> Error {
-    let said = format!(
-        "{} {}",
-        error.code().unwrap_or_default(),
-        error.detail().unwrap_or_default()
-    );
-    // Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
-    let means = |code: &str| {
-        let within = [format!(": {code} "), format!(": -{code} ")];
-        said.starts_with(code) || within.iter().any(|code| said.contains(code))
-    };
-    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(code)) {
+    let said = words(&error);
+    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| means(&said, code)) {
         return Error::with_source(*kind, *message, error);
     }
     if said.contains("user executing the script can't") || said.contains("ACL failure") {
@@ -125,6 +121,34 @@ pub(super) fn refused(error: RedisError) -> Error {
         );
     }
     Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
+}
+
+fn words(error: &RedisError) -> String {
+    let [code, detail] = [error.code(), error.detail()].map(Option::unwrap_or_default);
+    format!("{code} {detail}")
+}
+
+/// Up to 6.2, an error within a script has the script's position before it, and `ERR` before that.
+fn means(said: &str, code: &str) -> bool {
+    let within = [format!(": {code} "), format!(": -{code} ")];
+    said.starts_with(code) || within.iter().any(|code| said.contains(code))
+}
+
+pub(super) fn says(error: &RedisError, words_of_it: &str) -> bool {
+    words(error).contains(words_of_it)
+}
+
+/// What a server answers that is no primary any more, if this is that.
+pub(super) fn demoted(reply: &Value) -> Option<Error> {
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
+    let error = RedisError::from(error.clone());
+    let said = words(&error);
+    let is_demoted = ["READONLY", "MASTERDOWN"]
+        .iter()
+        .any(|code| means(&said, code));
+    is_demoted.then(|| refused(error))
 }
 
 /// Whether the server itself said this, as opposed to: it could not be heard.
@@ -154,6 +178,70 @@ pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
         ErrorKind::Unreachable,
         format!("no connection to Redis at {address} within {limit:?}"),
     )
+}
+
+pub(super) fn not_a_primary(address: &str) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "Redis at {address} is no primary, although the sentinels say so: a fail-over is under way"
+        ),
+    )
+}
+
+pub(super) fn too_many_before() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "too many calls for this key, or for one of its bucket, wait for Redis already",
+    )
+}
+
+pub(super) fn no_owner() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "no node of the Redis Cluster has the slot of this key: is the Cluster complete?",
+    )
+}
+
+pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
+    let message =
+        format!("no node says who has what in {cluster}: is it a Cluster, and does it run?");
+    match error {
+        Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+        None => Error::new(ErrorKind::Unreachable, message),
+    }
+}
+
+pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "{found} replicas of Redis, not {wanted}, have acknowledged the lock within {limit:?}: \
+             it was given back"
+        ),
+    )
+}
+
+pub(super) fn primary_moved() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "another Redis has become the primary",
+    )
+}
+
+pub(super) fn unknown_service(service: &str) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("no sentinel that answers knows a primary of the name `{service}`"),
+    )
+}
+
+pub(super) fn no_sentinel(service: &str, error: Option<RedisError>) -> Error {
+    let message = format!("no sentinel says where the primary of `{service}` is: do they run?");
+    match error {
+        Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+        None => Error::new(ErrorKind::Unreachable, message),
+    }
 }
 
 pub(super) fn no_answer(limit: Duration) -> Error {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::names::{BUCKETS, bucket};
+use super::names::{BUCKETS, bucket, hash};
 use crate::LockKey;
 
 /// Tokens end here: doubles, which Lua and JSON count with, are exact below.
@@ -17,6 +17,18 @@ pub(super) const END_OF_TOKENS: u64 = 1 << 53;
 pub(super) struct Floors {
     clock: AtomicU64,
     seen: Vec<AtomicU64>,
+}
+
+/// Where in every second a server's tokens catch up with its clock, in microseconds (see `floor_by_clock.lua`).
+///
+/// Each server has one of its own, so that two who take themselves for the primary count in different places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fraction(u64);
+
+impl Fraction {
+    pub(super) fn of(address: &str) -> Self {
+        Self(hash(address) % 1_000_000)
+    }
 }
 
 /// The floor of one counter.
@@ -35,9 +47,22 @@ impl Floors {
     }
 
     pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
+        self.at(bucket(key.as_str()))
+    }
+
+    fn at(&self, bucket: usize) -> Floor<'_> {
         Floor {
             clock: &self.clock,
-            seen: &self.seen[bucket(key.as_str())],
+            seen: &self.seen[bucket],
+        }
+    }
+
+    /// The floor of a bucket's counter, as an argument of a script.
+    pub(super) fn argument(&self, bucket: usize, fraction: Option<Fraction>) -> Vec<u8> {
+        let floor = self.at(bucket).get();
+        match fraction {
+            None => floor.to_string().into_bytes(),
+            Some(Fraction(fraction)) => format!("{floor} {fraction}").into_bytes(),
         }
     }
 

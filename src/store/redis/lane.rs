@@ -10,7 +10,7 @@
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use bb8_redis::bb8::{Pool, RunError};
-use redis::{Cmd, Pipeline, RedisResult, ServerErrorKind, Value};
+use redis::{Pipeline, RedisResult, ServerErrorKind, Value};
 use tokio::{
     sync::Mutex as FairMutex,
     task::unconstrained,
@@ -18,9 +18,11 @@ use tokio::{
 };
 
 use super::{
-    connection::{Connection, Manager},
+    connection::{Connection, Manager, Peer},
     explain,
-    script::Call,
+    fence::Floors,
+    primary::Primary,
+    script::{By, Call},
 };
 use crate::Error;
 
@@ -31,7 +33,8 @@ const SILENT_LIMITS: u32 = 3;
 pub(super) struct Lane {
     pool: Pool<Manager>,
     gate: FairMutex<Option<Refusal>>,
-    address: Arc<str>,
+    primary: Arc<Primary>,
+    floors: Arc<Floors>,
     limit: Duration,
 }
 
@@ -51,6 +54,21 @@ pub(super) struct Replies {
     pub(super) repeated: bool,
     /// Nothing sent on the lane before can take effect any more.
     pub(super) settled: bool,
+    /// What is to be done about the first of the calls that this node of a Cluster sent away.
+    pub(super) redirect: Option<Redirect>,
+}
+
+/// Why a node of a Cluster has done nothing, and what to do about it.
+#[derive(Debug)]
+pub(super) enum Redirect {
+    /// Another has it, and this one knows which.
+    Moved(Arc<str>),
+    /// It is on its way to another, which may have it already.
+    Ask(Arc<str>),
+    /// It is on its way, and half of it there.
+    TryAgain,
+    /// A fail-over is under way, or nobody has it.
+    Down,
 }
 
 /// Why nothing came back.
@@ -72,21 +90,39 @@ impl Failure {
 
 /// What came back from one connection.
 enum Sent {
-    Replies(Vec<Value>, Connection),
+    /// The values, and whether they are settled (see [`Replies`]).
+    Replies(Vec<Value>, bool),
     Broke(Error),
 }
 
+/// What is sent at once.
+struct Message<'a> {
+    calls: Vec<&'a Call>,
+    by: By,
+    before: Before<'a>,
+}
+
+/// What is sent before the calls.
+#[derive(Clone, Copy, Default)]
+struct Before<'a> {
+    /// Connections to be closed.
+    kill: &'a [Peer],
+    /// ASKING, which lets one call pass.
+    asking: bool,
+}
+
 impl Sent {
-    fn or_unknown(self) -> Result<(Vec<Value>, Connection), Failure> {
+    fn or_unknown(self) -> Result<(Vec<Value>, bool), Failure> {
         match self {
-            Self::Replies(values, connection) => Ok((values, connection)),
+            Self::Replies(values, settled) => Ok((values, settled)),
             Self::Broke(error) => Err(Failure::Unknown(error)),
         }
     }
 }
 
 impl Lane {
-    pub(super) fn new(manager: Manager, address: Arc<str>, limit: Duration) -> Self {
+    pub(super) fn new(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
+        let manager = Manager::of_one(primary.clone(), floors.clone(), limit);
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(None)
@@ -100,7 +136,8 @@ impl Lane {
         Self {
             pool,
             gate: FairMutex::new(None),
-            address,
+            primary,
+            floors,
             limit,
         }
     }
@@ -112,61 +149,102 @@ impl Lane {
         self.connection(&mut gate, deadline).await.map(drop)
     }
 
-    /// Calls scripts, all of them in one round trip.
-    pub(super) async fn call(&self, calls: &[Call]) -> Result<Replies, Failure> {
-        self.call_behind(0, calls).await
+    /// Calls scripts, all of them in one round trip, once the server has closed other connections, if they are to the
+    /// same server. If that is denied, the replies are not settled.
+    pub(super) async fn call_without(
+        &self,
+        others: &[Peer],
+        calls: &[Call],
+    ) -> Result<Replies, Failure> {
+        let deadline = Instant::now() + self.limit;
+        let before = Before {
+            kill: others,
+            asking: false,
+        };
+        self.call_until(deadline, calls, before).await
     }
 
-    /// The same, right behind other batches of calls, each of which takes some time of its own.
+    /// Calls scripts right behind other batches of calls, each of which takes some time of its own.
     pub(super) async fn call_behind(
         &self,
         batches: u32,
         calls: &[Call],
     ) -> Result<Replies, Failure> {
         let deadline = Instant::now() + self.limit + self.limit / 10 * batches;
+        self.call_until(deadline, calls, Before::default()).await
+    }
+
+    /// Calls a script at a node of a Cluster, to which another has sent us: for good, or by ASK for this one call.
+    pub(super) async fn call_redirected(
+        &self,
+        call: &Call,
+        others: &[Peer],
+        asking: bool,
+        deadline: Instant,
+    ) -> Result<Replies, Failure> {
+        let before = Before {
+            kill: others,
+            asking,
+        };
+        let calls = std::slice::from_ref(call);
+        self.call_until(deadline, calls, before).await
+    }
+
+    async fn call_until(
+        &self,
+        deadline: Instant,
+        calls: &[Call],
+        before: Before<'_>,
+    ) -> Result<Replies, Failure> {
         let mut repeated = false;
-        let mut sent = self
-            .send(calls.iter().map(Call::by_hash), deadline, None)
-            .await?;
+        let first = Message {
+            calls: calls.iter().collect(),
+            by: By::Hash,
+            before,
+        };
+        let mut sent = self.send(&first, deadline, None).await?;
         if let Sent::Broke(error) = &sent {
             repeated = true;
-            let again = self.send(calls.iter().map(Call::by_hash), deadline, Some(error));
+            let again = self.send(&first, deadline, Some(error));
             sent = again
                 .await
                 .map_err(|failure| Failure::Unknown(failure.error()))?;
         }
-        let (mut values, mut connection) = sent.or_unknown()?;
+        let (mut values, mut settled) = sent.or_unknown()?;
 
         let forgotten: Vec<usize> = (0..values.len())
             .filter(|i| is_noscript(&values[*i]))
             .collect();
         if !forgotten.is_empty() {
-            let by_text = forgotten.iter().map(|i| calls[*i].by_text());
-            let (again, on) = self.send(by_text, deadline, None).await?.or_unknown()?;
+            let again = Message {
+                calls: forgotten.iter().map(|i| &calls[*i]).collect(),
+                by: By::Text,
+                before,
+            };
+            let sent = self.send(&again, deadline, None).await?;
+            let (again, settled_again) = sent.or_unknown()?;
             for (index, value) in forgotten.into_iter().zip(again) {
                 values[index] = value;
             }
-            connection = on;
+            settled = settled_again;
         }
+        let redirect = values.iter().find_map(|value| self.redirect(value));
         let read = |value: Value| value.extract_error().map_err(explain::refused);
         Ok(Replies {
+            redirect,
             each: values.into_iter().map(read).collect(),
             repeated,
-            settled: connection.is_fenced,
+            settled,
         })
     }
 
     /// Sends commands and waits for their replies. With `after`, they were sent before, and that ended so.
     async fn send(
         &self,
-        commands: impl Iterator<Item = Cmd>,
+        message: &Message<'_>,
         deadline: Instant,
         after: Option<&Error>,
     ) -> Result<Sent, Failure> {
-        let mut pipeline = Pipeline::new();
-        for command in commands {
-            pipeline.add_command(command);
-        }
         let asked = Instant::now();
         // Without `unconstrained`, a task that has used up its budget would not even stand in line at its first poll.
         let gate = timeout_at(deadline, unconstrained(self.gate.lock())).await;
@@ -182,6 +260,18 @@ impl Lane {
             return Err(Failure::Unknown(error.clone()));
         }
 
+        let mut pipeline = Pipeline::new();
+        let kill = message.before.kill.iter();
+        for peer in kill.filter(|peer| peer.is_to(&connection.address)) {
+            pipeline.add_command(peer.kill());
+        }
+        if message.before.asking {
+            pipeline.cmd("ASKING");
+        }
+        let before = pipeline.len();
+        for call in &message.calls {
+            pipeline.add_command(call.command(message.by, &self.floors, connection.fraction));
+        }
         let mut multiplexed = connection.multiplexed.clone();
         let mut replies = pin!(multiplexed.send_packed_commands(&pipeline, 0, pipeline.len()));
         connection.health.sent();
@@ -193,18 +283,29 @@ impl Lane {
             Poll::Ready(outcome) => Ok(outcome),
             Poll::Pending => timeout_at(deadline, replies).await,
         };
-        self.judge(outcome, connection)
+        self.judge(outcome, connection, before)
     }
 
     fn judge(
         &self,
         outcome: Result<RedisResult<Vec<Value>>, tokio::time::error::Elapsed>,
         connection: Connection,
+        before: usize,
     ) -> Result<Sent, Failure> {
         match outcome {
-            Ok(Ok(values)) => {
+            Ok(Ok(mut values)) => {
                 connection.health.heard();
-                Ok(Sent::Replies(values, connection))
+                if let Some(error) = values.iter().find_map(explain::demoted) {
+                    // Whoever looks for it again may find another server under the same name.
+                    connection.health.broke();
+                    if self.primary.moves() {
+                        return Ok(Sent::Broke(error));
+                    }
+                }
+                let mut killed = values.drain(..before.min(values.len()));
+                let all_killed = killed.all(|reply| !matches!(reply, Value::ServerError(_)));
+                drop(killed);
+                Ok(Sent::Replies(values, connection.is_fenced && all_killed))
             }
             Ok(Err(error)) => {
                 connection.health.broke();
@@ -227,7 +328,10 @@ impl Lane {
     ) -> Result<Connection, Error> {
         let outcome = match timeout_at(deadline, self.check_out()).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(explain::cannot_connect_in_time(&self.address, self.limit)),
+            Err(_) => Err(explain::cannot_connect_in_time(
+                self.primary.name(),
+                self.limit,
+            )),
         };
         *gate = outcome.as_ref().err().map(|error| Refusal {
             at: Instant::now(),
@@ -248,6 +352,9 @@ impl Lane {
                 RunError::User(error) => error,
                 RunError::TimedOut => self.too_late(),
             })?;
+            if !self.primary.is_current(&connection.address) {
+                connection.health.broke();
+            }
             if !connection.health.is_broken() {
                 return Ok(connection.clone());
             }
@@ -255,12 +362,22 @@ impl Lane {
         }
     }
 
+    fn redirect(&self, value: &Value) -> Option<Redirect> {
+        match value {
+            Value::ServerError(error) if self.primary.is_node() => {
+                let details = error.details().unwrap_or_default();
+                Redirect::read(error.code(), details, self.primary.name())
+            }
+            _ => None,
+        }
+    }
+
     fn too_late(&self) -> Error {
-        explain::cannot_connect_in_time(&self.address, self.limit)
+        explain::cannot_connect_in_time(self.primary.name(), self.limit)
     }
 }
 
-fn is_noscript(value: &Value) -> bool {
+pub(super) fn is_noscript(value: &Value) -> bool {
     match value {
         Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),
         _ => false,

@@ -2,6 +2,7 @@
 
 mod builder;
 mod calls;
+mod cluster;
 mod connection;
 mod explain;
 mod fence;
@@ -9,9 +10,16 @@ mod lane;
 mod names;
 mod operations;
 mod orphans;
+mod primary;
+mod replicated;
 mod reply;
+mod routes;
 mod script;
+mod sentinel;
+mod slots;
 mod subscription;
+mod survey;
+mod turns;
 mod uptime;
 mod value;
 
@@ -21,13 +29,18 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::try_join_all;
-use redis::Client;
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
 
-use self::{fence::Floors, lane::Lane, names::Names, orphans::Orphans, uptime::Uptime};
+use self::{
+    fence::Floors,
+    names::Names,
+    orphans::Orphans,
+    replicated::Replicated,
+    routes::{Routes, Station},
+    turns::Turns,
+};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
     StoreFuture, sealed::Sealed,
@@ -70,8 +83,9 @@ const BATCH: usize = 128;
 /// - `maxmemory-policy noeviction`: a lease that is evicted is a lease that is lost. The store warns at start-up.
 /// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
 ///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`. As a node of
-///   a [`QuorumStore`](super::QuorumStore) it needs `+info` to tell its age: without, it is as old as its connection.
+///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`. With
+///   [`replicas`](RedisStoreBuilder::replicas), `+wait`. As a node of a [`QuorumStore`](super::QuorumStore) it needs
+///   `+info` to tell its age: without, it is as old as its connection.
 ///
 /// # When Redis does not answer
 ///
@@ -81,6 +95,35 @@ const BATCH: usize = 128;
 /// the server again: it closes the old connection from the server's side (CLIENT KILL), so that nothing on it
 /// can run any more, and then releases. Where CLIENT KILL is denied, nothing is repeated, and the release goes on until the
 /// lease must have passed.
+///
+/// # Sentinel
+///
+/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once, and takes
+/// the answer of the latest configuration; and the server must take itself for the primary, too. One that was
+/// demoted counts as gone, and once one connection has found the new primary, those to the old one are given up. The
+/// subscription moves as well, and then all leases are confirmed, or told as lost.
+///
+/// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
+/// granted again. Their *tokens* keep them apart: behind Sentinel they follow the server's clock, so those of a new
+/// primary are above those of the old one. And an old primary that was only cut off, or frozen, takes writes until it learns
+/// of its fail-over, for ten seconds or more: for that time there are two. Let it refuse them, in `redis.conf`:
+///
+/// ```text
+/// min-replicas-to-write 1
+/// min-replicas-max-lag 5
+/// ```
+///
+/// A user with an ACL needs `+role` besides, and the sentinels' own user `+sentinel|master`.
+///
+/// # Cluster
+///
+/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all that belongs to a key is in one
+/// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
+/// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
+/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order.
+///
+/// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
+/// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
 ///
 /// # Why it does not take a bb8 pool of yours
 ///
@@ -92,13 +135,14 @@ pub struct RedisStore(Arc<Shared>);
 
 struct Shared {
     names: Names,
-    lanes: Vec<Lane>,
+    routes: Routes,
     floors: Arc<Floors>,
-    uptime: Arc<Uptime>,
     orphans: Orphans,
-    /// For subscriptions.
-    client: Client,
-    address: Arc<str>,
+    /// Where acquires wait for replicas.
+    replicated: Option<Replicated>,
+    station: Station,
+    /// Where no lane keeps the order of calls.
+    turns: Option<Turns>,
     space: Arc<str>,
     timeout: Duration,
     /// The longest lease that was ever asked for, in ms: after this time, a lease that is left alone is over.
@@ -124,8 +168,48 @@ impl RedisStore {
 
     /// Connects, where there is no connection.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        try_join_all(self.0.lanes.iter().map(Lane::connect)).await?;
-        Ok(())
+        self.0.routes.connect().await
+    }
+
+    /// A store on the primary of a service that Redis Sentinel watches over, to be configured: the URLs of the sentinels,
+    /// and the service's name. See [Sentinel](Self#sentinel).
+    ///
+    /// Where the servers want a password, TLS or another database, the service is a URL with its name in the
+    /// place of the host: `rediss://user:password@mymaster/2`. The URLs of the sentinels have their own.
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::RedisStore};
+    ///
+    /// let sentinels = ["redis://node-1:26379", "redis://node-2:26379", "redis://node-3:26379"];
+    /// let store = RedisStore::sentinel(sentinels, "mymaster").connect().await?;
+    /// let locks = Locks::builder(store).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl Into<String>>,
+        service: impl AsRef<str>,
+    ) -> RedisStoreBuilder {
+        let sentinels = sentinels.into_iter().map(Into::into).collect();
+        RedisStoreBuilder::behind(sentinels, service.as_ref())
+    }
+}
+
+impl RedisStore {
+    /// A store in a Redis Cluster, to be configured: the URLs of some of its nodes. See [Cluster](Self#cluster).
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::RedisStore};
+    ///
+    /// let nodes = ["redis://node-1:6379", "redis://node-2:6379", "redis://node-3:6379"];
+    /// let locks = Locks::builder(RedisStore::cluster(nodes).connect().await?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cluster(nodes: impl IntoIterator<Item = impl Into<String>>) -> RedisStoreBuilder {
+        RedisStoreBuilder::in_cluster(nodes.into_iter().map(Into::into).collect())
     }
 }
 
@@ -161,19 +245,19 @@ impl Store for RedisStore {
     }
 
     fn uptime(&self) -> Duration {
-        self.0.uptime.get()
+        self.0.routes.uptime()
     }
 
     fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
         let Shared {
             names,
-            client,
+            station,
             timeout,
             ..
         } = &*self.0;
         tokio::spawn(subscription::listen(
-            client.clone(),
+            station.clone(),
             names.hints(instance),
             *timeout,
             sender,
@@ -185,9 +269,8 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.address)
+            .field("address", &self.0.routes.name())
             .field("prefix", &self.0.names.prefix())
-            .field("lanes", &self.0.lanes.len())
             .finish_non_exhaustive()
     }
 }

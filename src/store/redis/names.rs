@@ -55,12 +55,17 @@ impl Names {
     }
 }
 
-/// Which bucket a key belongs to. FNV-1a, written out: every version of this crate, on every machine, must agree on it.
+/// Which bucket a key belongs to.
 pub(super) fn bucket(key: &str) -> usize {
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    (hash(key) % BUCKETS as u64) as usize
+}
+
+/// FNV-1a, written out: every version of this crate, on every machine, must agree on it.
+pub(super) fn hash(text: &str) -> u64 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    ((hash ^ (hash >> 32)) % BUCKETS as u64) as usize
+    hash ^ (hash >> 32)
 }
 
 #[cfg(test)]

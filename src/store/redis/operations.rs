@@ -7,9 +7,14 @@ use std::{
 
 use futures_util::future::join_all;
 use redis::Value;
+use tokio::{sync::MutexGuard, time::Instant};
 
 use super::{
-    BATCH, Shared, calls, explain, fence::END_OF_TOKENS, lane::Failure, names::bucket, reply,
+    BATCH, Shared, calls, explain,
+    fence::END_OF_TOKENS,
+    lane::{Failure, Lane},
+    orphans::Behind,
+    reply,
     script::Call,
 };
 use crate::{
@@ -26,8 +31,11 @@ struct Reply {
 impl Shared {
     pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
         self.note_lease(request.lease);
+        if let Some(replicated) = &self.replicated {
+            return self.acquire_replicated(replicated, request).await;
+        }
         let floor = self.floors.of(&request.key);
-        let call = calls::acquire(self.names.of(&request.key), &request, floor);
+        let call = calls::acquire(self.names.of(&request.key), &request);
         let outcome = match self.call(&request.key, call).await {
             Ok(reply) => match reply.value {
                 Ok(value) => reply::acquired(value, request.block.max(1), floor),
@@ -43,7 +51,7 @@ impl Shared {
                 owner: request.owner,
                 ending: Ending::Free,
             };
-            self.clean_up(undo, request.lease);
+            self.clean_up(undo, request.lease, Behind::Lane);
         }
         outcome
     }
@@ -61,17 +69,18 @@ impl Shared {
             Err(failure) => Err(failure.error()),
         };
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
-        self.clean_up(request, longest);
+        self.clean_up(request, longest, Behind::Lane);
         outcome
     }
 
     pub(super) async fn renew(self: Arc<Self>, requests: Vec<Renew>) -> Vec<Renewed> {
-        let mut lanes: Vec<Vec<usize>> = self.lanes.iter().map(|_| Vec::new()).collect();
-        for (index, request) in requests.iter().enumerate() {
+        for request in &requests {
             self.note_lease(request.lease);
-            lanes[self.lane_of(&request.key)].push(index);
         }
-        let batches = lanes.iter().enumerate().flat_map(|(lane, indices)| {
+        let deadline = Instant::now() + self.timeout;
+        let keys = requests.iter().map(|request| &request.key);
+        let (groups, lost) = self.routes.group(keys, deadline).await;
+        let batches = groups.iter().flat_map(|(lane, indices)| {
             let batches = indices.chunks(BATCH).zip(0..);
             batches.map(move |(batch, before)| (lane, before, batch))
         });
@@ -80,6 +89,8 @@ impl Shared {
             batches.map(|(lane, before, batch)| self.renew_batch(lane, before, batch, &requests));
         let mut answers: Vec<(usize, Renewed)> =
             join_all(renewing).await.into_iter().flatten().collect();
+        let lost = lost.into_iter();
+        answers.extend(lost.map(|(index, error)| (index, Renewed::Unknown(error))));
         answers.sort_unstable_by_key(|(index, _)| *index);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
@@ -87,31 +98,54 @@ impl Shared {
     /// Renews those of the requests that a batch has the indices of, when so many others went `before`.
     async fn renew_batch(
         &self,
-        lane: usize,
+        lane: &Lane,
         before: u32,
         batch: &[usize],
         requests: &[Renew],
     ) -> Vec<(usize, Renewed)> {
         let call = |index: &usize| {
             let request = &requests[*index];
-            let floor = self.floors.of(&request.key);
-            calls::renew(self.names.of(&request.key), request, floor)
+            calls::renew(self.names.of(&request.key), request)
         };
         let calls: Vec<Call> = batch.iter().map(call).collect();
-        let answers: Vec<Renewed> = match self.lanes[lane].call_behind(before, &calls).await {
-            Ok(replies) => {
-                let requests = batch.iter().map(|index| &requests[*index]);
-                let answer = |(reply, request): (_, &Renew)| match reply {
-                    Ok(value) => {
-                        reply::renewed(value, request.refill, self.floors.of(&request.key))
-                    }
-                    Err(error) => Renewed::Unknown(error),
-                };
-                replies.each.into_iter().zip(requests).map(answer).collect()
+        let requests = batch.iter().map(|index| &requests[*index]);
+        let answers: Vec<Renewed> = match lane.call_behind(before, &calls).await {
+            Ok(replies) if replies.redirect.is_some() => {
+                // Some have moved. What was renewed already can be renewed again.
+                self.routes.doubt();
+                let again = requests.zip(&calls);
+                join_all(again.map(|(request, call)| self.renew_again(request, call))).await
             }
-            Err(failure) => vec![Renewed::Unknown(failure.error()); batch.len()],
+            Ok(replies) => {
+                let answers = replies.each.into_iter().zip(requests);
+                answers
+                    .map(|(reply, request)| self.renewed(request, reply))
+                    .collect()
+            }
+            Err(failure) => {
+                self.routes.doubt();
+                vec![Renewed::Unknown(failure.error()); batch.len()]
+            }
         };
         batch.iter().copied().zip(answers).collect()
+    }
+
+    async fn renew_again(&self, request: &Renew, call: &Call) -> Renewed {
+        match self.routes.again(&request.key, call).await {
+            Some(Ok(mut replies)) => {
+                let reply = replies.each.pop();
+                self.renewed(request, reply.unwrap_or_else(|| Err(explain::nonsense())))
+            }
+            Some(Err(failure)) => Renewed::Unknown(failure.error()),
+            None => Renewed::Unknown(explain::nonsense()),
+        }
+    }
+
+    fn renewed(&self, request: &Renew, reply: Result<Value, Error>) -> Renewed {
+        match reply {
+            Ok(value) => reply::renewed(value, request.refill, self.floors.of(&request.key)),
+            Err(error) => Renewed::Unknown(error),
+        }
     }
 
     pub(super) async fn raise_fence(
@@ -142,13 +176,21 @@ impl Shared {
         reply::flag(reply.value?)
     }
 
-    /// A key always uses the same lane.
-    pub(super) fn lane_of(&self, key: &LockKey) -> usize {
-        bucket(key.as_str()) % self.lanes.len()
+    /// Waits for this call's turn, where lanes do not keep the order.
+    pub(super) async fn turn(
+        &self,
+        key: &LockKey,
+        deadline: Instant,
+    ) -> Result<Option<MutexGuard<'_, ()>>, Failure> {
+        match &self.turns {
+            None => Ok(None),
+            Some(turns) => turns.wait(key, deadline).await.map(Some),
+        }
     }
 
     async fn call(&self, key: &LockKey, call: Call) -> Result<Reply, Failure> {
-        let mut replies = self.lanes[self.lane_of(key)].call(&[call]).await?;
+        let _turn = self.turn(key, Instant::now() + self.timeout).await?;
+        let mut replies = self.routes.call(key, call, &[]).await?;
         Ok(Reply {
             value: replies
                 .each

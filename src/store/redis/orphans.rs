@@ -17,7 +17,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{BATCH, Shared, calls, lane::Replies};
+use super::{
+    BATCH, Shared, calls,
+    connection::Peer,
+    lane::{Lane, Replies},
+};
 use crate::{store::Release, sync::Mutex, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -37,8 +41,27 @@ struct Orphan {
     request: Release,
     /// How long it lives if it is left alone.
     lease: Duration,
+    behind: Behind,
     /// When the server first answered anything.
     answered: Option<Instant>,
+}
+
+/// What a release must come after.
+#[derive(Debug)]
+pub(super) enum Behind {
+    /// What was sent on the key's lane, old connections of it included.
+    Lane,
+    /// What was sent on a connection beside the lanes, unless the server would not say how it knows that.
+    Connection(Option<Peer>),
+}
+
+impl Orphan {
+    fn connection(&self) -> Option<Peer> {
+        match &self.behind {
+            Behind::Lane => None,
+            Behind::Connection(peer) => peer.clone(),
+        }
+    }
 }
 
 impl Orphans {
@@ -59,11 +82,12 @@ impl Orphans {
 
 impl Shared {
     /// Releases in the background what a call may have left behind.
-    pub(super) fn clean_up(self: &Arc<Self>, request: Release, lease: Duration) {
+    pub(super) fn clean_up(self: &Arc<Self>, request: Release, lease: Duration, behind: Behind) {
         let mut found = self.orphans.0.lock();
         found.waiting.push(Orphan {
             request,
             lease,
+            behind,
             answered: None,
         });
         // A worker whose runtime was shut down is finished, too.
@@ -74,16 +98,29 @@ impl Shared {
 
     /// Returns those that are not settled.
     async fn settle(&self, orphans: Vec<Orphan>) -> Vec<Orphan> {
-        let mut lanes: Vec<Vec<Orphan>> = self.lanes.iter().map(|_| Vec::new()).collect();
-        for orphan in orphans {
-            lanes[self.lane_of(&orphan.request.key)].push(orphan);
-        }
-        let lanes = lanes.into_iter().enumerate();
-        let left = lanes.map(|(lane, orphans)| self.settle_on(lane, orphans));
-        join_all(left).await.into_iter().flatten().collect()
+        let deadline = Instant::now() + self.timeout;
+        let keys = orphans.iter().map(|orphan| &orphan.request.key);
+        let (groups, _) = self.routes.group(keys, deadline).await;
+        let mut orphans: Vec<_> = orphans.into_iter().map(Some).collect();
+        let groups: Vec<(_, Vec<Orphan>)> = groups
+            .into_iter()
+            .map(|(lane, indices)| {
+                let group = indices
+                    .into_iter()
+                    .filter_map(|index| orphans[index].take());
+                (lane, group.collect())
+            })
+            .collect();
+        // Those that go nowhere at the moment stay.
+        let mut left: Vec<Orphan> = orphans.into_iter().flatten().collect();
+        let settling = groups
+            .into_iter()
+            .map(|(lane, group)| self.settle_on(lane, group));
+        left.extend(join_all(settling).await.into_iter().flatten());
+        left
     }
 
-    async fn settle_on(&self, lane: usize, mut orphans: Vec<Orphan>) -> Vec<Orphan> {
+    async fn settle_on(&self, lane: Arc<Lane>, mut orphans: Vec<Orphan>) -> Vec<Orphan> {
         let mut left = Vec::new();
         while !orphans.is_empty() {
             let mut batch = orphans.split_off(orphans.len().saturating_sub(BATCH));
@@ -91,10 +128,17 @@ impl Shared {
                 .iter()
                 .map(|orphan| calls::release(&self.names.of(&orphan.request.key), &orphan.request))
                 .collect();
-            match self.lanes[lane].call(&releases).await {
-                Ok(replies) => left.extend(unsettled(batch, &replies)),
+            let others: Vec<Peer> = batch.iter().filter_map(Orphan::connection).collect();
+            match lane.call_without(&others, &releases).await {
+                Ok(replies) => {
+                    if replies.redirect.is_some() {
+                        self.routes.doubt();
+                    }
+                    left.extend(unsettled(batch, &replies));
+                }
                 // If this one is out of reach, so are the rest.
                 Err(_) => {
+                    self.routes.doubt();
                     left.append(&mut batch);
                     left.append(&mut orphans);
                 }
@@ -106,12 +150,11 @@ impl Shared {
 
 fn unsettled(batch: Vec<Orphan>, replies: &Replies) -> impl Iterator<Item = Orphan> {
     let now = Instant::now();
-    let settled = replies
-        .each
-        .iter()
-        .map(|reply| reply.is_ok() && replies.settled);
-    let judged: Vec<_> = batch.into_iter().zip(settled).collect();
-    judged.into_iter().filter_map(move |(mut orphan, settled)| {
+    let answers = replies.each.iter().map(Result::is_ok);
+    let judged: Vec<_> = batch.into_iter().zip(answers).collect();
+    let settled = replies.settled;
+    judged.into_iter().filter_map(move |(mut orphan, done)| {
+        let settled = done && settled && !matches!(orphan.behind, Behind::Connection(None));
         let answered = *orphan.answered.get_or_insert(now);
         (!settled && now - answered < orphan.lease).then_some(orphan)
     })

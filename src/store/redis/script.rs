@@ -4,9 +4,20 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, cmd};
 
-/// A script, with the hash that the server knows it by.
+use super::fence::{Floors, Fraction};
+
+/// A script, in two versions.
 #[derive(Debug)]
 pub(super) struct Script {
+    /// For a server that nobody takes the place of.
+    fixed: Text,
+    /// For one of several: tokens follow its clock.
+    by_clock: Text,
+}
+
+/// A script's text, with the hash that the server knows it by.
+#[derive(Debug)]
+struct Text {
     text: String,
     hash: String,
 }
@@ -38,19 +49,39 @@ const PARTS: [(&str, &str); 3] = [
     ("--@include value.lua", include_str!("lua/value.lua")),
 ];
 
+/// The least that a token must exceed, in both versions.
+const FLOOR: &str = "--@include floor.lua";
+
 impl Script {
     fn new(source: &str) -> Self {
-        let text = PARTS.iter().fold(source.to_owned(), |text, (mark, part)| {
+        let source = PARTS.iter().fold(source.to_owned(), |text, (mark, part)| {
             text.replace(mark, part)
         });
-        let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        let with_floor = |part| Text::new(source.replace(FLOOR, part));
+        Self {
+            fixed: with_floor(include_str!("lua/floor.lua")),
+            by_clock: with_floor(include_str!("lua/floor_by_clock.lua")),
+        }
     }
 
-    pub(super) fn load(&self) -> Cmd {
+    fn text(&self, by_clock: bool) -> &Text {
+        match by_clock {
+            true => &self.by_clock,
+            false => &self.fixed,
+        }
+    }
+
+    pub(super) fn load(&self, by_clock: bool) -> Cmd {
         let mut load = cmd("SCRIPT");
-        load.arg("LOAD").arg(&self.text);
+        load.arg("LOAD").arg(&self.text(by_clock).text);
         load
+    }
+}
+
+impl Text {
+    fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
     }
 }
 
@@ -59,14 +90,37 @@ impl Script {
 pub(super) struct Call {
     script: &'static Script,
     keys: Vec<String>,
-    args: Vec<Vec<u8>>,
+    args: Vec<Arg>,
+}
+
+#[derive(Debug)]
+pub(super) enum Arg {
+    Fixed(Vec<u8>),
+    /// The floor of a bucket's tokens, as it is when the call is sent: a call that is repeated on another connection
+    /// must know what that one has learnt.
+    Floor(usize),
+}
+
+impl From<Vec<u8>> for Arg {
+    fn from(arg: Vec<u8>) -> Self {
+        Self::Fixed(arg)
+    }
+}
+
+/// How the server is told which script is meant.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum By {
+    /// The normal way: the server knows the script.
+    Hash,
+    /// For a server that has forgotten the script. It will know it afterwards.
+    Text,
 }
 
 impl Call {
     pub(super) fn new<const K: usize, const A: usize>(
         script: &'static Script,
         keys: [String; K],
-        args: [Vec<u8>; A],
+        args: [Arg; A],
     ) -> Self {
         Self {
             script,
@@ -76,26 +130,26 @@ impl Call {
     }
 
     pub(super) fn arg(mut self, arg: Vec<u8>) -> Self {
-        self.args.push(arg);
+        self.args.push(arg.into());
         self
     }
 
-    /// The normal way: the server knows the script.
-    pub(super) fn by_hash(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.hash)
-    }
-
-    /// For a server that has forgotten the script. It will know it afterwards.
-    pub(super) fn by_text(&self) -> Cmd {
-        self.command("EVAL", &self.script.text)
-    }
-
-    fn command(&self, name: &str, script: &str) -> Cmd {
-        let mut command = cmd(name);
-        command.arg(script).arg(self.keys.len());
-        command.arg(&self.keys[..]);
+    pub(super) fn command(&self, by: By, floors: &Floors, fraction: Option<Fraction>) -> Cmd {
+        let script = self.script.text(fraction.is_some());
+        let mut command = match by {
+            By::Hash => cmd("EVALSHA"),
+            By::Text => cmd("EVAL"),
+        };
+        command.arg(match by {
+            By::Hash => &script.hash,
+            By::Text => &script.text,
+        });
+        command.arg(self.keys.len()).arg(&self.keys[..]);
         for arg in &self.args {
-            command.arg(arg);
+            match arg {
+                Arg::Fixed(arg) => command.arg(arg),
+                Arg::Floor(bucket) => command.arg(floors.argument(*bucket, fraction)),
+            };
         }
         command
     }
@@ -120,8 +174,9 @@ mod tests {
             &RAISE_FENCE,
             &INSPECT,
         ];
-        for script in scripts {
-            assert!(!script.text.contains("@include"), "{}", script.text);
+        let texts = scripts.map(|script| [&script.fixed.text, &script.by_clock.text]);
+        for text in texts.as_flattened() {
+            assert!(!text.contains("@include"), "{text}");
         }
     }
 }

@@ -3,21 +3,22 @@
 use std::{io, time::Duration};
 
 use futures_util::StreamExt;
-use redis::{Client, RedisError};
+use redis::aio::PubSub;
 use tokio::{
     sync::mpsc::UnboundedSender,
     time::{sleep, timeout},
 };
 
-use super::reply;
-use crate::{store::Hint, trace};
+use super::{explain, primary::Server, reply, routes::Station};
+use crate::{Error, store::Hint, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Listens until nobody receives the hints any more. After every interruption it subscribes again, and then says so.
+/// Listens until nobody receives the hints any more. After every interruption, and when leases have
+/// moved to another server, it subscribes again, and then says so.
 pub(super) async fn listen(
-    client: Client,
+    station: Station,
     channel: String,
     limit: Duration,
     hints: UnboundedSender<Hint>,
@@ -31,7 +32,7 @@ pub(super) async fn listen(
             }
             pause = FIRST_PAUSE;
         };
-        let listening = listen_once(&client, &channel, limit, &hints, subscribed);
+        let listening = listen_once(&station, &channel, limit, &hints, subscribed);
         tokio::select! {
             () = hints.closed() => return,
             error = listening => if !interrupted {
@@ -48,28 +49,50 @@ pub(super) async fn listen(
 
 /// Listens until the connection ends, and says why it did.
 async fn listen_once(
-    client: &Client,
+    station: &Station,
     channel: &str,
     limit: Duration,
     hints: &UnboundedSender<Hint>,
     subscribed: impl FnOnce(),
-) -> RedisError {
-    let subscribing = async {
-        let mut connection = client.get_async_pubsub().await?;
-        connection.subscribe(channel).await?;
-        Ok(connection)
-    };
-    let mut connection = match timeout(limit, subscribing).await {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return error,
-        Err(_) => return io::Error::from(io::ErrorKind::TimedOut).into(),
-    };
+) -> Error {
+    let (mut connection, (server, version)) =
+        match timeout(limit, subscribe(station, channel, limit)).await {
+            Ok(Ok(subscribed)) => subscribed,
+            Ok(Err(error)) => {
+                station.doubt();
+                return error;
+            }
+            Err(_) => {
+                station.doubt();
+                return explain::cannot_connect_in_time(station.name(), limit);
+            }
+        };
     subscribed();
     let mut messages = connection.on_message();
-    while let Some(message) = messages.next().await {
-        if let Some(hint) = reply::hint(message.get_payload_bytes()) {
-            let _ = hints.send(hint);
+    let listening = async {
+        while let Some(message) = messages.next().await {
+            if let Some(hint) = reply::hint(message.get_payload_bytes()) {
+                let _ = hints.send(hint);
+            }
         }
+        explain::connection_broke(io::Error::from(io::ErrorKind::ConnectionReset).into())
+    };
+    tokio::select! {
+        error = listening => error,
+        () = station.moved_from(&server, version) => explain::primary_moved(),
     }
-    io::Error::from(io::ErrorKind::ConnectionReset).into()
+}
+
+async fn subscribe(
+    station: &Station,
+    channel: &str,
+    limit: Duration,
+) -> Result<(PubSub, (Server, u64)), Error> {
+    let (server, version) = station.find(limit).await?;
+    let client = server.for_hints()?;
+    let failed = |error| explain::cannot_connect(&server.address, error);
+    let mut connection = client.get_async_pubsub().await.map_err(failed)?;
+    connection.subscribe(channel).await.map_err(failed)?;
+    station.found(&server);
+    Ok((connection, (server, version)))
 }

@@ -82,6 +82,19 @@ macro_rules! conformance {
             );
         }
     };
+    // Where a subject takes long to start: all sentences of a topic on one, one after another.
+    (@tests $subject:ty, together, $topic:ident: $($test:ident),+) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $topic() {
+            let all = async {
+                $(
+                    println!("{}", stringify!($test));
+                    $crate::suite::$topic::$test(<$subject as $crate::subject::Subject>::start().await).await;
+                )+
+            };
+            <$subject>::within_one(all).await;
+        }
+    };
     (@tests $subject:ty, $args:tt, $topic:ident: $($test:ident),+) => {
         mod $topic {
             $(

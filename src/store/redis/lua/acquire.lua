@@ -61,9 +61,10 @@ if block then
 else
   last, block = call('INCR', KEYS[3]), 1
 end
-if last - block < ARGV[3] + 0 then
+--@include floor.lua
+if last - block < floor + 0 then
   --@include fence.lua
-  last = raise(last, block, ARGV[3])
+  last = raise(last, block, floor)
 end
 if last >= 9007199254740992 then
   return redis.error_reply('TDLFOREIGN the token counter has run out of numbers')

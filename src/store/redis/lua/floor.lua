@@ -1,0 +1,1 @@
+local floor = ARGV[3]

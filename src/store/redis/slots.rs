@@ -1,0 +1,136 @@
+//! Which node of a Cluster has which bucket of keys.
+
+use std::sync::{Arc, LazyLock};
+
+use redis::{RedisResult, Value, aio::MultiplexedConnection, pipe};
+
+use super::names::BUCKETS;
+
+/// The owners of all buckets, as the Cluster sees it at one time.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// Rises with every fail-over and every move of a slot.
+    pub(super) epoch: u64,
+    /// Rises whenever this process learns of another owner.
+    pub(super) version: u64,
+    /// For each bucket, the address of its node, if it has one.
+    owners: Vec<Option<Arc<str>>>,
+}
+
+impl Slots {
+    pub(super) fn owner(&self, bucket: usize) -> Option<&Arc<str>> {
+        self.owners.get(bucket)?.as_ref()
+    }
+
+    /// Every node that has a bucket.
+    pub(super) fn nodes(&self) -> Vec<Arc<str>> {
+        let mut nodes: Vec<_> = self.owners.iter().flatten().cloned().collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Takes the place of what was known before.
+    pub(super) fn after(mut self, before: &Self) -> Self {
+        let is_news = self.owners != before.owners;
+        self.version = before.version + u64::from(is_news);
+        self
+    }
+
+    /// Asks a node, which is reached under the name of `host`.
+    pub(super) async fn ask(
+        connection: &mut MultiplexedConnection,
+        host: &str,
+    ) -> RedisResult<Self> {
+        let mut question = pipe();
+        question.cmd("CLUSTER").arg("INFO");
+        question.cmd("CLUSTER").arg("SLOTS");
+        let (info, slots): (String, Value) = question.query_async(connection).await?;
+        let epoch = info.lines().find_map(|line| {
+            let epoch = line.strip_prefix("cluster_current_epoch:")?;
+            epoch.trim().parse().ok()
+        });
+        Ok(Self {
+            epoch: epoch.unwrap_or(0),
+            version: 0,
+            owners: owners(&slots, host),
+        })
+    }
+}
+
+/// From the reply to CLUSTER SLOTS: first slot, last slot, then the primary and its replicas.
+fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
+    let range = |range: &Value| {
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let [
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(primary),
+            ..,
+        ] = &range[..]
+        else {
+            return None;
+        };
+        let [name, Value::Int(port), ..] = &primary[..] else {
+            return None;
+        };
+        let name = match name {
+            Value::BulkString(name) => std::str::from_utf8(name).ok()?,
+            _ => "",
+        };
+        Some((*first..=*last, address(name, &port.to_string(), host)))
+    };
+    let ranges: Vec<_> = match slots {
+        Value::Array(ranges) => ranges.iter().filter_map(range).collect(),
+        _ => Vec::new(),
+    };
+    let owner = |slot: &u16| {
+        let slot = i64::from(*slot);
+        let (_, owner) = ranges.iter().find(|(range, _)| range.contains(&slot))?;
+        Some(owner.clone())
+    };
+    SLOTS.iter().map(owner).collect()
+}
+
+/// A node that does not know its own name is where it was asked.
+pub(super) fn address(name: &str, port: &str, asked: &str) -> Arc<str> {
+    let name = match name {
+        "" | "?" => asked,
+        name => name,
+    };
+    format!("{name}:{port}").into()
+}
+
+/// The slot of each bucket. What is in braces decides on it (see `names`).
+static SLOTS: LazyLock<Vec<u16>> = LazyLock::new(|| {
+    let slot = |bucket| crc16(format!("b{bucket}").as_bytes()) % 16384;
+    (0..BUCKETS).map(slot).collect()
+});
+
+/// CRC-16/XMODEM, which Redis Cluster hashes with.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => crc << 1 ^ 0x1021,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_as_the_specification_says() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    fn buckets_spread_over_the_slots() {
+        let third = SLOTS.iter().filter(|slot| **slot < 16384 / 3).count();
+        assert!((BUCKETS / 4..BUCKETS / 2).contains(&third), "{third}");
+    }
+}

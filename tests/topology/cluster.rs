@@ -1,0 +1,281 @@
+//! The store in a Cluster of six nodes.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use tower_distributed_lock::{
+    ErrorKind, Locks,
+    store::{Hint, RedisStore, Released, Store},
+};
+
+use crate::{
+    fail_over::{LEASE, back_in_service, depositor},
+    subject::*,
+    support::{PATIENCE, cluster::Cluster, ledger::Ledger},
+};
+
+tokio::task_local! {
+    static CLUSTER: Arc<Cluster>;
+}
+
+/// As a subject of the conformance suite.
+pub(crate) struct InCluster {
+    cluster: Arc<Cluster>,
+    store: RedisStore,
+    prefix: String,
+}
+
+impl InCluster {
+    pub(crate) async fn within_one(tests: impl Future<Output = ()>) {
+        CLUSTER.scope(Arc::new(Cluster::start().await), tests).await;
+    }
+}
+
+impl Subject for InCluster {
+    async fn start() -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let cluster = CLUSTER.get();
+        let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
+        let store = RedisStore::cluster(cluster.urls()).prefix(&prefix);
+        Self {
+            store: store.connect().await.unwrap(),
+            cluster,
+            prefix,
+        }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        let leftovers = self.cluster.leftovers().await;
+        leftovers
+            .iter()
+            .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
+    }
+}
+
+async fn instance(cluster: &Cluster) -> Locks {
+    let store = RedisStore::cluster(cluster.urls()).timeout(Duration::from_millis(300));
+    let store = store.connect().await.unwrap();
+    Locks::builder(store).lease(LEASE).build().unwrap()
+}
+
+/// The slot of the account that depositors use.
+async fn slot_of_account(cluster: &Cluster) -> String {
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let (key, a) = (key("account"), owner());
+    store.take(&key, a).await;
+    let leftovers = cluster.leftovers().await;
+    store.free(&key, a).await;
+    cluster.slot(&leftovers[0]).await
+}
+
+struct Load {
+    ledger: Arc<Ledger>,
+    stop: Arc<AtomicBool>,
+    depositors: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    async fn start(cluster: &Cluster) -> Self {
+        let mut load = Self {
+            ledger: Arc::new(Ledger::start().await),
+            stop: Arc::default(),
+            depositors: Vec::new(),
+        };
+        for _ in 0..3 {
+            load.add(&instance(cluster).await);
+        }
+        back_in_service(&load.ledger).await;
+        load
+    }
+
+    fn add(&mut self, locks: &Locks) {
+        let depositors = [0; 2].map(|_| depositor(locks, &self.ledger, &self.stop));
+        self.depositors.extend(depositors);
+    }
+
+    async fn assert_exact(self, cluster: &Cluster) {
+        self.stop.store(true, SeqCst);
+        for depositor in self.depositors {
+            depositor.await.unwrap();
+        }
+        self.ledger.assert_exact("account").await;
+        eventually("nothing is left", async || {
+            cluster.leftovers().await.is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_primary_costs_no_deposit() {
+    let mut cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let load = Load::start(&cluster).await;
+    let old = cluster.owner(&slot, 0).await;
+    cluster.nodes[old].kill();
+    // It is not asked any more.
+    let cluster = cluster;
+    cluster.failed_over(&slot, old).await;
+    let took = back_in_service(&load.ledger).await;
+    println!("back {took:?} after the fail-over");
+    assert!(took < LEASE + Duration::from_secs(1));
+    load.assert_exact(&cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_was_frozen_past_its_fail_over_costs_no_deposit() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let idle = instance(&cluster).await;
+    drop(idle.lock("account").await.unwrap());
+    let mut load = Load::start(&cluster).await;
+    let old = cluster.owner(&slot, 0).await;
+    cluster.nodes[old].freeze();
+    cluster.failed_over(&slot, old).await;
+    let took = back_in_service(&load.ledger).await;
+    println!("back {took:?} after the fail-over");
+    assert!(took < LEASE + Duration::from_secs(1));
+    // One who has not asked for anything meanwhile goes to the old one first.
+    cluster.nodes[old].thaw();
+    load.add(&idle);
+    for _ in 0..5 {
+        back_in_service(&load.ledger).await;
+        sleep(Duration::from_millis(200)).await;
+    }
+    eventually("the old one knows", async || {
+        !cluster.nodes[old].is_primary().await
+    })
+    .await;
+    load.assert_exact(&cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_under_load_and_nothing_is_granted_twice() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let load = Load::start(&cluster).await;
+    for _ in 0..6 {
+        let from = cluster.owner(&slot, 0).await;
+        let to = (from + 1) % 3;
+        let a_while = || sleep(Duration::from_millis(100));
+        cluster.migrate(&slot, from, to, a_while(), a_while()).await;
+        back_in_service(&load.ledger).await;
+    }
+    load.assert_exact(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_lease_moves_with_its_slot_and_everybody_is_told() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let (key, a, b) = (key("account"), owner(), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    let last = store.take(&key, a).await.tokens.last().unwrap();
+    held(store.queue(&key, b).await);
+    let from = cluster.owner(&slot, 0).await;
+    let is_there = async || {
+        assert!(is_renewed(&store.renew_one(renewal(&key, a, 1)).await));
+        held(store.queue(&key, b).await);
+        assert_eq!(store.holder(&key).await, Some(a));
+    };
+    // By the old node until the keys have moved, and by ASK after that.
+    let to = (from + 1) % 3;
+    cluster
+        .migrate(&slot, from, to, is_there(), is_there())
+        .await;
+    is_there().await;
+    hinted(&mut hints, Hint::Reconnected).await;
+    store.free(&key, a).await;
+    hinted(&mut hints, Hint::Free(key.clone())).await;
+    let next = granted(store.queue(&key, b).await).tokens;
+    assert!(next.first().unwrap() > last);
+    store.free(&key, b).await;
+    eventually("nothing is left", async || {
+        cluster.leftovers().await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_wait_in_their_order_for_a_slot_that_is_on_its_way() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let key = key("account");
+    for _ in 0..3 {
+        let from = cluster.owner(&slot, 0).await;
+        let pairs: Vec<_> = (0..20).map(|_| owner()).collect();
+        let calls = pairs.iter().map(|a| {
+            let (take, free) = (
+                store.acquire(attempt(&key, *a)),
+                store.release(ending(&key, *a)),
+            );
+            // Each of them is polled once before the next is.
+            async { tokio::join!(biased; take, free) }
+        });
+        let mut calls = std::pin::pin!(join_all(calls));
+        let moving = async {
+            let waits = async {
+                let early = tokio::time::timeout(Duration::from_millis(100), &mut calls).await;
+                assert!(early.is_err(), "neither node may grant it");
+            };
+            let to = (from + 1) % 3;
+            cluster.migrate(&slot, from, to, waits, async {}).await;
+        };
+        moving.await;
+        for (taken, freed) in calls.await {
+            granted(taken.unwrap());
+            assert_eq!(freed.unwrap(), Released::Freed);
+        }
+    }
+    assert_eq!(cluster.leftovers().await, [""; 0]);
+}
+
+/// A connection can outlive a fail-over here, and then learns nothing by connecting.
+#[tokio::test]
+async fn tokens_follow_the_clock() {
+    let cluster = Cluster::start().await;
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let next = async || {
+        let (key, a) = (key("k"), owner());
+        let token = store.take(&key, a).await.tokens.first().unwrap();
+        store.free(&key, a).await;
+        token
+    };
+    let before = next().await;
+    sleep(Duration::from_millis(2000)).await;
+    assert!(next().await >= before + 1_000_000);
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_said() {
+    let url = "redis://127.0.0.1:1";
+    for store in [
+        RedisStore::cluster([""; 0]),
+        RedisStore::cluster([format!("{url}/1")]),
+        RedisStore::cluster([url]).replicas(1, LEASE),
+    ] {
+        assert_eq!(store.build().unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+    let error = RedisStore::cluster([url]).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let alone = crate::support::redis_server::RedisServer::start().await;
+    let error = RedisStore::cluster([alone.url()])
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("is it a Cluster"), "{error}");
+}

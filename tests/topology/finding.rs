@@ -1,0 +1,194 @@
+//! Which server is taken for the primary.
+
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    ErrorKind,
+    store::{Hint, RedisStore, RedisStoreBuilder, Store},
+};
+
+use crate::support::{
+    eventually,
+    fake_sentinel::{FakeSentinel, Says},
+    proxy::{Network, Proxy},
+    redis_server::{RedisServer, pass},
+    sentinels::{SERVICE, replica_of},
+    words::*,
+};
+
+const LIMIT: Duration = Duration::from_millis(800);
+
+fn names(server: &RedisServer, epoch: u64) -> Says {
+    let port = server.port();
+    Says::Primary { port, epoch }
+}
+
+fn behind<'a>(sentinels: impl IntoIterator<Item = &'a FakeSentinel>) -> RedisStoreBuilder {
+    let urls: Vec<String> = sentinels.into_iter().map(FakeSentinel::url).collect();
+    RedisStore::sentinel(urls, SERVICE).timeout(LIMIT)
+}
+
+#[tokio::test]
+async fn a_replica_is_not_taken_for_the_primary_whatever_a_sentinel_says() {
+    let primary = RedisServer::start().await;
+    let replica = replica_of(primary.port()).await;
+    let sentinel = FakeSentinel::start(names(&replica, 1)).await;
+    let error = behind([&sentinel]).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("no primary"), "{error}");
+}
+
+#[tokio::test]
+async fn the_latest_of_the_answers_counts_and_one_that_hangs_does_not() {
+    let (old, new) = (RedisServer::start().await, RedisServer::start().await);
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let sentinels = [
+            FakeSentinel::start(names(&old, 9)).await,
+            FakeSentinel::start(names(&new, 10)).await,
+            FakeSentinel::start(Says::Nothing).await,
+        ];
+        let began = Instant::now();
+        let store = behind(order.map(|at| &sentinels[at])).lanes(1);
+        let store = store.connect().await.unwrap();
+        assert!(
+            began.elapsed() < LIMIT / 2,
+            "nobody waits for the one that hangs"
+        );
+        let (key, a) = (key("k"), owner());
+        store.take(&key, a).await;
+        assert_eq!(new.leftovers().await.len(), 1);
+        store.free(&key, a).await;
+    }
+}
+
+#[tokio::test]
+async fn one_sentinel_that_answers_is_enough() {
+    let server = RedisServer::start().await;
+    let sentinels = [
+        FakeSentinel::start(Says::Nothing).await,
+        FakeSentinel::start(names(&server, 1)).await,
+        FakeSentinel::start(Says::Nothing).await,
+    ];
+    let store = behind(&sentinels).connect().await.unwrap();
+    store.take(&key("k"), owner()).await;
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_said() {
+    let error = RedisStore::sentinel([""; 0], SERVICE).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    let nobody = RedisStore::sentinel(["redis://127.0.0.1:1"], SERVICE);
+    let error = nobody.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("no sentinel"), "{error}");
+}
+
+/// An operator who moves the primary by hand closes no connection.
+#[tokio::test]
+async fn a_demoted_primary_is_left_within_the_same_call_and_by_all() {
+    let first = RedisServer::start().await;
+    let second = replica_of(first.port()).await;
+    let sentinel = FakeSentinel::start(names(&first, 1)).await;
+    let store = behind([&sentinel]).connect().await.unwrap();
+    let (key, a) = (key("k"), owner());
+    let mut hints = store.watch_for_sure(a.instance).await;
+    let before = store.take(&key, a).await.tokens.last().unwrap();
+    eventually("the replica has it", async || {
+        second.leftovers().await.len() == 1
+    })
+    .await;
+
+    let _: Value = second.send(&["REPLICAOF", "NO", "ONE"]).await;
+    let port = second.port().to_string();
+    let _: Value = first.send(&["REPLICAOF", "127.0.0.1", &port]).await;
+    sentinel.say(names(&second, 2));
+    // The first call finds out, and nobody notices.
+    store.take(&crate::subject::key("other"), owner()).await;
+    hinted(&mut hints, Hint::Reconnected).await;
+    assert!(is_renewed(&store.renew_one(renewal(&key, a, 1)).await));
+    store.free(&key, a).await;
+    assert!(store.take(&key, a).await.tokens.first().unwrap() > before);
+    // The subscription has moved, too.
+    let fresh = owner();
+    store
+        .take(&crate::support::words::key("third"), fresh)
+        .await;
+    let clients: String = first.send(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+    assert!(clients.trim().is_empty(), "{clients}");
+}
+
+/// The old connection still works, and the lane that uses it has no reason to doubt it.
+#[tokio::test]
+async fn one_lanes_discovery_is_every_lanes() {
+    let (first, second) = (RedisServer::start().await, RedisServer::start().await);
+    let sentinel = FakeSentinel::start(names(&first, 1)).await;
+    let store = behind([&sentinel]).lanes(2).connect().await.unwrap();
+    let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
+    sentinel.say(names(&second, 2));
+    // Both still take themselves for the primary. One lane's connection breaks, and finds the other server.
+    let clients: String = first.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+    let id = |line: &str| {
+        line.split_whitespace()
+            .next()?
+            .strip_prefix("id=")
+            .map(str::to_owned)
+    };
+    let lane = clients
+        .lines()
+        .filter(|line| !line.contains("cmd=client|list"))
+        .find_map(id);
+    let _: Value = first.send(&["CLIENT", "KILL", "ID", &lane.unwrap()]).await;
+    eventually("the lane has moved", async || {
+        for key in &keys {
+            let a = owner();
+            store.take(key, a).await;
+            store.free(key, a).await;
+        }
+        let counters: Vec<String> = second.send(&["KEYS", "*:fence"]).await;
+        !counters.is_empty()
+    })
+    .await;
+    for key in &keys {
+        store.take(key, owner()).await;
+    }
+    assert_eq!(first.leftovers().await, [""; 0]);
+    assert_eq!(second.leftovers().await.len(), keys.len());
+}
+
+/// What lies unread at a server that was left can still run when it is the primary again.
+#[tokio::test]
+async fn coming_back_to_a_server_closes_what_was_left_open_there() {
+    let (first, second) = (RedisServer::start().await, RedisServer::start().await);
+    let mut proxy = Proxy::start(first.port()).await;
+    let through_proxy = |epoch| Says::Primary {
+        port: proxy.port(),
+        epoch,
+    };
+    let sentinel = FakeSentinel::start(through_proxy(1)).await;
+    let back = through_proxy(3);
+    let store = behind([&sentinel]).timeout(LIMIT / 4).lanes(1);
+    let store = store.connect().await.unwrap();
+    let key = key("k");
+    proxy.set(Network::BlackHole);
+    store.acquire(attempt(&key, owner())).await.unwrap_err();
+    proxy.set(Network::ClientGone);
+    proxy.only_new_ones_are_fine();
+
+    sentinel.say(names(&second, 2));
+    eventually("the lane has moved", async || {
+        store.inspect(key.clone()).await.is_ok()
+    })
+    .await;
+    store.take(&key, owner()).await;
+    assert_eq!(second.leftovers().await.len(), 1);
+    sentinel.say(back);
+    let _: Value = second.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    store.inspect(key.clone()).await.unwrap();
+    proxy.old_ones_go_on();
+    pass(300).await;
+    assert_eq!(first.leftovers().await, [""; 0]);
+    store.take(&key, owner()).await;
+    assert_eq!(first.leftovers().await.len(), 1);
+}

@@ -1,0 +1,19 @@
+//! The Redis store where one server is not all: real topologies that fail over.
+
+#[path = "../conformance/subject.rs"]
+mod subject;
+#[path = "../conformance/suite/mod.rs"]
+mod suite;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cluster;
+mod fail_over;
+mod finding;
+mod replicas;
+mod sentinel;
+mod split_brain;
+
+suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
+suite::conformance!(with_a_replica, crate::replicas::WithReplica, together);
+suite::conformance!(in_a_cluster, crate::cluster::InCluster, together);

@@ -1,0 +1,202 @@
+//! Acquires that wait for replicas.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use tower_distributed_lock::{
+    ErrorKind,
+    store::{RedisStore, Renewed, Store},
+};
+
+use crate::{
+    subject::*,
+    support::{
+        proxy::{Network, Proxy},
+        redis_server::{RedisServer, pass},
+        sentinels::replica_of,
+    },
+};
+
+/// Long enough for a replica that is there, on a slow machine.
+const ENOUGH: Duration = Duration::from_secs(5);
+
+pub(crate) struct Pair {
+    primary: RedisServer,
+    replica: RedisServer,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+        let replica = replica_of(primary.port()).await;
+        Self { primary, replica }
+    }
+
+    async fn store(&self, timeout: Duration) -> RedisStore {
+        let store = RedisStore::builder(self.primary.url()).replicas(1, timeout);
+        store.connect().await.unwrap()
+    }
+}
+
+tokio::task_local! {
+    static PAIR: Arc<Pair>;
+}
+
+/// A store that waits for a replica, as a subject of the conformance suite.
+pub(crate) struct WithReplica {
+    pair: Arc<Pair>,
+    store: RedisStore,
+    prefix: String,
+}
+
+impl WithReplica {
+    pub(crate) async fn within_one(tests: impl Future<Output = ()>) {
+        PAIR.scope(Arc::new(Pair::start().await), tests).await;
+    }
+}
+
+impl Subject for WithReplica {
+    async fn start() -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let pair = PAIR.get();
+        let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
+        let store = RedisStore::builder(pair.primary.url()).prefix(&prefix);
+        let store = store.replicas(1, ENOUGH).timeout(ENOUGH);
+        let store = store.connect().await.unwrap();
+        Self {
+            pair,
+            store,
+            prefix,
+        }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        let leftovers = self.pair.primary.leftovers().await;
+        leftovers
+            .iter()
+            .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
+    }
+}
+
+#[tokio::test]
+async fn what_was_granted_is_there() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH).await;
+    for n in 0..50 {
+        let (key, a) = (key(&format!("k/{n}")), owner());
+        store.take(&key, a).await;
+        let found = pair.replica.leftovers().await;
+        assert!(
+            found.iter().any(|found| found.ends_with(key.as_str())),
+            "{found:?}"
+        );
+        store.free(&key, a).await;
+    }
+}
+
+#[tokio::test]
+async fn what_no_replica_acknowledges_is_given_back() {
+    let pair = Pair::start().await;
+    let timeout = Duration::from_millis(400);
+    let store = pair.store(timeout).await;
+    let (held, a) = (key("held"), owner());
+    store.take(&held, a).await;
+    pair.replica.freeze();
+    let keys: Vec<_> = (0..40).map(|n| key(&format!("k/{n}"))).collect();
+    let asked = Instant::now();
+    let asking = join_all(keys.iter().map(|key| store.acquire(waiting(key, owner()))));
+    let renewing = async {
+        pass(50).await;
+        let asked = Instant::now();
+        assert!(is_renewed(&store.renew_one(renewal(&held, a, 1)).await));
+        assert!(
+            asked.elapsed() < timeout / 2,
+            "a renewal waits for no replica"
+        );
+    };
+    let (answers, ()) = tokio::join!(asking, renewing);
+    assert!(asked.elapsed() >= timeout);
+    let mut waited = 0;
+    for answer in answers {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        waited += usize::from(error.to_string().contains("0 replicas of Redis, not 1"));
+    }
+    assert!(waited >= 16, "{waited}: as many as there are connections");
+    store.free(&held, a).await;
+    assert_eq!(pair.primary.leftovers().await, [""; 0], "already");
+
+    pair.replica.thaw();
+    for key in &keys {
+        store.take(key, owner()).await;
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
+    let pair = Pair::start().await;
+    let mut proxy = Proxy::start(pair.primary.port()).await;
+    let limit = Duration::from_millis(250);
+    let store = RedisStore::builder(proxy.url()).replicas(1, ENOUGH);
+    let store = store.timeout(limit).connect().await.unwrap();
+    let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
+    let ask_all = || join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
+    // Now all connections are there.
+    for (answer, key) in ask_all().await.into_iter().zip(&keys) {
+        granted(answer.unwrap());
+        store.force_release(key.clone()).await.unwrap();
+    }
+    proxy.set(Network::BlackHole);
+    for answer in ask_all().await {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    proxy.set(Network::ClientGone);
+    proxy.only_new_ones_are_fine();
+    for key in &keys {
+        eventually("the lanes have new connections", async || {
+            store.inspect(key.clone()).await.is_ok()
+        })
+        .await;
+    }
+    // Time enough for every release.
+    pass(1000).await;
+    proxy.old_ones_go_on();
+    pass(500).await;
+    assert_eq!(pair.primary.leftovers().await, [""; 0]);
+    granted(store.ask(&keys[0], owner()).await);
+}
+
+#[tokio::test]
+async fn a_primary_without_replicas_grants_nothing() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url()).replicas(1, Duration::from_millis(50));
+    let store = store.connect().await.unwrap();
+    let error = store
+        .acquire(attempt(&key("k"), owner()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("given back"), "{error}");
+    assert_eq!(server.leftovers().await, [""; 0]);
+    let Renewed::NotOurs = store.renew_one(renewal(&key("k"), owner(), 0)).await else {
+        panic!("nobody has it");
+    };
+}
+
+#[tokio::test]
+async fn waiting_for_nothing_is_refused() {
+    for (replicas, timeout) in [(0, ENOUGH), (1, Duration::ZERO)] {
+        let store = RedisStore::builder("redis://127.0.0.1/").replicas(replicas, timeout);
+        assert_eq!(store.build().unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}

@@ -1,0 +1,59 @@
+//! The store behind Sentinel, as a subject of the conformance suite.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use tower_distributed_lock::store::{RedisStore, Store};
+
+use crate::{
+    subject::Subject,
+    support::sentinels::{SERVICE, Sentinels},
+};
+
+tokio::task_local! {
+    static TOPOLOGY: Arc<Sentinels>;
+}
+
+/// A store with a prefix of its own.
+pub(crate) struct BehindSentinel {
+    topology: Arc<Sentinels>,
+    store: RedisStore,
+    prefix: String,
+}
+
+impl BehindSentinel {
+    /// All subjects that are started in there share their servers.
+    pub(crate) async fn within_one(tests: impl Future<Output = ()>) {
+        TOPOLOGY
+            .scope(Arc::new(Sentinels::start().await), tests)
+            .await;
+    }
+}
+
+impl Subject for BehindSentinel {
+    async fn start() -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let topology = TOPOLOGY.get();
+        let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
+        let store = RedisStore::sentinel(topology.urls(), SERVICE).prefix(&prefix);
+        Self {
+            store: store.connect().await.unwrap(),
+            topology,
+            prefix,
+        }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn is_empty(&self) -> bool {
+        let primary = self.topology.primary().await;
+        let leftovers = self.topology.servers[primary].leftovers().await;
+        leftovers
+            .iter()
+            .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
+    }
+}
