@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::TcpListener,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -21,6 +22,8 @@ pub(crate) struct RedisServer {
     child: Child,
     port: u16,
     args: Vec<String>,
+    /// Where it puts and looks for its files: one that finds another's dump would not start empty.
+    folder: PathBuf,
 }
 
 /// What INFO commandstats says about a command.
@@ -41,10 +44,14 @@ impl RedisServer {
         // Somebody else may take the port between our finding and the server's binding it: then another one.
         for _ in 0..20 {
             let port = free_port();
+            let folder = format!("tdl-redis-{}-{port}", std::process::id());
+            let folder = std::env::temp_dir().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
             let mut server = Self {
-                child: spawn(port, &args),
+                child: spawn(port, &args, &folder),
                 port,
                 args: args.clone(),
+                folder,
             };
             if server.is_up().await {
                 return server;
@@ -89,7 +96,7 @@ impl RedisServer {
         self.kill();
         let mut args = self.args.clone();
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
-        self.child = spawn(self.port, &args);
+        self.child = spawn(self.port, &args, &self.folder);
         assert!(self.is_up().await, "the server does not come back");
     }
 
@@ -255,11 +262,13 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn spawn(port: u16, args: &[String]) -> Child {
+fn spawn(port: u16, args: &[String], folder: &Path) -> Child {
     Command::new(binary())
+        .current_dir(folder)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
         .args(args)

@@ -76,6 +76,13 @@ impl Sentinels {
     }
 }
 
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        // Before the servers: a sentinel that is left would make a replica of whatever is started on the same port next.
+        self.sentinels.clear();
+    }
+}
+
 /// Starts a replica, and waits until it has all data.
 pub(crate) async fn replica_of(port: u16) -> RedisServer {
     let replica = RedisServer::start_with(&[

@@ -84,7 +84,7 @@ async fn tokens_catch_up_with_those_of_another_primary_within_a_second() {
         stores.push((store.await.unwrap(), sentinel));
     }
     let next = async |at: usize| {
-        let (key, a) = (key("k"), owner());
+        let (key, a) = (key("catching up"), owner());
         let store = &stores[at].0;
         let token = store.take(&key, a).await.tokens.first().unwrap();
         let refill = store.renew_one(renewal(&key, a, 1)).await;

@@ -25,7 +25,7 @@ use futures_util::future::try_join_all;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use tokio::{
     sync::{Mutex as FairMutex, watch},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{
@@ -40,7 +40,8 @@ use super::{
 };
 use crate::{Error, sync::Mutex};
 
-/// Between two tries at a slot that is on its way to another node, or at a Cluster that is down.
+/// Between two tries at a slot that is on its way to another node, or at a Cluster that is down; and between two times
+/// that the nodes are asked who has what.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -54,7 +55,8 @@ pub(super) struct Cluster {
     nodes: Mutex<HashMap<Arc<str>, Arc<Node>>>,
     slots: watch::Sender<Slots>,
     is_stale: AtomicBool,
-    refreshing: FairMutex<()>,
+    /// Held by whoever asks; and when that was last.
+    refreshing: FairMutex<Option<Instant>>,
     next_for_hints: AtomicUsize,
 }
 
@@ -81,7 +83,7 @@ impl Cluster {
             nodes: Mutex::new(HashMap::new()),
             slots: watch::Sender::new(Slots::default()),
             is_stale: AtomicBool::new(true),
-            refreshing: FairMutex::new(()),
+            refreshing: FairMutex::new(None),
             next_for_hints: AtomicUsize::new(0),
         }
     }
@@ -211,12 +213,19 @@ impl Cluster {
     /// Asks the nodes who has what. The latest epoch counts: a node that was cut off may not know of it.
     async fn refresh(&self, deadline: Instant) -> Result<(), Error> {
         let refreshing = async {
-            let _one_at_a_time = self.refreshing.lock().await;
-            if !self.is_stale.swap(false, Ordering::AcqRel) {
+            let mut last = self.refreshing.lock().await;
+            if !self.is_stale.load(Ordering::Acquire) {
                 return Ok(()); // somebody else has asked meanwhile
             }
+            // While a node is gone, every call to it would have all the others asked. Not left out but put off: somebody
+            // may wait for this news.
+            if let Some(last) = *last {
+                sleep_until(last + PAUSE).await;
+            }
+            self.is_stale.store(false, Ordering::Release);
             let known = self.known();
             let (answers, failure) = survey(known.iter().map(ask), self.limit).await;
+            *last = Some(Instant::now());
             let Some(latest) = answers.into_iter().max_by_key(|slots| slots.epoch) else {
                 self.doubt();
                 return Err(explain::no_node(&self.name, failure));
