@@ -259,8 +259,9 @@ impl Locks {
     /// Ends the use of these locks, for a graceful shutdown.
     ///
     /// From now on nobody gets a turn: those who ask and those who wait get [`ErrorKind::Closed`]. Turns under way may
-    /// finish for as long as `grace`; then they are lost, with [`Loss::Closed`], and their keys released. Returns
-    /// once all is given back, at the latest a lease's time after that.
+    /// finish for as long as `grace`; then they are lost, with [`Loss::Closed`], and their keys released. The key of an
+    /// idempotent request, whose handler always finishes, is released only when that has. Returns once all is given back,
+    /// at the latest a lease's time after that.
     ///
     /// # Cancel safety
     ///
