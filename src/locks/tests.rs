@@ -343,3 +343,32 @@ fn a_turn_ends_once() {
     // The second has its turn now, under the same lease.
     assert!(lines.end(&first, None, now).is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let (key, claim) = (LockKey::new("k").unwrap(), Bytes::from_static(b"digest"));
+    let first = locks
+        .claim(&key, claim.clone(), Wait::ForEver)
+        .await
+        .unwrap();
+    let waiting = tokio::spawn({
+        let (locks, key) = (locks.clone(), key.clone());
+        async move { locks.claim(&key, claim, Wait::ForEver).await }
+    });
+    settle().await;
+    // A tenure with tokens for another turn, so that only the record keeps it from being passed on.
+    locks.0.scheduler.hurry_all();
+    settle().await;
+    // The record takes effect, and whoever recorded it goes away before the answer: its runtime shuts down, say.
+    store.set_fault(Some(crate::store::Fault::Mute));
+    let content = Bytes::from_static(b"done");
+    let until = Instant::now() + 60 * SECOND;
+    let recording = first.record((&content, 60 * SECOND), until);
+    assert!(tokio::time::timeout(SECOND, recording).await.is_err());
+    drop(first);
+    store.set_fault(None);
+    let miss = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(miss, Miss::Recorded(found) if found == content));
+}
