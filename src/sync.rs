@@ -1,9 +1,22 @@
-//! The one lock of this crate, replaced when a model checker (`--cfg shuttle`) explores its interleavings.
+//! Locks, atomics, channels, tasks and randomness of the core, in one place so that a model checker can take them over.
+//!
+//! The core (`locks`, `lease`, `store/memory`) takes everything that threads or tasks meet at from here, and every point in
+//! time from [`time`](crate::time). A normal build gets std and tokio. With `--cfg shuttle` the same code runs under
+//! shuttle, which chooses every interleaving from a seed.
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::MutexGuard;
+mod from {
+    pub(crate) use shuttle::sync::{MutexGuard, atomic};
+    pub(crate) use shuttle_tokio::sync::{Notify, futures, mpsc, oneshot};
+}
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::MutexGuard;
+mod from {
+    pub(crate) use std::sync::{MutexGuard, atomic};
+    pub(crate) use tokio::sync::{Notify, mpsc, oneshot};
+}
+
+pub(crate) use from::*;
+use uuid::Uuid;
 
 /// A mutex without poison: what it guards is consistent before anything under it can panic.
 #[derive(Debug, Default)]
@@ -25,4 +38,33 @@ impl<T> Mutex<T> {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// The hasher of the core's maps: keyed at random, but the same in every run under the model checker.
+#[cfg(shuttle)]
+pub(crate) type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+#[cfg(not(shuttle))]
+pub(crate) type Hasher = std::hash::RandomState;
+
+/// A map whose order of iteration is the same in every run under the model checker.
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hasher>;
+
+/// An identity that nothing else has.
+pub(crate) fn unique_id() -> Uuid {
+    #[cfg(shuttle)]
+    return Uuid::from_u64_pair(
+        shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng()),
+        shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng()),
+    );
+    #[cfg(not(shuttle))]
+    return Uuid::new_v4();
+}
+
+/// A number between zero and one, for pauses that must not be in step with those of others.
+pub(crate) fn random() -> f64 {
+    #[cfg(shuttle)]
+    let number: u64 = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
+    #[cfg(not(shuttle))]
+    let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
+    number as f64 / u64::MAX as f64
 }

@@ -9,6 +9,9 @@ use crate::{
     store::{Queueing, Store},
 };
 
+/// How long the head of the store's queue may leave a free key untaken before the next attempt passes it by.
+const HEAD_START: Duration = Duration::from_millis(300);
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
     pub(crate) lease: Duration,
@@ -56,6 +59,7 @@ impl Config {
         match patient {
             true => Queueing::Wait {
                 deadline: self.waiter_deadline,
+                head_start: HEAD_START,
             },
             false => Queueing::No,
         }

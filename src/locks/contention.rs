@@ -79,7 +79,7 @@ impl Contender {
             block: demand.block,
             queueing,
             mode: Mode::Exclusive,
-            note: demand.claim.clone(),
+            fingerprint: demand.claim.clone(),
         });
         match question.await {
             Ok(Acquired::Granted(grant)) => self.granted(owner, sent, (grant, demand.claim)),
@@ -90,7 +90,7 @@ impl Contender {
                 let (anybody, effects) =
                     self.inner
                         .lines
-                        .held(&self.key, &self.contention, &held.note);
+                        .held(&self.key, &self.contention, &held.fingerprint);
                 self.inner.carry_out(effects);
                 match anybody {
                     false => self.give_up().await,
@@ -157,10 +157,11 @@ impl Contender {
     /// Nobody waits: leaves the store's queue. Goes on if somebody has come meanwhile.
     async fn give_up(mut self) -> Option<Unsettled> {
         if let Some(owner) = self.queued.take() {
-            let leaving = self.inner.store.release(Release {
+            let leaving = self.inner.store.start_release(Release {
                 key: self.key.clone(),
                 owner,
                 ending: Ending::Free,
+                owed_for: self.inner.config.lease,
             });
             // Where this fails, the store makes up for it.
             let _ = leaving.await;

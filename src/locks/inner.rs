@@ -106,7 +106,11 @@ impl Inner {
             lease: self.config.lease,
             refill: 0,
         }]);
-        match renewal.await.pop() {
+        let mut renewal = renewal;
+        match futures_util::StreamExt::next(&mut renewal)
+            .await
+            .map(|(_, answer)| answer)
+        {
             Some(Renewed::Renewed { .. }) if lease.is_valid(Instant::now()) => Ok(()),
             Some(Renewed::Unknown(error)) => Err(error),
             _ => {
@@ -164,6 +168,7 @@ impl Background for Inner {
             Hint::Free(key) => self.carry_out(self.lines.maybe_free(&key)),
             Hint::Wanted(key) => self.lines.wanted(&key, Instant::now()),
             Hint::Reconnected => self.scheduler.hurry_all(),
+            Hint::Next(_) | Hint::Listening => {}
         }
     }
 

@@ -68,7 +68,7 @@ impl Inner {
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
-            note: Some(claim),
+            fingerprint: Some(claim),
         });
         let (inner, key, content) = (self.clone(), key.clone(), content.clone());
         let recording = async move {
@@ -80,7 +80,12 @@ impl Inner {
                 Acquired::Granted(_) => {}
             }
             let ending = Ending::Record { content, retain };
-            let recorded = inner.store.release(Release { key, owner, ending });
+            let recorded = inner.store.start_release(Release {
+                key,
+                owner,
+                ending,
+                owed_for: inner.config.lease,
+            });
             Ok(match recorded.await? {
                 Released::Freed => Late::Recorded,
                 Released::NotOurs => Late::Held,

@@ -84,7 +84,12 @@ impl Inner {
 
     pub(super) async fn release(&self, lease: &Lease, ending: Ending) -> Result<Released, Error> {
         let (key, owner) = (lease.key.clone(), lease.owner);
-        let release = self.store.release(Release { key, owner, ending });
+        let release = self.store.start_release(Release {
+            key,
+            owner,
+            ending,
+            owed_for: self.config.lease,
+        });
         let outcome = release.await;
         trace::released(lease.key.as_str(), owner, &outcome);
         outcome

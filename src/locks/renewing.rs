@@ -27,8 +27,10 @@ impl Renewing {
             lease: self.inner.config.lease,
             refill: self.inner.lines.needs(lease),
         });
-        let answers = self.inner.store.renew(requests.collect()).await;
-        for (answer, lease) in answers.into_iter().zip(self.leases.by_ref()) {
+        let answers = self.inner.store.renew(requests.collect());
+        let mut answers: Vec<_> = futures_util::StreamExt::collect(answers).await;
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        for ((_, answer), lease) in answers.into_iter().zip(self.leases.by_ref()) {
             self.inner.answered(&lease, self.sent, answer);
         }
     }

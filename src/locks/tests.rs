@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -19,7 +20,7 @@ use crate::{
     lease::Lease,
     store::{
         Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Owner, Release, Released,
-        Renew, Renewed, StoreFuture, Tokens, sealed::Sealed,
+        Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
     },
 };
 
@@ -81,7 +82,14 @@ impl Store for Buggy {
                 tokio::spawn(async move {
                     sleep(SECOND).await;
                     let ending = crate::store::Ending::Free;
-                    store.release(Release { key, owner, ending }).await
+                    store
+                        .start_release(Release {
+                            key,
+                            owner,
+                            ending,
+                            owed_for: SECOND,
+                        })
+                        .await
                 });
                 Err(Error::new(ErrorKind::Unreachable, "on purpose"))
             });
@@ -89,7 +97,8 @@ impl Store for Buggy {
         if self.bug == Bug::HeldForNoTime {
             let held = Held {
                 remaining: Duration::ZERO,
-                note: None,
+                fingerprint: None,
+                label: None,
             };
             return Box::pin(async { Ok(Acquired::Held(held)) });
         }
@@ -98,19 +107,30 @@ impl Store for Buggy {
         })
     }
 
-    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
         self.renewals.fetch_add(1, Ordering::Relaxed);
         if self.bug == Bug::AnswersTooFew {
-            return Box::pin(async { Vec::new() });
+            return Box::pin(stream::empty());
         }
-        let key = requests[0].key.clone();
-        self.call(Call::Renew, &key, || self.store.renew(requests))
+        let store = self.store.clone();
+        let call = self.call(Call::Renew, &requests[0].key.clone(), || {
+            Box::pin(async move { store.renew(requests) })
+        });
+        Box::pin(call.into_stream().flatten())
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
         self.call(Call::Release, &request.key.clone(), || {
-            self.store.release(request)
+            self.store.start_release(request)
         })
+    }
+
+    fn owed(&self) -> usize {
+        self.store.owed()
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
+        self.store.settled()
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {

@@ -12,6 +12,7 @@ mod types;
 
 use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::Stream;
 use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
@@ -25,14 +26,52 @@ pub use types::{
 
 use crate::{Error, LockKey};
 
-/// What every call of a [`Store`] returns: it owns all it needs, so that it can outlive whoever asked.
+/// The answer to a call of a [`Store`]. The future owns everything it needs.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The answers to a batch of renewals, each as soon as it is known, with the index of its request.
+pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 
 /// The hints meant for one instance, in no particular order and with no promise that none is lost.
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
+/// Starts a call now, and lets it go on when its future is dropped.
+pub(crate) fn start<T: Send + 'static>(
+    call: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> StoreFuture<Result<T, Error>> {
+    let mut call = Box::pin(call);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return Box::pin(std::future::ready(Err(Error::new(
+            crate::ErrorKind::Unreachable,
+            "there is no runtime to send the release from",
+        ))));
+    };
+    if let std::task::Poll::Ready(answer) = call.as_mut().poll(&mut cx) {
+        return Box::pin(std::future::ready(answer));
+    }
+    let task = runtime.spawn(call);
+    Box::pin(async move {
+        task.await.unwrap_or_else(|_| {
+            Err(Error::new(
+                crate::ErrorKind::Unreachable,
+                "the runtime that sent the release has shut down",
+            ))
+        })
+    })
+}
+
+/// The answers to a batch, all at once.
+pub(crate) fn answers(
+    answers: impl Future<Output = Vec<Renewed>> + Send + 'static,
+) -> RenewAnswers {
+    use futures_util::{FutureExt, StreamExt, stream};
+    let answers = answers.map(|answers| stream::iter(answers.into_iter().enumerate()));
+    Box::pin(answers.into_stream().flatten())
+}
+
 pub(crate) mod sealed {
-    /// Nobody outside of this crate can name this, so nobody else can implement [`Store`](super::Store).
+    /// Cannot be named outside of this crate, so [`Store`](super::Store) cannot be implemented elsewhere.
     pub trait Sealed {}
 }
 
@@ -41,62 +80,86 @@ pub(crate) mod sealed {
 /// # The contract
 ///
 /// **Leases.** A key is free, leased to one [`Owner`] until a point in time on the store's own clock, or taken by a
-/// *record*. A lease ends by [`release`](Store::release), or by its time: an expired lease is as good as none, and
-/// is forgotten without anybody asking for that key again.
+/// *record*. A lease ends by [`start_release`](Store::start_release), or by its time: an expired lease counts as none,
+/// and the store forgets it although no caller asks for that key again.
 ///
-/// **Owners.** An owner names one acquisition and is never used again after its release. Whatever is asked in the
-/// name of an owner that does not hold the key changes nothing for the one who does.
+/// **Owners.** An owner names one acquisition and is never used again after its release. A call in the name of an owner
+/// that does not hold the key changes nothing for the owner that does.
 ///
 /// **Tokens.** Every grant and every refill hands out a block of numbers that are all above every number handed out
 /// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store.
 ///
-/// **The queue.** Attempts that wait are served in the order in which they first arrived. Each has a deadline
-/// that every further [`acquire`](Store::acquire) of the same owner refreshes; past it, the attempt counts as gone.
-/// While somebody is queued, a free key is granted to the head of the queue and to nobody else.
+/// **The queue.** Waiting attempts are served in the order of their arrival. Each place in the queue has a deadline, which
+/// every further [`acquire`](Store::acquire) of the same owner refreshes; past the deadline, the place is gone. While the
+/// queue is not empty, a free key is granted only to the head of the queue. A head that leaves a free key
+/// untaken for longer than the [`head_start`](Queueing::Wait::head_start) of an attempt that asks behind it loses its
+/// place: a crashed waiter must not block a free key until its deadline.
 ///
-/// **Order.** Calls for one key that are *started* (called, and polled once) one after another take effect in
-/// that order as long as none of them fails.
+/// **Order.** A call starts when the method is called, not when its future is first polled. Calls for one key take effect in the
+/// order in which they were started, also when a connection breaks in between and calls are sent again.
 ///
-/// **Time.** Every call ends within a time limit of the store's own. The caller does not trust that: it counts a
+/// **Time.** Every call is answered within a time limit of the store's own. The caller does not rely on that limit: it counts a
 /// lease from before the call, on its own clock.
 ///
-/// **Unknown outcomes.** A call that fails may or may not have taken effect. The store itself cleans up after it: a
-/// failed `acquire` leaves neither a lease nor a queue entry behind, a failed `release` is made up for, both as soon
-/// as the store can be reached again, without the caller's doing. After a failed `acquire` the caller must not use
-/// that owner again. After a failed `release` it may renew and release again, and need not.
+/// **Effects that may have happened.** A call that fails may have taken effect, and the store itself cleans up after the call.
+/// A failed `acquire` leaves neither a lease nor a place in the queue behind, whatever the reason for the
+/// failure and however often the call was sent; a failed release is repeated. Both happen as soon as the store can be
+/// reached, without the caller's doing, and in order with later calls for the key. The caller never uses an owner again after
+/// a failed `acquire`. After a failed release the caller may renew and release again, and need not.
 ///
-/// **Cancellation.** The caller polls every future to its end. One that is dropped all the same (its runtime
-/// shuts down) is an unknown outcome that nobody cleans up after: the lease's time ends it.
+/// **What is owed.** Clean-ups and releases that wait for a store that is away are bounded: in time by
+/// [`Release::owed_for`], after which the lease or the place has ended by itself; and in number, since a call that was never sent
+/// leaves nothing to clean up.
+///
+/// **Cancellation.** An `acquire` whose future is dropped before its answer was taken counts as failed: the store cleans up. A release
+/// goes on when its future is dropped. A renewal whose stream is dropped may have taken effect.
+///
+/// **Runtimes.** The methods are called within a tokio runtime, except [`start_release`](Store::start_release), which works
+/// anywhere and never panics. Without a runtime (or when that runtime has ended), a release is sent with the next call
+/// from within one, or the lease's time ends the lease.
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
-    /// Takes the key for an owner, if it is free and it is this owner's turn.
+    /// Takes the key for an owner, if the key is free and this owner is next.
     ///
     /// - Leased to the same owner already: granted again, the lease counted anew, with a new block of tokens. So a
     ///   caller that never saw the reply can ask again.
-    /// - Taken by a record: [`Acquired::Recorded`], with the record. That ends the attempt: if it was queued, it is
-    ///   removed from the queue.
-    /// - Leased to somebody else, or free with somebody else first in the queue: [`Acquired::Held`]. With
+    /// - Taken by a record: [`Acquired::Recorded`], with the record. That ends the attempt, and removes its place in the queue.
+    /// - Leased to another owner, or free with another attempt at the head of the queue: [`Acquired::Held`]. With
     ///   [`Queueing::Wait`], the attempt is queued now, or its deadline refreshed, and the holder's instance is
-    ///   sent [`Hint::Wanted`] when the attempt is new in the queue. With [`Queueing::No`] nothing is left behind. With
-    ///   [`Queueing::Skip`] nothing is either, and the queue does not count: a free key is granted.
-    /// - Else: leased to this owner, its queue entry removed, [`Acquired::Granted`].
+    ///   sent [`Hint::Wanted`] when the attempt is new in the queue; of a free key, the head of the queue is sent
+    ///   [`Hint::Free`], once. With [`Queueing::No`] nothing is left behind: a place that the attempt had is removed, as if by a release. With
+    ///   [`Queueing::Skip`] nothing is left behind either, and the queue does not count: a free key is granted.
+    /// - Else: leased to this owner, its place in the queue removed, [`Acquired::Granted`].
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
 
     /// Prolongs leases, and hands out further tokens for those that ask for a refill. One answer for each request,
-    /// in their order; all of them travel together.
+    /// each as soon as it is known: one slow server does not hold up the answers of another.
     ///
     /// A renewal never makes a lease shorter, never creates one, and does nothing at all (no token either) for an
     /// owner that does not hold the key.
-    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>>;
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers;
 
-    /// Ends an owner's lease, or its attempt if it is only queued.
+    /// Starts to end an owner's lease, or its attempt if it is only queued. The future is the answer; the release goes on
+    /// when the future is dropped.
+    ///
+    /// When this method returns, the order is fixed: no later call for that key takes effect before the release. Where the store
+    /// has a working connection, the command is also in that connection's queue.
+    ///
+    /// Callable outside of a runtime, under locks of the caller, and in `Drop`: it neither blocks nor panics, and calls nothing
+    /// of the caller's.
     ///
     /// - The owner's lease is ended; with [`Ending::Record`] the record takes its place in the same step and for as
-    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`]; after a record, everybody
-    ///   in the queue is.
+    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and the attempt behind the head
+    ///   [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
     /// - A record by this same owner is there already: [`Released::Freed`] again, nothing changes.
     /// - Else: [`Released::NotOurs`]. If the attempt was queued it is removed, and if that makes
     ///   another one the head of a free key, that one is sent [`Hint::Free`].
-    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
+
+    /// How many releases were started and have not been answered, clean-ups after failed calls included.
+    fn owed(&self) -> usize;
+
+    /// Resolves when nothing is [owed](Store::owed) any more.
+    fn settled(&self) -> StoreFuture<()>;
 
     /// Lifts the token counter of a key, so that every later token is above `floor`. Never lowers it.
     /// Returns the highest token that counts as handed out now.
@@ -105,7 +168,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// What there is to know about a key now. For operators and tests; changes nothing.
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>>;
 
-    /// Takes the key away from whoever has it, a record included, and hints as [`release`](Store::release) does. Says
+    /// Takes the key away from whoever has it, a record included, and hints as [`start_release`](Store::start_release) does. Says
     /// whether there was anything. The holder learns of it at its next renewal: until then two may be inside, and
     /// only their tokens tell them apart.
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
@@ -124,6 +187,6 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
 
     /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
     /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint
-    /// only saves waiting: one may be lost, late, doubled or wrong.
+    /// only saves waiting: one may be lost, late, doubled or wrong. [`Hint::Listening`] tells from when on hints arrive.
     fn watch(&self, instance: Instance) -> Hints;
 }

@@ -1,6 +1,6 @@
 //! What is said to a store, and what it answers.
 
-use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
+use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -86,7 +86,7 @@ impl From<ParseIntError> for NotAnOwner {
     }
 }
 
-/// How a key is shared. Exclusively, so far.
+/// How a key is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -105,8 +105,10 @@ pub enum Queueing {
     Skip,
     /// It keeps its place, as long as it asks again within `deadline`.
     Wait {
-        /// How long the place is kept without a word from the attempt.
+        /// How long the place is kept while the attempt does not ask.
         deadline: Duration,
+        /// How long the head of the queue may leave a free key untaken before this attempt passes it by.
+        head_start: Duration,
     },
 }
 
@@ -125,8 +127,9 @@ pub struct Acquire {
     pub queueing: Queueing,
     /// How to share.
     pub mode: Mode,
-    /// A short text that is kept with the lease and shown to whoever finds it [`Held`].
-    pub note: Option<Bytes>,
+    /// What the key is held for, if it is for one thing that is done once: a digest of the request. Kept with the lease and
+    /// shown to every attempt that finds the key [`Held`].
+    pub fingerprint: Option<Bytes>,
 }
 
 /// The answer to [`Acquire`].
@@ -154,8 +157,10 @@ pub struct Grant {
 pub struct Held {
     /// After this time it is worth asking again, hint or no hint: the lease, or the queue's head, will have expired.
     pub remaining: Duration,
-    /// The holder's note, if there is a holder and it left one.
-    pub note: Option<Bytes>,
+    /// The holder's fingerprint, if there is a holder and its lease has one.
+    pub fingerprint: Option<Bytes>,
+    /// The holder's label (a host name, say), if there is a holder and its store has one.
+    pub label: Option<Arc<str>>,
 }
 
 /// A block of fencing tokens, handed out in rising order.
@@ -228,7 +233,7 @@ pub enum Renewed {
     Unknown(Error),
 }
 
-/// See [`Store::release`](super::Store::release).
+/// See [`Store::start_release`](super::Store::start_release).
 #[derive(Debug, Clone)]
 pub struct Release {
     /// What is locked, or queued for.
@@ -237,6 +242,9 @@ pub struct Release {
     pub owner: Owner,
     /// What comes in its place.
     pub ending: Ending,
+    /// How long the lease or the place in the queue lasts without this release. A release that cannot be sent for so long is
+    /// forgotten: what it would end has ended by itself.
+    pub owed_for: Duration,
 }
 
 /// What comes in a lease's place when it ends.
@@ -269,9 +277,14 @@ pub enum Released {
 pub enum Hint {
     /// A key that the instance is queued for may be free for it now.
     Free(LockKey),
-    /// Somebody else has queued for a key that the instance holds.
+    /// A key that the instance is queued for was offered to the attempt right before it: worth asking for once the
+    /// [head start](Queueing::Wait::head_start) is over.
+    Next(LockKey),
+    /// Another instance has queued for a key that this instance holds.
     Wanted(LockKey),
-    /// The store was out of reach and is back: leases want to be confirmed.
+    /// Hints arrive from now on. Those sent before may be lost, so waiting attempts should ask again.
+    Listening,
+    /// The store was out of reach and is back. Leases need to be confirmed, and waiting attempts should ask again.
     Reconnected,
 }
 
@@ -299,8 +312,10 @@ pub struct Holder {
     pub owner: Owner,
     /// How long the lease lasts if it is not renewed.
     pub remaining: Duration,
-    /// The note that the owner left.
-    pub note: Option<Bytes>,
+    /// The fingerprint of the request that the key is held for, if there is one.
+    pub fingerprint: Option<Bytes>,
+    /// The label of the store that took the lease (a host name, say), if it has one.
+    pub label: Option<Arc<str>>,
 }
 
 #[cfg(test)]

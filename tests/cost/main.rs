@@ -77,7 +77,7 @@ async fn measure(
     acquire.add(cost(server, (0..CALLS).map(take)).await, plainly);
 
     let delete = |n| evalsha(plain, COMPARE_AND_DELETE, [name(n), value.clone()]);
-    let free = |n| store.release(ending(&name_of(n), a));
+    let free = |n| store.start_release(ending(&name_of(n), a));
     let plainly = cost(server, (0..CALLS).map(delete)).await;
     release.add(cost(server, (0..CALLS).map(free)).await, plainly);
     assert_eq!(server.leftovers().await, [""; 0]);

@@ -136,7 +136,7 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         block: 1,
         queueing: Queueing::No,
         mode: Mode::Exclusive,
-        note: None,
+        fingerprint: None,
     };
     store.acquire(acquire).await.unwrap();
     let ending = Ending::Record {
@@ -147,8 +147,9 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         key: key("k"),
         owner,
         ending,
+        owed_for: SECOND,
     };
-    store.release(release).await.unwrap();
+    store.start_release(release).await.unwrap();
     assert_eq!(
         locks.lock("k").await.unwrap_err().kind(),
         ErrorKind::Foreign

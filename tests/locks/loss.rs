@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 
+use futures_util::StreamExt;
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss, Status,
@@ -72,8 +73,8 @@ async fn what_an_old_owner_asks_for_late_changes_nothing_and_brings_no_tokens() 
         refill: 32,
     };
     assert!(matches!(
-        store.renew(vec![renewal]).await[..],
-        [Renewed::NotOurs]
+        store.renew(vec![renewal]).next().await,
+        Some((0, Renewed::NotOurs))
     ));
     for ending in [
         Ending::Free,
@@ -86,8 +87,12 @@ async fn what_an_old_owner_asks_for_late_changes_nothing_and_brings_no_tokens() 
             key: key("k"),
             owner: old,
             ending,
+            owed_for: SECOND,
         };
-        assert_eq!(store.release(release).await.unwrap(), Released::NotOurs);
+        assert_eq!(
+            store.start_release(release).await.unwrap(),
+            Released::NotOurs
+        );
     }
     assert_eq!(inspect(&store, "k").await, before);
     guard.release().await.unwrap();
@@ -112,7 +117,7 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
         block: 1,
         queueing: Queueing::No,
         mode: Mode::Exclusive,
-        note: None,
+        fingerprint: None,
     };
     let mut acquire = store.acquire(next.clone());
     assert!(poll_once(acquire.as_mut()).await.is_pending());
@@ -126,10 +131,11 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     settle().await;
     assert_eq!(inspect(&store, "k").await, before);
     store
-        .release(Release {
+        .start_release(Release {
             key: key("k"),
             owner: next.owner,
             ending: Ending::Free,
+            owed_for: SECOND,
         })
         .await
         .unwrap();

@@ -263,9 +263,10 @@ async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
         block: 1,
         queueing: Queueing::Wait {
             deadline: 3 * SECOND,
+            head_start: 3 * SECOND,
         },
         mode: Mode::Exclusive,
-        note: None,
+        fingerprint: None,
     };
     let granted = matches!(store.acquire(acquire).await, Ok(Acquired::Granted(_)));
     if granted {
@@ -273,8 +274,9 @@ async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
             key: key("k"),
             owner,
             ending: Ending::Free,
+            owed_for: SECOND,
         };
-        store.release(release).await.unwrap();
+        store.start_release(release).await.unwrap();
     }
     granted
 }

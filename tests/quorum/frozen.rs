@@ -60,7 +60,7 @@ async fn where_its_answer_matters_it_costs_its_timeout_once() {
     // It may have the record of what is claimed.
     fleet.servers[1].freeze();
     let claim = Acquire {
-        note: Some(Bytes::from_static(b"claim")),
+        fingerprint: Some(Bytes::from_static(b"claim")),
         lease: LONG,
         ..short(&key)
     };

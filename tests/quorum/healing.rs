@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio::time::advance;
 use tower_distributed_lock::store::{
     Acquire, Fault, MemoryStore, QuorumStore, Renew, Renewed, Store,
@@ -146,7 +147,7 @@ async fn what_is_healed_during_the_release_is_released() {
         lease.nodes[0].set_fault(Some(fault));
         let renewing = tokio::spawn({
             let request = renewal(&key("k"), lease.a, 0);
-            lease.store.renew(vec![request])
+            lease.store.renew(vec![request]).collect::<Vec<_>>()
         });
         settle().await; // node 0 is asked for its part
         lease.down(1, false);
@@ -199,7 +200,7 @@ async fn a_lease_whose_release_failed_is_not_healed() {
     let lease = lease_without(&[0]).await;
     lease.nodes[2].set_fault(Some(Fault::Hang));
     // Node 0 has no part in it, node 1 frees it, node 2 does not answer: nobody knows whether a majority had it.
-    let outcome = lease.store.release(ending(&key("k"), lease.a)).await;
+    let outcome = lease.store.start_release(ending(&key("k"), lease.a)).await;
     assert!(outcome.is_err());
     assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
     settle().await;

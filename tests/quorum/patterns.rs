@@ -105,7 +105,10 @@ async fn five_nodes_free_or_taken_or_dead() {
     const QUEUEING: [Queueing; 3] = [
         Queueing::No,
         Queueing::Skip,
-        Queueing::Wait { deadline: LONG },
+        Queueing::Wait {
+            deadline: LONG,
+            head_start: LONG,
+        },
     ];
     for queueing in QUEUEING {
         for pattern in 0..3usize.pow(5) {

@@ -9,7 +9,7 @@ const RECORD: Bytes = Bytes::from_static(b"done");
 
 fn claim(owner: tower_distributed_lock::store::Owner) -> Acquire {
     Acquire {
-        note: Some(Bytes::from_static(b"claim")),
+        fingerprint: Some(Bytes::from_static(b"claim")),
         ..attempt(&key("k"), owner)
     }
 }
@@ -37,7 +37,7 @@ async fn a_record_needs_a_majority() {
     granted(store.acquire(claim(a)).await.unwrap());
     down(&nodes[0], true);
     down(&nodes[1], true);
-    let failed = store.release(recording(&key("k"), a, b"done")).await;
+    let failed = store.start_release(recording(&key("k"), a, b"done")).await;
     assert_eq!(
         failed.unwrap_err().to_string(),
         "no quorum: 2 of 3 nodes unreachable"

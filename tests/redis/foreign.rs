@@ -39,8 +39,13 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
 
         assert_foreign(&store.acquire(attempt(&key, a)).await.unwrap_err());
         assert_foreign(&store.acquire(waiting(&key, a)).await.unwrap_err());
-        assert_foreign(&store.release(ending(&key, a)).await.unwrap_err());
-        assert_foreign(&store.release(recording(&key, a, b"r")).await.unwrap_err());
+        assert_foreign(&store.start_release(ending(&key, a)).await.unwrap_err());
+        assert_foreign(
+            &store
+                .start_release(recording(&key, a, b"r"))
+                .await
+                .unwrap_err(),
+        );
         assert_foreign(&store.force_release(key.clone()).await.unwrap_err());
         assert_foreign(&store.inspect(key.clone()).await.unwrap_err());
         let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, 1)).await else {
@@ -70,7 +75,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
     held(store.queue(&key, owner()).await);
     let _: Value = server.send(&["DEL", queue]).await;
     let _: Value = server.send(&["SET", queue, "x"]).await;
-    assert_foreign(&store.release(ending(&key, a)).await.unwrap_err());
+    assert_foreign(&store.start_release(ending(&key, a)).await.unwrap_err());
     assert_eq!(
         server.leftovers().await.len(),
         2,

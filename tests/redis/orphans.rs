@@ -141,7 +141,7 @@ async fn a_release_whose_reply_is_lost_has_released() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     proxy.set(Network::RepliesHeldBack);
-    let freeing = tokio::spawn(store.release(ending(&key, a)));
+    let freeing = tokio::spawn(store.start_release(ending(&key, a)));
     eventually("the first release has run", async || {
         server.leftovers().await.is_empty()
     })
@@ -162,7 +162,7 @@ async fn a_record_whose_reply_is_lost_is_stored() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     proxy.set(Network::RepliesHeldBack);
-    let freeing = tokio::spawn(store.release(recording(&key, a, b"done")));
+    let freeing = tokio::spawn(store.start_release(recording(&key, a, b"done")));
     eventually("the first release has run", async || {
         let value: String = server.send(&["GET", &server.leftovers().await[0]]).await;
         value.starts_with("record:")
@@ -186,7 +186,9 @@ async fn a_release_that_did_not_arrive_is_made_up_for() {
         store.take(key, *a).await;
     }
     proxy.set(Network::BlackHole);
-    let freeing = owners.iter().map(|(key, a)| store.release(ending(key, *a)));
+    let freeing = owners
+        .iter()
+        .map(|(key, a)| store.start_release(ending(key, *a)));
     for outcome in join_all(freeing).await {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
     }
@@ -202,7 +204,7 @@ async fn a_release_that_is_refused_is_made_up_for() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    assert!(store.release(ending(&key, a)).await.is_err());
+    assert!(store.start_release(ending(&key, a)).await.is_err());
     let _: Value = server.send(&["REPLICAOF", "NO", "ONE"]).await;
     assert_clean(&server).await;
 }

@@ -12,7 +12,10 @@ use crate::{
 
 fn keeps_place_for(keep: Duration, request: Acquire) -> Acquire {
     Acquire {
-        queueing: Queueing::Wait { deadline: keep },
+        queueing: Queueing::Wait {
+            deadline: keep,
+            head_start: LONG,
+        },
         ..request
     }
 }

@@ -19,7 +19,7 @@ async fn renewals_and_releases_race_and_touch_nobody_else() {
         );
         one.take(&key, a).await;
         let (released, renewed, taken) = join3(
-            one.release(ending(&key, a)),
+            one.start_release(ending(&key, a)),
             two.renew_one(renewal(&key, a, 1)),
             two.acquire(attempt(&key, b)),
         )
@@ -31,7 +31,7 @@ async fn renewals_and_releases_race_and_touch_nobody_else() {
                 // Neither a late renewal nor a late release of a's touches b's lease.
                 let (renewed, released) = join(
                     one.renew_one(renewal(&key, a, 1)),
-                    two.release(ending(&key, a)),
+                    two.start_release(ending(&key, a)),
                 )
                 .await;
                 assert!(matches!(renewed, Renewed::NotOurs));

@@ -76,7 +76,7 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
     let renewals = requests
         .iter()
         .map(|request| renewal(&request.key, request.owner, 0));
-    let answers = store.renew(renewals.collect()).await;
+    let answers = store.renew_all(renewals.collect()).await;
     assert!(answers.iter().all(is_renewed));
     assert_eq!(server.commands().await, only("evalsha", 10_000));
     // The server cannot have read more often than packets came in; the rest of it is this test's own asking.

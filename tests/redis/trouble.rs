@@ -148,7 +148,7 @@ async fn a_full_server_takes_no_locks_and_keeps_those_it_has() {
         Renewed::Renewed { .. }
     ));
     // Refused or not (a script that has written once may go on), it is there in the end.
-    let _ = store.release(recording(&key, a, b"done")).await;
+    let _ = store.start_release(recording(&key, a, b"done")).await;
 
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
     eventually("the record is there", async || {
@@ -228,7 +228,7 @@ async fn a_forgotten_script_is_given_again() {
         }
         let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
         let batch = keys.iter().map(|key| renewal(key, a, 1)).collect();
-        assert!(store.renew(batch).await.iter().all(is_renewed));
+        assert!(store.renew_all(batch).await.iter().all(is_renewed));
         let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
         for key in &keys {
             assert_eq!(store.free(key, a).await, Released::Freed);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     LockKey,
@@ -41,13 +42,16 @@ pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
         block: 1,
         queueing: Queueing::No,
         mode: Mode::Exclusive,
-        note: None,
+        fingerprint: None,
     }
 }
 
 pub(crate) fn waiting(key: &LockKey, owner: Owner) -> Acquire {
     Acquire {
-        queueing: Queueing::Wait { deadline: LONG },
+        queueing: Queueing::Wait {
+            deadline: LONG,
+            head_start: LONG,
+        },
         ..attempt(key, owner)
     }
 }
@@ -66,6 +70,7 @@ pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
         key: key.clone(),
         owner,
         ending: Ending::Free,
+        owed_for: LONG,
     }
 }
 
@@ -113,17 +118,26 @@ pub(crate) trait Words: Store {
     }
 
     async fn free(&self, key: &LockKey, owner: Owner) -> Released {
-        self.release(ending(key, owner)).await.unwrap()
+        self.start_release(ending(key, owner)).await.unwrap()
     }
 
     async fn record(&self, key: &LockKey, owner: Owner, content: &'static [u8]) -> Released {
-        self.release(recording(key, owner, content)).await.unwrap()
+        self.start_release(recording(key, owner, content))
+            .await
+            .unwrap()
     }
 
     async fn renew_one(&self, request: Renew) -> Renewed {
-        let mut answers = self.renew(vec![request]).await;
+        let mut answers = self.renew_all(vec![request]).await;
         assert_eq!(answers.len(), 1);
         answers.remove(0)
+    }
+
+    /// The answers in the order of their requests.
+    async fn renew_all(&self, requests: Vec<Renew>) -> Vec<Renewed> {
+        let mut answers: Vec<(usize, Renewed)> = self.renew(requests).collect().await;
+        answers.sort_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     async fn see(&self, key: &LockKey) -> Inspection {

@@ -221,7 +221,7 @@ async fn calls_wait_in_their_order_for_a_slot_that_is_on_its_way() {
         let calls = pairs.iter().map(|a| {
             let (take, free) = (
                 store.acquire(attempt(&key, *a)),
-                store.release(ending(&key, *a)),
+                store.start_release(ending(&key, *a)),
             );
             // Each of them is polled once before the next is.
             async { tokio::join!(biased; take, free) }

@@ -1,19 +1,24 @@
-//! Faults to play, and a count of the calls.
+//! Faults that a memory store plays, and a count of its calls.
+//!
+//! 1. Without a fault, a call takes effect when it is made.
+//! 2. Calls that were made under [`Fault::Hang`] wait in `hanging`, in their order. They take effect in that order, before any
+//!    call that is made later, once the store works again; they fail if the store is unreachable next.
+//! 3. Releases that failed wait in `missed`. They take effect once the store works again, before everything else.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
 
-use tokio::{
-    sync::{Mutex as FairMutex, MutexGuard as Turn, watch},
-    task::unconstrained,
+use super::state::State;
+use crate::{
+    Error, ErrorKind,
+    store::Release,
+    time::{Instant, later, now},
 };
-
-use crate::{Error, ErrorKind};
 
 /// What is wrong with a [`MemoryStore`](super::MemoryStore).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every call fails at once, and has no effect. When it is over, each [`Locks`](crate::Locks) is told that the
+    /// Every call fails at once, and has no effect. When the fault is over, each [`Locks`](crate::Locks) is told that the
     /// store is back, and confirms its leases.
     Unreachable,
     /// No call returns until the fault is over; then they all go on, in the order in which they came.
@@ -30,72 +35,105 @@ pub struct Calls {
     pub acquires: u64,
     /// Calls of `renew`, each for a whole batch.
     pub renewals: u64,
-    /// Calls of `release`.
+    /// Calls of `start_release`.
     pub releases: u64,
 }
 
-/// What every call has to pass.
-pub(super) struct Gate {
-    fault: watch::Sender<Option<Fault>>,
-    calls: Mutex<Calls>,
-    /// Calls take effect in the order in which they came, also after they have hung.
-    order: FairMutex<()>,
+/// A call that takes effect later: on the state, or with an error. Returns the release that has failed, if the call was one.
+pub(super) type Deferred = Box<dyn FnOnce(Result<&mut State, Error>) -> Option<Release> + Send>;
+
+/// The fault that is played now, and what waits for its end.
+#[derive(Default)]
+pub(super) struct Faults {
+    current: Option<Fault>,
+    hanging: VecDeque<Deferred>,
+    /// Answers that are held back.
+    muted: Vec<Box<dyn FnOnce() + Send>>,
+    missed: Vec<(Instant, Release)>,
+    /// The store was unreachable and has not worked since.
+    was_away: bool,
+    pub(super) calls: Calls,
 }
 
-impl Gate {
-    pub(super) fn new() -> Self {
-        Self {
-            fault: watch::Sender::new(None),
-            calls: Mutex::default(),
-            order: FairMutex::default(),
+impl Faults {
+    pub(super) fn current(&self) -> Option<Fault> {
+        self.current
+    }
+
+    pub(super) fn is_clear(&mut self) -> bool {
+        self.hanging.is_empty() && self.muted.is_empty() && self.missed() == 0
+    }
+
+    pub(super) fn hang(&mut self, call: Deferred) {
+        self.hanging.push_back(call);
+    }
+
+    pub(super) fn mute(&mut self, answer: Box<dyn FnOnce() + Send>) {
+        self.muted.push(answer);
+    }
+
+    /// A release that failed is owed for as long as what it would end lasts.
+    pub(super) fn miss(&mut self, release: Release) {
+        self.missed.push((later(now(), release.owed_for), release));
+    }
+
+    pub(super) fn missed(&mut self) -> usize {
+        let now = now();
+        self.missed.retain(|(until, _)| now < *until);
+        self.missed.len()
+    }
+
+    /// When the first of the missed releases is forgotten.
+    pub(super) fn next_forgotten(&self) -> Option<Instant> {
+        self.missed.iter().map(|(until, _)| *until).min()
+    }
+
+    pub(super) fn forget_missed(&mut self) {
+        self.missed.clear();
+    }
+
+    /// Plays another fault, or none.
+    pub(super) fn set(&mut self, fault: Option<Fault>, state: &mut State) {
+        let before = std::mem::replace(&mut self.current, fault);
+        if before == fault {
+            return;
+        }
+        if fault != Some(Fault::Mute) {
+            for answer in self.muted.drain(..) {
+                answer();
+            }
+        }
+        match fault {
+            Some(Fault::Hang) => {}
+            Some(Fault::Unreachable) => {
+                self.was_away = true;
+                for call in std::mem::take(&mut self.hanging) {
+                    if let Some(release) = call(Err(unreachable())) {
+                        self.miss(release);
+                    }
+                }
+            }
+            Some(Fault::Mute) | None => {
+                let now = now();
+                for (until, release) in self.missed.drain(..) {
+                    if now < until {
+                        state.release(release, now);
+                    }
+                }
+                for call in std::mem::take(&mut self.hanging) {
+                    call(Ok(state));
+                }
+                if std::mem::take(&mut self.was_away) {
+                    state.tell_everybody_reconnected();
+                }
+            }
         }
     }
+}
 
-    /// Returns what it was before.
-    pub(super) fn set(&self, fault: Option<Fault>) -> Option<Fault> {
-        self.fault.send_replace(fault)
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.fault.borrow().is_none()
-    }
-
-    pub(super) fn count(&self, add: impl FnOnce(&mut Calls)) {
-        add(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    pub(super) fn calls(&self) -> Calls {
-        *self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The way in. The call takes effect before it gives its turn back.
-    pub(super) async fn pass(&self) -> Result<Turn<'_, ()>, Error> {
-        // A task that has used up its budget would not even be put in line.
-        let turn = unconstrained(self.order.lock()).await;
-        match self.other_than(Fault::Hang).await {
-            Some(Fault::Unreachable) => Err(Error::new(
-                ErrorKind::Unreachable,
-                "the memory store plays an unreachable server (`set_fault`)",
-            )),
-            _ => Ok(turn),
-        }
-    }
-
-    /// The way out.
-    pub(super) async fn answer(&self) {
-        self.other_than(Fault::Mute).await;
-    }
-
-    /// Waits until this is not the fault, and says which is.
-    async fn other_than(&self, fault: Fault) -> Option<Fault> {
-        // Subscribing costs; most calls meet no fault.
-        let current = *self.fault.borrow();
-        if current != Some(fault) {
-            return current;
-        }
-        let mut changes = self.fault.subscribe();
-        let over = changes.wait_for(|current| *current != Some(fault)).await;
-        // The sender lives in the same gate as this call, so there is an end to wait for.
-        over.map_or(None, |current| *current)
-    }
+pub(super) fn unreachable() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the memory store plays an unreachable server (`set_fault`)",
+    )
 }

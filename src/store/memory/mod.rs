@@ -1,25 +1,29 @@
 //! The embedded store: one process, or a fleet played in one process.
 
+mod answer;
 mod fault;
 mod state;
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, StreamExt, stream};
+
+use self::{
+    answer::{AcquireAnswer, Answer, Owed},
+    fault::{Faults, unreachable},
+    state::State,
 };
-
-use tokio::{sync::mpsc, time::Instant};
-use uuid::Uuid;
-
 pub use fault::{Calls, Fault};
 
-use self::{fault::Gate, state::State};
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
-    StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Ending, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers,
+    Renewed, Store, StoreFuture, sealed::Sealed,
 };
-use crate::{Error, LockKey};
+use crate::{
+    Error, LockKey,
+    sync::{Mutex, MutexGuard, mpsc, oneshot, unique_id},
+    time::{Instant, now, sleep_until},
+};
 
 /// A [`Store`] in this process's memory.
 ///
@@ -33,68 +37,106 @@ pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
     space: Arc<str>,
-    state: Mutex<State>,
-    gate: Gate,
+    memory: Mutex<Memory>,
+    owed: Arc<Owed>,
+}
+
+struct Memory {
+    state: State,
+    faults: Faults,
 }
 
 impl MemoryStore {
     /// An empty store. Its tokens go on from the wall clock, so that they rise over restarts of the process too.
     pub fn new() -> Self {
         Self(Arc::new(Shared {
-            space: format!("memory:{}", Uuid::new_v4()).into(),
-            state: Mutex::new(State::new()),
-            gate: Gate::new(),
+            space: format!("memory:{}", unique_id()).into(),
+            memory: Mutex::new(Memory {
+                state: State::new(),
+                faults: Faults::default(),
+            }),
+            owed: Arc::default(),
         }))
     }
 
     /// Lets every call fail or hang from now on, or work again with `None`.
     ///
-    /// Releases that failed are made up for when the store works again; calls that hang then go on.
+    /// Releases that failed take effect when the store works again; calls that hang then go on.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        let before = self.0.gate.set(fault);
-        if fault.is_none() && before == Some(Fault::Unreachable) {
-            let mut state = self.state();
-            state.settle_missed_releases(Instant::now());
-            state.tell_everybody_reconnected();
-        }
+        let Memory { state, faults } = &mut *self.memory();
+        faults.set(fault, state);
+        self.0.owed.changed();
     }
 
     /// Plays a server that restarts empty: all leases, queues and records are gone, and each [`Locks`](crate::Locks) is
     /// told that the store is back. Tokens go on rising, as they do after a restart of any store.
     pub fn restart(&self) {
-        let mut state = self.state();
-        state.restart(Instant::now());
+        let Memory { state, faults } = &mut *self.memory();
+        faults.forget_missed();
+        state.restart(now());
         state.tell_everybody_reconnected();
+        self.0.owed.changed();
     }
 
     /// How many calls of each kind there were so far, failed ones included.
     pub fn calls(&self) -> Calls {
-        self.0.gate.calls()
+        self.memory().faults.calls
     }
 
     /// Whether no lease, no queue and no record is left.
     pub fn is_empty(&self) -> bool {
-        self.state().is_empty(Instant::now())
+        let Memory { state, faults } = &mut *self.memory();
+        state.is_empty(now()) && faults.is_clear()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every method of `State` leaves it consistent before it can panic.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.memory.lock()
     }
 
-    /// Passes the gate, then works on the state.
+    /// Works on the state: now, or when the fault that is played ends. A release is missed where it fails.
     fn call<T: Send + 'static>(
         &self,
+        release: Option<Release>,
+        count: impl FnOnce(&mut Calls),
         work: impl FnOnce(&mut State, Instant) -> T + Send + 'static,
-    ) -> StoreFuture<Result<T, Error>> {
-        let store = self.clone();
-        Box::pin(async move {
-            let turn = store.0.gate.pass().await?;
-            let outcome = work(&mut store.state(), Instant::now());
-            drop(turn);
-            store.0.gate.answer().await;
-            Ok(outcome)
-        })
+    ) -> Answer<T> {
+        let Memory { state, faults } = &mut *self.memory();
+        count(&mut faults.calls);
+        let owed = || release.as_ref().map(|_| Owed::one(&self.0.owed));
+        match faults.current() {
+            None => Answer::ready(Ok(work(state, now()))),
+            Some(Fault::Unreachable) => {
+                release.into_iter().for_each(|release| faults.miss(release));
+                Answer::ready(Err(unreachable()))
+            }
+            Some(Fault::Mute) => {
+                let (sender, answer) = oneshot::channel();
+                let (owed, outcome) = (owed(), work(state, now()));
+                faults.mute(Box::new(move || {
+                    drop(owed);
+                    let _ = sender.send(Ok(outcome));
+                }));
+                Answer::waiting(answer)
+            }
+            Some(Fault::Hang) => {
+                let (sender, answer) = oneshot::channel();
+                let owed = owed();
+                faults.hang(Box::new(move |state| {
+                    drop(owed);
+                    match state {
+                        Ok(state) => {
+                            let _ = sender.send(Ok(work(state, now())));
+                            None
+                        }
+                        Err(error) => {
+                            let _ = sender.send(Err(error));
+                            release
+                        }
+                    }
+                }));
+                Answer::waiting(answer)
+            }
+        }
     }
 }
 
@@ -116,51 +158,84 @@ impl Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        self.0.gate.count(|calls| calls.acquires += 1);
-        self.call(move |state, now| state.acquire(request, now))
+        let undo = Release {
+            key: request.key.clone(),
+            owner: request.owner,
+            ending: Ending::Free,
+            owed_for: request.lease,
+        };
+        let answer = self.call(
+            None,
+            |calls| calls.acquires += 1,
+            move |state, now| state.acquire(request, now),
+        );
+        Box::pin(AcquireAnswer::new(self.clone(), undo, answer))
     }
 
-    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
-        self.0.gate.count(|calls| calls.renewals += 1);
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
         let asked = requests.len();
-        let call = self.call(move |state, now| {
-            let renew = |request| state.renew(&request, now);
-            requests.into_iter().map(renew).collect()
+        let answer = self.call(
+            None,
+            |calls| calls.renewals += 1,
+            move |state, now| {
+                let renew = |request| state.renew(&request, now);
+                requests.into_iter().map(renew).collect::<Vec<_>>()
+            },
+        );
+        let answers = answer.map(move |answers| {
+            let answers = answers.unwrap_or_else(|error| vec![Renewed::Unknown(error); asked]);
+            stream::iter(answers.into_iter().enumerate())
         });
-        Box::pin(async move {
-            call.await
-                .unwrap_or_else(|error| vec![Renewed::Unknown(error); asked])
-        })
+        Box::pin(answers.into_stream().flatten())
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        self.0.gate.count(|calls| calls.releases += 1);
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        let release = request.clone();
+        Box::pin(self.call(
+            Some(request),
+            |calls| calls.releases += 1,
+            move |state, now| state.release(release, now),
+        ))
+    }
+
+    fn owed(&self) -> usize {
+        self.memory().faults.missed() + self.0.owed.count()
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
         let store = self.clone();
-        let missed = request.clone();
-        let call = self.call(move |state, now| state.release(request, now));
         Box::pin(async move {
-            let outcome = call.await;
-            if outcome.is_err() {
-                let mut state = store.state();
-                state.miss_release(missed);
-                if store.0.gate.is_open() {
-                    state.settle_missed_releases(Instant::now()); // the fault ended just now
+            loop {
+                let changed = store.0.owed.notified();
+                if store.owed() == 0 {
+                    return;
+                }
+                let forgotten = store.memory().faults.next_forgotten();
+                match forgotten {
+                    None => changed.await,
+                    Some(at) => {
+                        let forgotten = std::pin::pin!(sleep_until(at));
+                        futures_util::future::select(std::pin::pin!(changed), forgotten).await;
+                    }
                 }
             }
-            outcome
         })
     }
 
     fn raise_fence(&self, _key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        self.call(move |state, _| state.raise_fence(floor))
+        Box::pin(self.call(None, |_| {}, move |state, _| state.raise_fence(floor)))
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
-        self.call(move |state, now| state.inspect(&key, now))
+        Box::pin(self.call(None, |_| {}, move |state, now| state.inspect(&key, now)))
     }
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        self.call(move |state, now| state.force_release(&key, now))
+        Box::pin(self.call(
+            None,
+            |_| {},
+            move |state, now| state.force_release(&key, now),
+        ))
     }
 
     fn space(&self) -> Arc<str> {
@@ -168,12 +243,12 @@ impl Store for MemoryStore {
     }
 
     fn uptime(&self) -> Duration {
-        self.state().uptime(Instant::now())
+        self.memory().state.uptime(now())
     }
 
     fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
-        self.state().watch(instance, sender);
+        self.memory().state.watch(instance, sender);
         hints
     }
 }

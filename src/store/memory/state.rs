@@ -5,18 +5,21 @@
 //! 3. Every method first forgets what has expired, so that what is there is valid.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
-use tokio::{sync::mpsc, time::Instant};
 
 use super::super::{
     Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Owner, Queueing,
     Release, Released, Renew, Renewed, Tokens,
 };
-use crate::{LockKey, time::later};
+use crate::{
+    LockKey,
+    sync::{HashMap, mpsc},
+    time::{Instant, later},
+};
 
 pub(super) struct State {
     slots: HashMap<LockKey, Slot>,
@@ -24,7 +27,6 @@ pub(super) struct State {
     /// The highest token handed out: one counter for all keys rises for each of them.
     fence: u64,
     watchers: HashMap<Instance, mpsc::UnboundedSender<Hint>>,
-    missed_releases: Vec<Release>,
     /// None as long as nothing was ever forgotten: no lease is older than the memory of this process.
     restarted: Option<Instant>,
 }
@@ -42,13 +44,16 @@ struct Taken {
 }
 
 enum By {
-    Lease { note: Option<Bytes> },
+    Lease { fingerprint: Option<Bytes> },
     Record(Bytes),
 }
 
+/// A place in the queue.
 struct Attempt {
     owner: Owner,
     until: Instant,
+    /// Since when the key is free for this attempt, which is the head of the queue.
+    offered: Option<Instant>,
 }
 
 impl Slot {
@@ -69,70 +74,166 @@ impl Slot {
         self.taken.take_if(|taken| taken.until <= now);
         self.queue.retain(|attempt| attempt.until > now);
     }
+
+    /// Whether the free key is for this owner. Heads of the queue that had their head start are passed by.
+    fn is_next(&mut self, owner: Owner, queueing: Queueing, now: Instant) -> bool {
+        while let Some(head) = self.queue.front()
+            && head.owner != owner
+        {
+            let had_its_start = match (queueing, head.offered) {
+                (Queueing::Wait { head_start, .. }, Some(offered)) => {
+                    now >= later(offered, head_start)
+                }
+                _ => false,
+            };
+            if !had_its_start {
+                return false;
+            }
+            self.queue.pop_front();
+        }
+        true
+    }
+
+    /// The key is not granted: queues the attempt, or removes its place.
+    fn hold_off(
+        &mut self,
+        request: &Acquire,
+        now: Instant,
+        hints: &mut Vec<(Instance, Hint)>,
+    ) -> Held {
+        let Queueing::Wait {
+            deadline,
+            head_start,
+        } = request.queueing
+        else {
+            if request.queueing == Queueing::No {
+                self.leave(&request.key, request.owner, now, hints);
+            }
+            return self.held(now, Duration::MAX);
+        };
+        let until = later(now, deadline);
+        match self
+            .queue
+            .iter_mut()
+            .find(|attempt| attempt.owner == request.owner)
+        {
+            Some(attempt) => attempt.until = until,
+            None => {
+                self.queue.push_back(Attempt {
+                    owner: request.owner,
+                    until,
+                    offered: None,
+                });
+                let holder = self.taken.as_ref().map(|taken| taken.owner.instance);
+                hints.extend(holder.map(|holder| (holder, Hint::Wanted(request.key.clone()))));
+            }
+        }
+        if self.taken.is_none() {
+            self.offer(&request.key, now, hints);
+        }
+        self.held(now, head_start)
+    }
+
+    fn held(&self, now: Instant, head_start: Duration) -> Held {
+        let Some(taken) = &self.taken else {
+            let remaining = self.queue.front().map(|head| {
+                let passed_by = later(head.offered.unwrap_or(now), head_start);
+                passed_by.min(head.until) - now
+            });
+            return Held {
+                remaining: remaining.unwrap_or_default(),
+                fingerprint: None,
+                label: None,
+            };
+        };
+        Held {
+            remaining: taken.until - now,
+            fingerprint: match &taken.by {
+                By::Lease { fingerprint } => fingerprint.clone(),
+                By::Record(_) => None,
+            },
+            label: None,
+        }
+    }
+
+    /// Removes an attempt's place. If that makes another one the head of a free key, it is offered the key.
+    fn leave(
+        &mut self,
+        key: &LockKey,
+        owner: Owner,
+        now: Instant,
+        hints: &mut Vec<(Instance, Hint)>,
+    ) {
+        let was_head = self.queue.front().is_some_and(|head| head.owner == owner);
+        self.queue.retain(|attempt| attempt.owner != owner);
+        if was_head && self.taken.is_none() {
+            self.offer(key, now, hints);
+        }
+    }
+
+    /// The key is free: tells the head of the queue, unless it was told before, and the one behind it.
+    fn offer(&mut self, key: &LockKey, now: Instant, hints: &mut Vec<(Instance, Hint)>) {
+        let Some(head) = self.queue.front_mut() else {
+            return;
+        };
+        if head.offered.is_some() {
+            return;
+        }
+        head.offered = Some(now);
+        hints.push((head.owner.instance, Hint::Free(key.clone())));
+        let next = self.queue.get(1).map(|next| next.owner.instance);
+        hints.extend(next.map(|next| (next, Hint::Next(key.clone()))));
+    }
 }
 
 impl State {
     pub(super) fn new() -> Self {
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             due: BTreeSet::new(),
             fence: clock.unwrap_or_default().as_micros() as u64,
-            watchers: HashMap::new(),
-            missed_releases: Vec::new(),
+            watchers: HashMap::default(),
             restarted: None,
         }
     }
 
     pub(super) fn acquire(&mut self, request: Acquire, now: Instant) -> Acquired {
-        let Acquire { key, owner, .. } = &request;
-        let (key, owner) = (key.clone(), *owner);
+        let (key, owner) = (request.key.clone(), request.owner);
         self.with_slot(&key, now, |slot, fence, hints| {
-            let first_in_queue = request.queueing == Queueing::Skip
-                || slot.queue.front().is_none_or(|head| head.owner == owner);
-            let note = match &slot.taken {
-                Some(Taken {
-                    by: By::Record(record),
-                    ..
-                }) => {
-                    slot.queue.retain(|attempt| attempt.owner != owner);
-                    return Acquired::Recorded(record.clone());
-                }
-                Some(Taken {
-                    owner: holder,
-                    by: By::Lease { note },
-                    ..
-                }) if *holder != owner => note.clone(),
-                None if !first_in_queue => None,
-                _ => {
-                    slot.queue.retain(|attempt| attempt.owner != owner);
-                    slot.taken = Some(Taken {
-                        owner,
-                        until: later(now, request.lease),
-                        by: By::Lease { note: request.note },
-                    });
-                    return Acquired::Granted(Grant {
-                        tokens: hand_out(fence, request.block.max(1)),
-                        others_wait: !slot.queue.is_empty(),
-                    });
-                }
-            };
-            if let Queueing::Wait { deadline } = request.queueing {
-                let until = later(now, deadline);
-                match slot.queue.iter_mut().find(|attempt| attempt.owner == owner) {
-                    Some(attempt) => attempt.until = until,
-                    None => {
-                        slot.queue.push_back(Attempt { owner, until });
-                        let holder = slot.taken.as_ref().map(|taken| taken.owner.instance);
-                        hints.extend(holder.map(|holder| (holder, Hint::Wanted(request.key))));
-                    }
-                }
+            if let Some(Taken {
+                by: By::Record(record),
+                ..
+            }) = &slot.taken
+            {
+                let record = record.clone();
+                slot.queue.retain(|attempt| attempt.owner != owner);
+                return Acquired::Recorded(record);
             }
-            let blocking = slot.taken.as_ref().map(|taken| taken.until);
-            let blocking = blocking.or(slot.queue.front().map(|head| head.until));
-            Acquired::Held(Held {
-                remaining: blocking.map_or(Duration::ZERO, |until| until - now),
-                note,
+            let is_held = slot
+                .taken
+                .as_ref()
+                .is_some_and(|taken| taken.owner != owner);
+            let is_next = request.queueing == Queueing::Skip
+                || slot.taken.is_some()
+                || slot.is_next(owner, request.queueing, now);
+            if is_held || !is_next {
+                return Acquired::Held(slot.hold_off(&request, now, hints));
+            }
+            slot.queue.retain(|attempt| attempt.owner != owner);
+            if let Some(head) = slot.queue.front_mut() {
+                head.offered = None;
+            }
+            slot.taken = Some(Taken {
+                owner,
+                until: later(now, request.lease),
+                by: By::Lease {
+                    fingerprint: request.fingerprint,
+                },
+            });
+            Acquired::Granted(Grant {
+                tokens: hand_out(fence, request.block.max(1)),
+                others_wait: !slot.queue.is_empty(),
             })
         })
     }
@@ -152,25 +253,24 @@ impl State {
     }
 
     pub(super) fn release(&mut self, request: Release, now: Instant) -> Released {
-        let Release { key, owner, ending } = request;
+        let Release {
+            key, owner, ending, ..
+        } = request;
         self.with_slot(&key, now, |slot, _, hints| {
-            let was_head = slot.queue.front().is_some_and(|head| head.owner == owner);
-            slot.queue.retain(|attempt| attempt.owner != owner);
             let recorded =
                 matches!(&slot.taken, Some(Taken { owner: by, by: By::Record(_), .. }) if *by == owner);
-            if recorded {
-                return Released::Freed;
-            }
             if slot.leased_to(owner).is_none() {
-                if was_head && slot.taken.is_none() {
-                    hints.extend(hint_free(slot, &key).take(1));
-                }
-                return Released::NotOurs;
+                slot.leave(&key, owner, now, hints);
+                return match recorded {
+                    true => Released::Freed,
+                    false => Released::NotOurs,
+                };
             }
+            slot.queue.retain(|attempt| attempt.owner != owner);
             match ending {
                 Ending::Free => {
                     slot.taken = None;
-                    hints.extend(hint_free(slot, &key).take(1));
+                    slot.offer(&key, now, hints);
                 }
                 Ending::Record { content, retain } => {
                     slot.taken = Some(Taken {
@@ -178,7 +278,8 @@ impl State {
                         until: later(now, retain),
                         by: By::Record(content),
                     });
-                    hints.extend(hint_free(slot, &key));
+                    let free = |attempt: &Attempt| (attempt.owner.instance, Hint::Free(key.clone()));
+                    hints.extend(slot.queue.iter().map(free));
                 }
             }
             Released::Freed
@@ -187,8 +288,9 @@ impl State {
 
     pub(super) fn force_release(&mut self, key: &LockKey, now: Instant) -> bool {
         self.with_slot(key, now, |slot, _, hints| {
-            hints.extend(hint_free(slot, key).take(1));
-            slot.taken.take().is_some()
+            let was_taken = slot.taken.take().is_some();
+            slot.offer(key, now, hints);
+            was_taken
         })
     }
 
@@ -219,12 +321,13 @@ impl State {
             Some(Taken {
                 owner,
                 until,
-                by: By::Lease { note },
+                by: By::Lease { fingerprint },
             }) => {
                 seen.holder = Some(Holder {
                     owner: *owner,
                     remaining: *until - now,
-                    note: note.clone(),
+                    fingerprint: fingerprint.clone(),
+                    label: None,
                 });
             }
             None => {}
@@ -234,6 +337,7 @@ impl State {
 
     pub(super) fn watch(&mut self, instance: Instance, hints: mpsc::UnboundedSender<Hint>) {
         self.watchers.retain(|_, watcher| !watcher.is_closed());
+        let _ = hints.send(Hint::Listening);
         self.watchers.insert(instance, hints);
     }
 
@@ -246,7 +350,6 @@ impl State {
     pub(super) fn restart(&mut self, now: Instant) {
         self.slots.clear();
         self.due.clear();
-        self.missed_releases.clear();
         self.restarted = Some(now);
     }
 
@@ -255,19 +358,9 @@ impl State {
             .map_or(Duration::MAX, |restarted| now - restarted)
     }
 
-    pub(super) fn miss_release(&mut self, request: Release) {
-        self.missed_releases.push(request);
-    }
-
-    pub(super) fn settle_missed_releases(&mut self, now: Instant) {
-        for request in std::mem::take(&mut self.missed_releases) {
-            self.release(request, now);
-        }
-    }
-
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.forget_expired(now);
-        self.slots.is_empty() && self.due.is_empty() && self.missed_releases.is_empty()
+        self.slots.is_empty() && self.due.is_empty()
     }
 
     /// Works on a key's slot, which is there only if it is still of use afterwards; then sends the hints.
@@ -318,9 +411,4 @@ fn hand_out(fence: &mut u64, count: u32) -> Tokens {
     let block = Tokens::new(*fence + 1, count);
     *fence += u64::from(count);
     block
-}
-
-fn hint_free<'a>(slot: &'a Slot, key: &'a LockKey) -> impl Iterator<Item = (Instance, Hint)> + 'a {
-    let hint = |attempt: &Attempt| (attempt.owner.instance, Hint::Free(key.clone()));
-    slot.queue.iter().map(hint)
 }

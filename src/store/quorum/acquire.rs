@@ -140,7 +140,7 @@ impl Shared {
 
     fn stay_or_go(&self, request: &Acquire) {
         match request.queueing {
-            Queueing::Wait { deadline } => {
+            Queueing::Wait { deadline, .. } => {
                 let until = later(Instant::now(), deadline);
                 self.attempts.keep(&request.key, request.owner, until);
             }

@@ -43,7 +43,7 @@ struct Attempt {
     /// Until when somebody may come back for it.
     kept_until: Instant,
     is_ending: bool,
-    note: Option<Bytes>,
+    fingerprint: Option<Bytes>,
 }
 
 /// An attempt's place at a node.
@@ -84,10 +84,10 @@ impl Attempts {
                 valid_until: now,
                 kept_until: now,
                 is_ending: false,
-                note: None,
+                fingerprint: None,
             });
         attempt.kept_until = attempt.kept_until.max(later(now, request.lease));
-        attempt.note = request.note.clone();
+        attempt.fingerprint = request.fingerprint.clone();
         attempt.is_ending = false;
         attempt.ask()
     }
@@ -147,7 +147,7 @@ impl Attempts {
             })
     }
 
-    /// Asks for a seat that is missing, as long as the attempt is valid. Returns its name and note.
+    /// Asks for a seat that is missing, as long as the attempt is valid. Returns its name and fingerprint.
     pub(super) fn ask_for(
         &self,
         key: &LockKey,
@@ -160,7 +160,7 @@ impl Attempts {
                 return None;
             }
             attempt.seats[node].is = Is::Asked;
-            Some((attempt.seats[node].owner, attempt.note.clone()))
+            Some((attempt.seats[node].owner, attempt.fingerprint.clone()))
         })?
     }
 

@@ -144,15 +144,17 @@ impl Ballot {
             .saturating_sub(self.grants.len())
             .clamp(1, remaining.len());
         // One that only a few nodes show is that of an attempt which may not succeed.
-        let notes: Vec<_> = self
+        let fingerprints: Vec<_> = self
             .held
             .iter()
-            .filter_map(|held| held.note.as_ref())
+            .filter_map(|held| held.fingerprint.as_ref())
             .collect();
-        let note = most_frequent(&notes).filter(|note| count(&notes, note) >= majority(self.nodes));
+        let fingerprint = most_frequent(&fingerprints)
+            .filter(|fingerprint| count(&fingerprints, fingerprint) >= majority(self.nodes));
         Held {
             remaining: remaining[missing - 1],
-            note: note.map(|note| (*note).clone()),
+            fingerprint: fingerprint.map(|fingerprint| (*fingerprint).clone()),
+            label: self.held.iter().find_map(|held| held.label.clone()),
         }
     }
 }
@@ -212,7 +214,8 @@ mod tests {
                 })),
                 Taken => Ok(Acquired::Held(Held {
                     remaining: Duration::from_secs(at as u64),
-                    note: None,
+                    fingerprint: None,
+                    label: None,
                 })),
                 Dead => Err(Error::new(ErrorKind::Unreachable, "dead")),
             };

@@ -45,7 +45,7 @@ pub use builder::QuorumStoreBuilder;
 
 use self::{attempts::Attempts, ballot::majority};
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
+    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
     StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
@@ -146,6 +146,10 @@ impl Shared {
             .fetch_max(millis(lease), Ordering::Relaxed);
     }
 
+    fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
+    }
+
     /// Whether a node remembers every lease that may still be valid. Asked after its answer.
     fn is_mature(&self, node: usize) -> bool {
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
@@ -174,12 +178,20 @@ impl Store for QuorumStore {
         Box::pin(self.0.clone().acquire(request))
     }
 
-    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
-        Box::pin(self.0.clone().renew(requests))
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
+        super::answers(self.0.clone().renew(requests))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        Box::pin(self.0.clone().release(request))
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        super::start(self.0.clone().release(request))
+    }
+
+    fn owed(&self) -> usize {
+        0
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
+        Box::pin(std::future::ready(()))
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {

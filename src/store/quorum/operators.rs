@@ -97,7 +97,8 @@ fn holder(seen: &[Inspection], majority: usize) -> Option<Holder> {
     Some(Holder {
         owner,
         remaining: remaining[majority - 1],
-        note: its[0].note.clone(),
+        fingerprint: its[0].fingerprint.clone(),
+        label: its[0].label.clone(),
     })
 }
 

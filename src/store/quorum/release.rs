@@ -21,7 +21,7 @@ impl Shared {
         let (key, owner) = (&request.key, request.owner);
         let seats = self.attempts.begin_to_end(key, owner);
         let releasing = seats.iter().zip(&self.nodes).map(|(seat, node)| {
-            node.release(Release {
+            node.start_release(Release {
                 owner: seat.owner,
                 ..request.clone()
             })
@@ -87,11 +87,18 @@ impl Shared {
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
-            note: None,
+            fingerprint: None,
         });
         if let Ok(Acquired::Granted(_)) = taking.await {
             let ending = Ending::Record { content, retain };
-            let _ = node.release(Release { key, owner, ending }).await;
+            let _ = node
+                .start_release(Release {
+                    key,
+                    owner,
+                    ending,
+                    owed_for: self.longest_lease(),
+                })
+                .await;
         }
     }
 
@@ -115,7 +122,12 @@ impl Shared {
             let (key, ending) = (key.clone(), ending.clone());
             (
                 node,
-                self.nodes[node].release(Release { key, owner, ending }),
+                self.nodes[node].start_release(Release {
+                    key,
+                    owner,
+                    ending,
+                    owed_for: self.longest_lease(),
+                }),
             )
         });
         Round::start(releasing, self.node_timeout).await.all().await;

@@ -9,7 +9,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, future::join_all};
 use tokio::time::Instant;
 
 use super::{
@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Renew, Renewed},
+    store::{
+        Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Renew, RenewAnswers, Renewed,
+        StoreFuture,
+    },
 };
 
 /// How many leases are healed at a time, when that is not urgent.
@@ -77,7 +80,7 @@ impl Shared {
             };
             (
                 node,
-                self.nodes[node].renew(batch.iter().map(renew).collect()),
+                whole(self.nodes[node].renew(batch.iter().map(renew).collect())),
             )
         });
         let renewing = Round::start(renewing, self.node_timeout).await;
@@ -153,7 +156,7 @@ impl Shared {
             block: request.refill.max(1),
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
-            note,
+            fingerprint: note,
         });
         let mut asking = Round::start([(node, asking)], self.node_timeout).await;
         match asking.next().await {
@@ -186,10 +189,11 @@ impl Shared {
     async fn give_up(&self, request: &Renew, node: usize, name: Owner) {
         let Renew { key, owner, .. } = request;
         self.attempts.rename(key, *owner, node, name);
-        let releasing = self.nodes[node].release(Release {
+        let releasing = self.nodes[node].start_release(Release {
             key: key.clone(),
             owner: name,
             ending: Ending::Free,
+            owed_for: self.longest_lease(),
         });
         drop(Round::start([(node, releasing)], Duration::ZERO).await); // on its way, in the background
     }
@@ -218,6 +222,15 @@ impl Shared {
             }
         });
     }
+}
+
+/// All answers of a batch, in the order of their requests.
+fn whole(answers: RenewAnswers) -> StoreFuture<Vec<Renewed>> {
+    Box::pin(async move {
+        let mut answers: Vec<(usize, Renewed)> = answers.collect().await;
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    })
 }
 
 impl Tally {

@@ -30,7 +30,7 @@ fn request(owner: Owner, queueing: Queueing) -> Acquire {
         block: 1,
         queueing,
         mode: Mode::Exclusive,
-        note: None,
+        fingerprint: None,
     }
 }
 
@@ -39,6 +39,7 @@ fn release(owner: Owner, ending: Ending) -> Release {
         key: LockKey::new("k").unwrap(),
         owner,
         ending,
+        owed_for: MINUTE,
     }
 }
 
@@ -46,18 +47,21 @@ fn release(owner: Owner, ending: Ending) -> Release {
 async fn nothing_is_remembered_of_what_has_ended() {
     let (nodes, store) = quorum();
     let (a, b, c) = (owner(1), owner(2), owner(3));
-    let wait = Queueing::Wait { deadline: MINUTE };
+    let wait = Queueing::Wait {
+        deadline: MINUTE,
+        head_start: MINUTE,
+    };
     store.acquire(request(a, Queueing::No)).await.unwrap();
     store.acquire(request(b, wait)).await.unwrap();
     store.acquire(request(c, Queueing::No)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 2, "a holds, b waits, c is gone");
-    store.release(release(b, Ending::Free)).await.unwrap();
+    store.start_release(release(b, Ending::Free)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 1);
     let record = Ending::Record {
         content: Bytes::new(),
         retain: MINUTE,
     };
-    store.release(release(a, record)).await.unwrap();
+    store.start_release(release(a, record)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 0);
     for queueing in [Queueing::No, Queueing::Skip, wait] {
         store.acquire(request(owner(4), queueing)).await.unwrap(); // finds the record
@@ -97,7 +101,7 @@ async fn no_task_is_left() {
     let hints = store.watch(a.instance);
     store.acquire(request(a, Queueing::No)).await.unwrap();
     store.acquire(request(b, Queueing::No)).await.unwrap();
-    store.release(release(a, Ending::Free)).await.unwrap();
+    store.start_release(release(a, Ending::Free)).await.unwrap();
     sleep(MINUTE).await;
     assert!(tasks() > 1, "node 2 has not answered yet");
     nodes[2].set_fault(None);

@@ -56,7 +56,7 @@ impl Shared {
         (request, queueing): (&Acquire, Queueing),
     ) {
         // Any node may have the record of what was claimed.
-        let claims = request.note.is_some();
+        let claims = request.fingerprint.is_some();
         // Whoever is to wait keeps its place in the queues of all nodes that it has heard of.
         let queues = matches!(queueing, Queueing::Wait { .. });
         while let Some((node, answer)) = questions.next().await {
@@ -128,10 +128,11 @@ impl Shared {
     fn give_back(&self, vote: &Vote, node: usize) -> StoreFuture<Result<Released, Error>> {
         let (key, owner, name) = (&vote.key, vote.owner, vote.seats[node].owner);
         self.attempts.rename(key, owner, node, name);
-        self.nodes[node].release(Release {
+        self.nodes[node].start_release(Release {
             key: key.clone(),
             owner: name,
             ending: Ending::Free,
+            owed_for: self.longest_lease(),
         })
     }
 }

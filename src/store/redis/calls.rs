@@ -16,11 +16,11 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
     let keep = match request.queueing {
         Queueing::No => b"no".to_vec(),
         Queueing::Skip => b"skip".to_vec(),
-        Queueing::Wait { deadline } => number(millis(deadline)),
+        Queueing::Wait { deadline, .. } => number(millis(deadline)),
     };
     let keys = [names.lock, names.queue, names.fence];
     let args = [
-        value::lease(request.owner, request.note.as_ref()).into(),
+        value::lease(request.owner, request.fingerprint.as_ref()).into(),
         number(millis(request.lease)).into(),
         Arg::Floor(bucket(request.key.as_str())),
         keep.into(),

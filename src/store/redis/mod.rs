@@ -42,7 +42,7 @@ use self::{
     turns::Turns,
 };
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, Renewed, Store,
+    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
     StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey};
@@ -220,12 +220,20 @@ impl Store for RedisStore {
         Box::pin(self.0.clone().acquire(request))
     }
 
-    fn renew(&self, requests: Vec<Renew>) -> StoreFuture<Vec<Renewed>> {
-        Box::pin(self.0.clone().renew(requests))
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
+        super::answers(self.0.clone().renew(requests))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        Box::pin(self.0.clone().release(request))
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        super::start(self.0.clone().release(request))
+    }
+
+    fn owed(&self) -> usize {
+        0
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
+        Box::pin(std::future::ready(()))
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {

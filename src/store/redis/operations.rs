@@ -50,6 +50,7 @@ impl Shared {
                 key: request.key,
                 owner: request.owner,
                 ending: Ending::Free,
+                owed_for: request.lease,
             };
             self.clean_up(undo, request.lease, Behind::Lane);
         }

@@ -116,6 +116,7 @@ impl Shared {
             key: request.key.clone(),
             owner: request.owner,
             ending: Ending::Free,
+            owed_for: request.lease,
         };
         let reply = match self.acquire_on(&connection, &request, deadline).await {
             Ok(reply) => reply.extract_error().map_err(explain::refused)?,

@@ -43,17 +43,18 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
 }
 
 fn held(parts: Vec<Value>) -> Option<Held> {
-    let [kind, Value::Int(remaining), note] = <[Value; 3]>::try_from(parts).ok()? else {
+    let [kind, Value::Int(remaining), fingerprint] = <[Value; 3]>::try_from(parts).ok()? else {
         return None;
     };
-    let note = match note {
+    let fingerprint = match fingerprint {
         Value::Nil => None,
-        Value::BulkString(note) => Some(note.into()),
+        Value::BulkString(fingerprint) => Some(fingerprint.into()),
         _ => return None,
     };
     (text(&kind) == Some("held")).then(|| Held {
         remaining: millis(remaining),
-        note,
+        fingerprint,
+        label: None,
     })
 }
 
@@ -110,11 +111,12 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
                 seen.record = Some(content);
                 seen.record_remaining = Some(millis(ttl));
             }
-            Standing::Lease { owner, note } => {
+            Standing::Lease { owner, fingerprint } => {
                 seen.holder = Some(Holder {
                     owner,
                     remaining: millis(ttl),
-                    note,
+                    fingerprint,
+                    label: None,
                 });
             }
         }

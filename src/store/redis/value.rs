@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use crate::store::Owner;
 
-/// A lease, to be read by an operator: `lease:<instance>:<attempt>`, then a space and the note if there is one.
-pub(super) fn lease(owner: Owner, note: Option<&Bytes>) -> Vec<u8> {
+/// A lease, to be read by an operator: `lease:<instance>:<attempt>`, then a space and the fingerprint if there is one.
+pub(super) fn lease(owner: Owner, fingerprint: Option<&Bytes>) -> Vec<u8> {
     let mut value = format!("lease:{owner}").into_bytes();
-    if let Some(note) = note {
+    if let Some(fingerprint) = fingerprint {
         value.push(b' ');
-        value.extend_from_slice(note);
+        value.extend_from_slice(fingerprint);
     }
     value
 }
@@ -23,7 +23,10 @@ pub(super) fn record(owner: Owner, content: &Bytes) -> Vec<u8> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    Lease { owner: Owner, note: Option<Bytes> },
+    Lease {
+        owner: Owner,
+        fingerprint: Option<Bytes>,
+    },
     Record(Bytes),
 }
 
@@ -39,7 +42,7 @@ pub(super) fn read(value: &[u8]) -> Option<Standing> {
     let (kind, owner) = std::str::from_utf8(head).ok()?.split_once(':')?;
     let owner = owner.parse().ok()?;
     match (kind, rest) {
-        ("lease" | "wanted", note) => Some(Standing::Lease { owner, note }),
+        ("lease" | "wanted", fingerprint) => Some(Standing::Lease { owner, fingerprint }),
         ("record", Some(content)) => Some(Standing::Record(content)),
         _ => None,
     }
@@ -56,9 +59,9 @@ mod tests {
             instance: Instance::new(),
             attempt: 7,
         };
-        for note in [None, Some(Bytes::new()), Some(Bytes::from_static(b" \xff"))] {
-            let value = lease(owner, note.as_ref());
-            assert_eq!(read(&value), Some(Standing::Lease { owner, note }));
+        for fingerprint in [None, Some(Bytes::new()), Some(Bytes::from_static(b" \xff"))] {
+            let value = lease(owner, fingerprint.as_ref());
+            assert_eq!(read(&value), Some(Standing::Lease { owner, fingerprint }));
         }
         let content = Bytes::from_static(b"");
         assert_eq!(

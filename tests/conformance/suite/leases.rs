@@ -19,7 +19,7 @@ pub(crate) async fn a_leased_key_is_held_for_everybody_else(subject: impl Subjec
     store.take(&key, a).await;
     let answer = held(store.ask(&key, owner()).await);
     assert!(answer.remaining > LONG / 2 && answer.remaining <= LONG);
-    assert_eq!(answer.note, None);
+    assert_eq!(answer.fingerprint, None);
     assert_eq!(store.holder(&key).await, Some(a));
 }
 
@@ -93,12 +93,12 @@ pub(crate) async fn a_note_is_shown_as_it_was_left(subject: impl Subject) {
         let (key, a) = (key(&format!("k/{n}")), owner());
         let note = note.map(Bytes::from_static);
         let request = Acquire {
-            note: note.clone(),
+            fingerprint: note.clone(),
             ..attempt(&key, a)
         };
         granted(store.acquire(request.clone()).await.unwrap());
-        assert_eq!(held(store.ask(&key, owner()).await).note, note);
-        assert_eq!(store.see(&key).await.holder.unwrap().note, note);
+        assert_eq!(held(store.ask(&key, owner()).await).fingerprint, note);
+        assert_eq!(store.see(&key).await.holder.unwrap().fingerprint, note);
         granted(store.acquire(request).await.unwrap());
         assert_eq!(store.free(&key, a).await, Released::Freed);
     }
@@ -148,7 +148,10 @@ pub(crate) async fn extreme_durations_are_taken(subject: impl Subject) {
         };
         granted(store.acquire(request).await.unwrap());
         let request = Acquire {
-            queueing: Queueing::Wait { deadline },
+            queueing: Queueing::Wait {
+                deadline,
+                head_start: LONG,
+            },
             ..attempt(&key, b)
         };
         store.acquire(request).await.unwrap();

@@ -14,7 +14,7 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
     assert!(subject.is_empty().await);
 
     let request = Acquire {
-        note: Some(Bytes::from_static(b"note")),
+        fingerprint: Some(Bytes::from_static(b"note")),
         ..attempt(&key, a)
     };
     let grant = granted(store.acquire(request).await.unwrap());
@@ -29,7 +29,7 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
         } = store.see(&key).await;
         let holder = holder.unwrap();
         assert!(holder.remaining > LONG / 2 && holder.remaining <= LONG);
-        (holder.owner, holder.note, queue, record, fence)
+        (holder.owner, holder.fingerprint, queue, record, fence)
     };
     let expected = (
         a,

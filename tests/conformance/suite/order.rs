@@ -19,7 +19,7 @@ pub(crate) async fn calls_take_effect_in_the_order_they_were_started(subject: im
             let a = owner();
             let (take, free) = (
                 store.acquire(attempt(&key, a)),
-                store.release(ending(&key, a)),
+                store.start_release(ending(&key, a)),
             );
             calls.push(Box::pin(async {
                 matches!(take.await.unwrap(), Acquired::Granted(_))

@@ -167,7 +167,10 @@ pub(crate) async fn held_tells_when_to_ask_again(subject: impl Subject) {
 
 fn short_wait(key: &tower_distributed_lock::LockKey, owner: Owner) -> Acquire {
     Acquire {
-        queueing: Queueing::Wait { deadline: SHORT },
+        queueing: Queueing::Wait {
+            deadline: SHORT,
+            head_start: LONG,
+        },
         ..attempt(key, owner)
     }
 }

@@ -71,11 +71,11 @@ pub(crate) async fn a_batch_is_answered_in_its_order(subject: impl Subject) {
         store.take(key, a).await;
     }
     let batch = keys.iter().map(|key| renewal(key, a, 0)).collect();
-    let answers = store.renew(batch).await;
+    let answers = store.renew_all(batch).await;
     let renewed: Vec<bool> = answers.iter().map(is_renewed).collect();
     let expected: Vec<bool> = (0..700).map(|n| n % 2 == 0).collect();
     assert_eq!(renewed, expected);
-    assert!(store.renew(Vec::new()).await.is_empty());
+    assert!(store.renew_all(Vec::new()).await.is_empty());
 }
 
 pub(crate) async fn tokens_come_only_when_asked_for(subject: impl Subject) {

@@ -1,0 +1,125 @@
+//! Answers of a memory store, at once or after a fault.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::MemoryStore;
+use crate::{
+    Error, ErrorKind,
+    store::{Acquired, Release, Store},
+    sync::{
+        Notify,
+        atomic::{AtomicUsize, Ordering},
+        oneshot,
+    },
+};
+
+/// The answer to a call.
+pub(super) enum Answer<T> {
+    Ready(Option<Result<T, Error>>),
+    Waiting(oneshot::Receiver<Result<T, Error>>),
+}
+
+impl<T> Answer<T> {
+    pub(super) fn ready(outcome: Result<T, Error>) -> Self {
+        Self::Ready(Some(outcome))
+    }
+
+    pub(super) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
+        Self::Waiting(answer)
+    }
+}
+
+impl<T: Unpin> Future for Answer<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Ready(outcome) => Poll::Ready(outcome.take().expect("polled after it was ready")),
+            Self::Waiting(answer) => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                Poll::Ready(answer.unwrap_or_else(|_| {
+                    Err(Error::new(
+                        ErrorKind::Unreachable,
+                        "the memory store is gone",
+                    ))
+                }))
+            }
+        }
+    }
+}
+
+/// The answer to an acquire. Dropped before the answer was taken, it undoes what the acquire did or is about to do.
+pub(super) struct AcquireAnswer {
+    store: MemoryStore,
+    undo: Option<Release>,
+    answer: Answer<Acquired>,
+}
+
+impl AcquireAnswer {
+    pub(super) fn new(store: MemoryStore, undo: Release, answer: Answer<Acquired>) -> Self {
+        Self {
+            store,
+            undo: Some(undo),
+            answer,
+        }
+    }
+}
+
+impl Future for AcquireAnswer {
+    type Output = Result<Acquired, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.undo = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for AcquireAnswer {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take() {
+            drop(self.store.start_release(undo));
+        }
+    }
+}
+
+/// How many releases were started and wait for the end of a fault.
+#[derive(Default)]
+pub(super) struct Owed {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+impl Owed {
+    /// Counts one release until the result is dropped.
+    pub(super) fn one(owed: &Arc<Self>) -> OneOwed {
+        owed.count.fetch_add(1, Ordering::AcqRel);
+        OneOwed(owed.clone())
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn changed(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves at the next change after this call, not after the first poll.
+    pub(super) fn notified(&self) -> impl Future<Output = ()> + '_ {
+        self.changed.notified()
+    }
+}
+
+pub(super) struct OneOwed(Arc<Owed>);
+
+impl Drop for OneOwed {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed();
+    }
+}

@@ -1,0 +1,113 @@
+//! The virtual clock of the model checker: time passes only when the test says so.
+//!
+//! One clock for each thread of the test runner: shuttle runs all tasks of an execution on the thread that began it.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use futures_util::future::{Either, select};
+
+use super::{Instant, later};
+
+thread_local! {
+    static CLOCK: RefCell<Clock> = RefCell::new(Clock::new());
+}
+
+struct Clock {
+    now: Instant,
+    next_sleeper: u64,
+    sleepers: BTreeMap<(Instant, u64), Waker>,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self {
+            now: Instant::now(),
+            next_sleeper: 0,
+            sleepers: BTreeMap::new(),
+        }
+    }
+}
+
+/// The present.
+pub(crate) fn now() -> Instant {
+    CLOCK.with_borrow(|clock| clock.now)
+}
+
+/// Forgets everything: a new execution begins.
+pub(crate) fn reset() {
+    // Dropped outside of the borrow: dropping a waker may run code of shuttle's.
+    let old = CLOCK.with(|clock| clock.replace(Clock::new()));
+    drop(old);
+}
+
+/// When the next sleeper wakes up, if there is one.
+pub(crate) fn next_timer() -> Option<Instant> {
+    CLOCK.with_borrow(|clock| clock.sleepers.keys().next().map(|(at, _)| *at))
+}
+
+/// Lets time pass, and wakes everything that has slept until then.
+pub(crate) fn advance(by: Duration) {
+    let due = CLOCK.with_borrow_mut(|clock| {
+        clock.now = later(clock.now, by);
+        let rest = clock.sleepers.split_off(&(clock.now, u64::MAX));
+        std::mem::replace(&mut clock.sleepers, rest)
+    });
+    due.into_values().for_each(Waker::wake);
+}
+
+/// Resolves at a point in time.
+pub(crate) fn sleep_until(at: Instant) -> Sleep {
+    let id = CLOCK.with_borrow_mut(|clock| {
+        clock.next_sleeper += 1;
+        clock.next_sleeper
+    });
+    Sleep { at, id }
+}
+
+/// The result of a future, unless time is over before.
+pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let limit = sleep_until(later(now(), limit));
+    match select(pin!(future), pin!(limit)).await {
+        Either::Left((output, _)) => Ok(output),
+        Either::Right(((), _)) => Err(Elapsed),
+    }
+}
+
+/// Time is over.
+#[derive(Debug)]
+pub(crate) struct Elapsed;
+
+pub(crate) struct Sleep {
+    at: Instant,
+    id: u64,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let key = (self.at, self.id);
+        let (outcome, old) = CLOCK.with_borrow_mut(|clock| match clock.now >= self.at {
+            true => (Poll::Ready(()), clock.sleepers.remove(&key)),
+            false => (
+                Poll::Pending,
+                clock.sleepers.insert(key, cx.waker().clone()),
+            ),
+        });
+        drop(old);
+        outcome
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let old = CLOCK.with_borrow_mut(|clock| clock.sleepers.remove(&(self.at, self.id)));
+        drop(old);
+    }
+}
