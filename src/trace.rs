@@ -8,7 +8,7 @@
 use crate::{
     Error, Loss,
     rejection::{Reason, Rejection},
-    store::{Owner, Released},
+    store::Owner,
 };
 
 /// `debug!(…)`, or nothing.
@@ -58,11 +58,13 @@ pub(crate) fn lost(key: &str, owner: Owner, loss: Loss) {
     event!(debug, key, %owner, %loss, "lock.lost");
 }
 
-pub(crate) fn released(key: &str, owner: Owner, outcome: &Result<Released, Error>) {
-    match outcome {
-        Ok(outcome) => event!(debug, key, %owner, ?outcome, "lock.released"),
-        Err(error) => event!(warn, %owner, %error, "lock.release_failed"),
-    }
+pub(crate) fn releasing(key: &str, owner: Owner) {
+    event!(debug, key, %owner, "lock.release");
+}
+
+/// A store tells this where it keeps a release that it owes.
+pub(crate) fn release_failed(owner: Owner, error: &Error) {
+    event!(warn, %owner, %error, "lock.release_failed");
 }
 
 pub(crate) fn closing(leases: usize) {
