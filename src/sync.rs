@@ -7,12 +7,18 @@
 #[cfg(shuttle)]
 mod from {
     pub(crate) use shuttle::sync::{MutexGuard, atomic};
-    pub(crate) use shuttle_tokio::sync::{Notify, futures, mpsc, oneshot};
+    pub(crate) use shuttle_tokio::{
+        sync::{Notify, mpsc, oneshot},
+        task::{JoinHandle, spawn},
+    };
 }
 #[cfg(not(shuttle))]
 mod from {
     pub(crate) use std::sync::{MutexGuard, atomic};
-    pub(crate) use tokio::sync::{Notify, mpsc, oneshot};
+    pub(crate) use tokio::{
+        sync::{Notify, mpsc, oneshot},
+        task::{JoinHandle, spawn},
+    };
 }
 
 pub(crate) use from::*;

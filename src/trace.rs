@@ -89,13 +89,13 @@ pub(crate) fn failed_open(error: &Error) {
 }
 
 /// Spawns a task that stays in the span of the one who spawns it.
-pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>
+pub(crate) fn spawn<F>(task: F) -> crate::sync::JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     #[cfg(feature = "tracing")]
     let task = tracing::Instrument::in_current_span(task);
-    tokio::spawn(task)
+    crate::sync::spawn(task)
 }
 
 pub(crate) fn not_kept(error: &Error) {
