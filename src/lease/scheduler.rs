@@ -123,6 +123,12 @@ impl Scheduler {
         self.runtime.lock().clone()
     }
 
+    /// Whether the task runs where the caller does, so that both are driven or none is.
+    pub(crate) fn is_on_this_runtime(&self) -> bool {
+        let runtime = self.runtime.lock();
+        runtime.as_ref().is_some_and(Runtime::is_current)
+    }
+
     /// The instance is gone: end the task.
     pub(crate) fn close(&self) {
         self.queue.lock().closed = true;

@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::{
     inner::Inner,
-    line::{AfterFailure, Contention, Line, Transition},
+    line::{AfterFailure, Contention, Line, Transition, Wake},
 };
 use crate::{
     Error, ErrorKind,
@@ -150,15 +150,15 @@ impl Contender {
                 format!("the store took {took:?} to grant a lease that is valid for {validity:?}"),
             ));
         }
-        // The line counts the turn from its beginning; until then, from now.
-        lease.begin_turn(now());
-        inner.scheduler.track(lease.clone(), sent);
-        if inner.reconnects() != reconnects {
-            // The grant may be from before the store was out of reach.
-            lease.doubt();
-        }
+        self.line(|line, t| {
+            // Tracked first: from here on a reconnect finds the lease and doubts it. One that came before is found here.
+            t.scheduler.track(lease.clone(), sent);
+            if inner.reconnects() != reconnects {
+                lease.doubt();
+            }
+            line.granted(lease, grant, t);
+        });
         self.settled = true;
-        self.line(|line, t| line.granted(lease, grant, t));
         Asked::Settled
     }
 
@@ -177,11 +177,11 @@ impl Contender {
     /// Waits until it is time to ask again, or until something happens that makes it worth asking before.
     async fn pause(&self, pause: Duration) {
         let mut until = later(now(), pause);
-        while timeout_at(until, self.contention.wake.notified())
+        while timeout_at(until, self.contention.woken.notified())
             .await
             .is_some()
         {
-            if !self.contention.take_next() {
+            if self.contention.take_wake() == Wake::Now {
                 return;
             }
             until = until.min(later(now(), self.inner.config.head_start()));

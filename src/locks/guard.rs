@@ -11,16 +11,13 @@ use bytes::Bytes;
 use super::{
     Locks,
     inner::Inner,
-    line::{Granted, lost},
+    line::{Granted, Lost, lost},
 };
 use crate::{
     Error, LockKey, Loss,
     lease::Lease,
     store::Released,
-    sync::{
-        Runtime,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Instant, can_sleep, later, now, sleep_until},
     trace,
 };
@@ -223,6 +220,7 @@ impl LockGuard {
     pub(crate) fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
         let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
         async move {
+            let mut is_under_way = true;
             loop {
                 // The scheduler ends with the runtime that it runs on; this is another, perhaps.
                 let started = inner.scheduler.start(&inner);
@@ -233,14 +231,17 @@ impl LockGuard {
                 if started && !inner.scheduler.is_running() {
                     continue;
                 }
-                let Some((end, loss)) = inner.end_to_watch(&lease) else {
+                let end = inner.end_to_watch(&lease).filter(|_| is_under_way);
+                let Some((end, loss)) = end else {
                     told.await;
                     continue;
                 };
                 tokio::select! {
                     biased;
                     () = told => {}
-                    () = sleep_until(end) => inner.lose(&lease, loss),
+                    () = sleep_until(end) => {
+                        is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
+                    }
                 }
             }
         }
@@ -263,10 +264,10 @@ impl Inner {
     /// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
     /// which nobody may be driving.
     fn end_to_watch(&self, lease: &Lease) -> Option<(Instant, Loss)> {
-        let is_elsewhere = Runtime::current().is_some()
-            && self.scheduler.runtime().is_some_and(|at| !at.is_current())
-            && can_sleep();
-        is_elsewhere.then(|| {
+        if self.scheduler.is_on_this_runtime() || !can_sleep() {
+            return None;
+        }
+        Some({
             let hold = later(lease.turn_began(), self.config.max_hold);
             match lease.deadline() {
                 deadline if deadline <= hold => (deadline, Loss::Expired),

@@ -23,7 +23,7 @@ pub use guard::{LockGuard, Status};
 use self::{
     config::Config,
     inner::{Counted, Counter, Inner},
-    line::{Away, WaitRequest},
+    line::WaitRequest,
     waiter::Waiter,
 };
 pub(crate) use self::{line::NoTurn, recording::Late};
@@ -33,9 +33,6 @@ use crate::{
     time::{Instant, now, timeout},
     trace,
 };
-
-/// A question that the store has not answered for so long counts as one to a store that is away.
-const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// Locks keys in a store, for one instance of a fleet.
 ///
@@ -407,21 +404,15 @@ impl Locks {
 
     /// Why a request has not had its turn within its limit.
     fn waited_in_vain(&self, key: &LockKey, limit: Duration) -> Error {
-        let patience = limit.min(SILENT_AFTER);
-        let away = self.0.with_line(key, |line, t| line.away(t.now, patience));
-        let Some(Away { since, error }) = away.flatten() else {
-            return Error::new(
+        let away = self
+            .0
+            .with_line(key, |line, t| line.away_after(limit, t.now));
+        match away.flatten() {
+            Some(away) => away.into_error(now(), &format!("no turn within {limit:?}")),
+            None => Error::new(
                 ErrorKind::Held,
                 format!("the key was still held by somebody else after {limit:?}"),
-            );
-        };
-        let silent_for = now().saturating_duration_since(since);
-        let message = format!(
-            "no turn within {limit:?}: the store has not answered for the last {silent_for:?}"
-        );
-        match error {
-            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
-            None => Error::new(ErrorKind::Unreachable, message),
+            ),
         }
     }
 

@@ -45,7 +45,7 @@ impl Inner {
         let outcome = outcome.unwrap_or_else(|| Err(not_in_time()));
         match outcome {
             Ok(Released::Freed) => self.finish(granted, content),
-            Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
+            Ok(Released::NotOurs) => drop(self.lose(lease, Loss::NotOurs)),
             Err(_) => {}
         }
         outcome

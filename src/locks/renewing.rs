@@ -85,7 +85,8 @@ impl Inner {
             } => {
                 // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
                 if !lease.extend(now(), later(sent, self.config.validity())) {
-                    return self.lose(lease, Loss::Expired);
+                    self.lose(lease, Loss::Expired);
+                    return;
                 }
                 lease.settle_doubts(doubts);
                 self.scheduler.renewed(lease);
@@ -96,7 +97,7 @@ impl Inner {
                 };
                 self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
             }
-            Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
+            Renewed::NotOurs if !lease.is_recording() => drop(self.lose(lease, Loss::NotOurs)),
             Renewed::NotOurs => self.unanswered(lease, recorded_or_lost()),
             Renewed::Unknown(error) => self.unanswered(lease, error),
         }

@@ -29,7 +29,7 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Contention};
+pub(crate) use contend::{AfterFailure, Contention, Wake};
 pub(crate) use renewals::{Answer, Lost};
 pub(crate) use turns::{Ended, Granted};
 pub(crate) use waiters::{NoTurn, Place, WaitRequest};
@@ -108,11 +108,26 @@ enum State {
     Gone,
 }
 
+/// A question that the store has not answered for so long counts as one to a store that is away.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+
 /// The store has failed to answer since a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
-    pub(crate) since: Instant,
-    pub(crate) error: Option<Error>,
+    since: Instant,
+    error: Option<Error>,
+}
+
+impl Away {
+    /// What a request is told that gets no turn because of it.
+    pub(crate) fn into_error(self, now: Instant, what: &str) -> Error {
+        let silent_for = now.saturating_duration_since(self.since);
+        let message = format!("{what}: the store has not answered for the last {silent_for:?}");
+        match self.error {
+            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+            None => Error::new(ErrorKind::Unreachable, message),
+        }
+    }
 }
 
 impl Line {
@@ -128,11 +143,18 @@ impl Line {
         }
     }
 
-    /// Since when the store has been away, as far as those who wait for this key are concerned. A question counts as
-    /// unanswered after `patience`.
-    pub(crate) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
+    /// Since when the store has been away, for a waiter who has waited for `limit` in vain.
+    pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
         match &self.state {
-            State::Contending(contending) => contending.away(now, patience),
+            State::Contending(contending) => contending.away(now, contending.patience(limit)),
+            _ => self.away(now),
+        }
+    }
+
+    /// Since when the store has been away, as far as those who wait for this key are concerned.
+    fn away(&self, now: Instant) -> Option<Away> {
+        match &self.state {
+            State::Contending(contending) => contending.away(now, SILENT_AFTER),
             State::Confirming(held, _) => held.away.clone(),
             _ => None,
         }

@@ -92,6 +92,11 @@ impl Line {
         // What the key is wanted for may be recorded already: only the store can tell, and is being asked.
         let is_being_asked =
             request.fingerprint.is_some() && matches!(self.state, State::Contending(_));
+        if (!request.patient || request.fail_fast)
+            && let Some(away) = self.away(t.now)
+        {
+            return Err(away.into_error(t.now, "others wait for this key").into());
+        }
         if !request.patient && !is_being_asked {
             return Err(held().into());
         }
