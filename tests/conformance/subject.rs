@@ -7,6 +7,10 @@ pub(crate) use crate::support::{eventually, words::*};
 pub(crate) trait Subject {
     async fn start() -> Self;
     fn store(&self) -> &dyn Store;
+    /// The label that the store shows with its leases.
+    fn label(&self) -> Option<&str> {
+        None
+    }
     /// Whether nothing is left in the store, token counters aside.
     async fn is_empty(&self) -> bool;
 }
