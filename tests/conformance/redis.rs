@@ -2,9 +2,10 @@
 
 use tower_distributed_lock::store::{RedisStore, Store};
 
-use crate::{subject::Subject, support::redis_server::RedisServer};
-
-const LABEL: &str = "host-7";
+use crate::{
+    subject::{LABEL, Subject},
+    support::redis_server::RedisServer,
+};
 
 pub(crate) struct Redis {
     server: RedisServer,

@@ -4,6 +4,10 @@ use tower_distributed_lock::store::Store;
 
 pub(crate) use crate::support::{eventually, words::*};
 
+/// The label of every store that has one.
+#[cfg(feature = "redis")]
+pub(crate) const LABEL: &str = "host-7";
+
 pub(crate) trait Subject {
     async fn start() -> Self;
     fn store(&self) -> &dyn Store;
