@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tower_distributed_lock::{
     LockKey,
     store::{Acquire, Acquired, Hint, Hints, Owner, Queueing, RedisStore, Store},
 };
 
-use crate::{server_and_store, support::words::*};
+use crate::{
+    server_and_store,
+    support::{PATIENCE, eventually, words::*},
+};
 
 /// As the core asks by default.
 const HEAD_START: Duration = Duration::from_millis(300);
@@ -70,7 +73,7 @@ async fn stand_still(dead: usize, end: End) -> Duration {
     let mut hints = store.watch_for_sure(live.instance).await;
     let waits = wait_for(&store, &key, live, &mut hints);
     let freed = async {
-        crate::support::eventually("the live attempt is queued", async || {
+        eventually("the live attempt is queued", async || {
             store.see(&key).await.queue.len() == dead + 1
         })
         .await;
@@ -78,7 +81,10 @@ async fn stand_still(dead: usize, end: End) -> Duration {
         store.free(&key, holder).await;
         freed
     };
-    let (granted, freed) = tokio::join!(waits, freed);
+    let both = async { tokio::join!(waits, freed) };
+    let (granted, freed) = timeout(PATIENCE, both)
+        .await
+        .expect("the live attempt should be granted the key");
     granted - freed
 }
 
@@ -105,7 +111,7 @@ async fn dead_heads_are_passed_by_where_publish_is_denied() {
     held(store.queue(&key, owner()).await);
     held(store.queue(&key, live).await);
     store.free(&key, holder).await;
-    crate::support::eventually("the live attempt is granted the key", async || {
+    eventually("the live attempt is granted the key", async || {
         let request = waiting_behind(&key, live, SHORT);
         matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
     })
