@@ -116,4 +116,5 @@ async fn dead_heads_are_passed_by_where_publish_is_denied() {
         matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
+    assert_eq!(store.see(&key).await.queue, [], "their places are gone");
 }

@@ -8,12 +8,12 @@
 local CLOCKS = 100000000000
 local OFFERS = 100000000000000
 
--- How many attempts behind the head are told when the head is offered the key. With three of them, a live attempt
+-- How many attempts behind the head are told when the head is offered the key. With four of them, a live attempt
 -- behind k dead ones waits for at most 500 ms for each, given a head start of 300 ms and a poll interval of 1 s: up to
--- three dead ones it was told, and asks at the end of each head start; from four on, k - 1 head starts after its next
+-- four dead ones it was told, and asks at the end of each head start; from five on, k - 1 head starts after its next
 -- poll are within that time. The count that PUBLISH returns would not tell who is dead: a process that is frozen counts,
 -- and a subscriber at another node of a Cluster does not.
-local TOLD = 3
+local TOLD = 4
 
 local function clock()
   local time = redis.call('TIME')
