@@ -43,7 +43,9 @@ impl Subject for InCluster {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let cluster = CLUSTER.get();
         let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
-        let store = RedisStore::cluster(cluster.urls()).prefix(&prefix);
+        let store = RedisStore::cluster(cluster.urls())
+            .prefix(&prefix)
+            .label(LABEL);
         Self {
             store: store.connect().await.unwrap(),
             cluster,
@@ -53,6 +55,10 @@ impl Subject for InCluster {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {
