@@ -147,8 +147,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// of the caller's.
     ///
     /// - The owner's lease is ended; with [`Ending::Record`] the record takes its place in the same step and for as
-    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and the attempt behind the head
-    ///   [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
+    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and a few attempts behind the
+    ///   head [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
     /// - A record by this same owner is there already: [`Released::Freed`] again, nothing changes.
     /// - Else: [`Released::NotOurs`]. If the attempt was queued it is removed, and if that makes
     ///   another one the head of a free key, that one is sent [`Hint::Free`].
