@@ -16,8 +16,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-
 use super::{
     inner::Inner,
     line::{AfterFailure, Contention, Line, Transition, Wake},
@@ -86,10 +84,11 @@ impl Contender {
         let owner = queued.unwrap_or_else(|| self.inner.fresh_owner());
         let (sent, reconnects) = (now(), self.inner.reconnects());
         let queueing = self.inner.config.queueing(demand.patient);
+        let length = demand.lease.unwrap_or(self.inner.config.lease);
         let question = self.inner.store.acquire(Acquire {
             key: self.contention.key.clone(),
             owner,
-            lease: self.inner.config.lease,
+            lease: length,
             block: demand.block,
             queueing,
             mode: Mode::Exclusive,
@@ -97,7 +96,9 @@ impl Contender {
         });
         match question.await {
             Ok(Acquired::Granted(grant)) => {
-                self.granted(owner, demand.fingerprint, (sent, reconnects), grant)
+                let key = self.contention.key.clone();
+                let lease = Lease::new(key, owner, demand.fingerprint, sent, length);
+                self.granted(Arc::new(lease), (sent, reconnects), grant)
             }
             Ok(Acquired::Held(held)) => {
                 trace::held_elsewhere(self.contention.key.as_str());
@@ -125,29 +126,26 @@ impl Contender {
 
     fn granted(
         mut self,
-        owner: Owner,
-        fingerprint: Option<Bytes>,
+        lease: Arc<Lease>,
         (sent, reconnects): (Instant, u64),
         grant: Grant,
     ) -> Asked {
-        let Self {
-            inner, contention, ..
-        } = &self;
-        trace::granted(contention.key.as_str(), owner, grant.others_wait);
-        let validity = inner.config.validity();
-        let lease = Lease::new(contention.key.clone(), owner, fingerprint, sent, validity);
-        let lease = Arc::new(lease);
+        let inner = &self.inner;
+        trace::granted(lease.key.as_str(), lease.owner, grant.others_wait);
         if !lease.is_valid(now()) {
             drop(inner.store.start_release(Release {
                 key: lease.key.clone(),
-                owner,
+                owner: lease.owner,
                 ending: Ending::Free,
-                owed_for: inner.config.lease,
+                owed_for: lease.length,
             }));
             let took = now() - sent;
             return self.failed(Error::new(
                 ErrorKind::Unreachable,
-                format!("the store took {took:?} to grant a lease that is valid for {validity:?}"),
+                format!(
+                    "the store took {took:?} to grant a lease of {:?}",
+                    lease.length
+                ),
             ));
         }
         self.line(|line, t| {

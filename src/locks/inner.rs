@@ -20,7 +20,7 @@ use crate::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         random,
     },
-    time::{later, now},
+    time::now,
     trace,
 };
 
@@ -124,12 +124,12 @@ impl Inner {
         let mut renewal = self.store.renew(vec![Renew {
             key: lease.key.clone(),
             owner: lease.owner,
-            lease: self.config.lease,
+            lease: lease.length,
             refill: 0,
         }]);
         match renewal.next().await {
             Some((_, Renewed::Renewed { .. })) => {
-                if lease.extend(now(), later(sent, self.config.validity())) {
+                if lease.extend(now(), sent) {
                     return Ok(());
                 }
                 self.lose(lease, Loss::Expired);

@@ -38,7 +38,7 @@ impl Inner {
                 content: content.clone(),
                 retain,
             },
-            owed_for: self.config.lease,
+            owed_for: lease.length,
         });
         // Where the answer takes too long, the release goes on all the same.
         let outcome = timeout_at(until, recording).await;

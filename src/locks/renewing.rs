@@ -9,7 +9,7 @@ use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
     store::{Renew, Renewed},
-    time::{Instant, later, now},
+    time::{Instant, now},
     trace,
 };
 
@@ -38,7 +38,7 @@ impl Renewing {
         let requests = self.leases.iter().flatten().map(|(lease, _)| Renew {
             key: lease.key.clone(),
             owner: lease.owner,
-            lease: self.inner.config.lease,
+            lease: lease.length,
             refill: self.inner.needs(lease),
         });
         let mut answers = self.inner.store.renew(requests.collect());
@@ -84,7 +84,7 @@ impl Inner {
                 others_wait,
             } => {
                 // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
-                if !lease.extend(now(), later(sent, self.config.validity())) {
+                if !lease.extend(now(), sent) {
                     self.lose(lease, Loss::Expired);
                     return;
                 }

@@ -18,7 +18,10 @@ fn queue_and_freeze(url: String, place: usize) {
         .unwrap();
     let locks = runtime.block_on(async {
         let store = RedisStore::connect(url).await.unwrap();
-        let locks = Locks::builder(store.clone()).build().unwrap();
+        let locks = Locks::builder(store.clone())
+            .wait_forever()
+            .build()
+            .unwrap();
         tokio::spawn({
             let locks = locks.clone();
             async move { locks.lock("k").await.map(drop) }

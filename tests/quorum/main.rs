@@ -75,7 +75,11 @@ impl Fleet {
     /// Another instance on the same servers.
     fn locks(&self) -> Locks {
         let (_, store) = instance(&self.servers);
-        Locks::builder(store).lease(LEASE).build().unwrap()
+        Locks::builder(store)
+            .wait_forever()
+            .lease(LEASE)
+            .build()
+            .unwrap()
     }
 
     /// What is left on each of the servers, which must be up.

@@ -72,7 +72,11 @@ impl Subject for InCluster {
 async fn instance(cluster: &Cluster) -> Locks {
     let store = RedisStore::cluster(cluster.urls()).timeout(Duration::from_millis(300));
     let store = store.connect().await.unwrap();
-    Locks::builder(store).lease(LEASE).build().unwrap()
+    Locks::builder(store)
+        .wait_forever()
+        .lease(LEASE)
+        .build()
+        .unwrap()
 }
 
 /// The slot of the account that depositors use.

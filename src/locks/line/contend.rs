@@ -71,6 +71,8 @@ pub(super) struct Contending {
     asked: Option<Instant>,
     /// The store has failed since then.
     away: Option<Away>,
+    /// Who holds the key, by the label of its store.
+    holder: Option<Arc<str>>,
 }
 
 impl Contending {
@@ -80,6 +82,7 @@ impl Contending {
             answered,
             asked: None,
             away,
+            holder: None,
         }
     }
 
@@ -90,6 +93,10 @@ impl Contending {
         self.away
             .clone()
             .or_else(|| silent().map(|since| Away { since, error: None }))
+    }
+
+    pub(super) fn holder(&self) -> Option<&Arc<str>> {
+        self.holder.as_ref()
     }
 
     /// How long a waiter that has waited for `limit` gives a question: no time at all if the store never answered it.
@@ -108,8 +115,10 @@ pub(crate) struct Demand {
     pub(crate) patient: bool,
     /// How many tokens are of use.
     pub(crate) block: u32,
-    /// What the first who waits wants the key for.
+    /// What the first who waits wants the key for,
     pub(crate) fingerprint: Option<Bytes>,
+    /// and how long the store shall keep its lease, if that differs from what is usual.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// What a contender does after the store has failed.
@@ -174,6 +183,7 @@ impl Line {
         contending.asked = Some(t.now);
         Some(Demand {
             fingerprint: first.request.fingerprint.clone(),
+            lease: first.request.holding.lease,
             patient: self.waiters.iter().any(|waiting| waiting.request.patient),
             block: self.block(1),
         })
@@ -189,7 +199,7 @@ impl Line {
         }
         self.serve(HeldLease::new(lease, grant, t.now), t);
         if !matches!(self.state, State::Contending(_)) {
-            self.turn_away(|request| (!request.patient).then(|| held().into()));
+            self.turn_away(|request| (!request.patient).then(|| held(None).into()));
         }
     }
 
@@ -200,12 +210,13 @@ impl Line {
             contending.answered = true;
             contending.asked = None;
             contending.away = None;
+            contending.holder = found.label.clone();
         }
         self.turn_away(|request| {
             if differ(&request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint);
             }
-            (!request.patient).then(|| held().into())
+            (!request.patient).then(|| held(found.label.as_deref()).into())
         });
         !self.waiters.is_empty()
     }

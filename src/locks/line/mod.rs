@@ -32,7 +32,7 @@ use bytes::Bytes;
 pub(crate) use contend::{AfterFailure, Contention, Wake};
 pub(crate) use renewals::{Answer, Lost};
 pub(crate) use turns::{Ended, Granted};
-pub(crate) use waiters::{NoTurn, Place, WaitRequest};
+pub(crate) use waiters::{Holding, NoTurn, Place, WaitRequest};
 
 use self::{contend::Contending, turns::HeldLease, waiters::Waiting};
 use crate::{
@@ -52,11 +52,9 @@ pub(crate) struct Limits {
     pub(crate) pass_turns: u32,
     /// and for how long.
     pub(crate) pass_time: Duration,
-    /// How long a turn may last.
+    /// How long a turn may last, unless its request says otherwise.
     pub(crate) max_hold: Duration,
-    /// How long the store keeps a lease that is not renewed,
-    pub(crate) lease: Duration,
-    /// and a place in its queue.
+    /// How long the store keeps a place in its queue.
     pub(crate) waiter_deadline: Duration,
     /// Whether waiters are told at once when the store fails.
     pub(crate) fail_fast: bool,
@@ -143,6 +141,14 @@ impl Line {
         }
     }
 
+    /// The label of the instance that holds the key, if the store has told it.
+    pub(crate) fn holder(&self) -> Option<Arc<str>> {
+        match &self.state {
+            State::Contending(contending) => contending.holder().cloned(),
+            _ => None,
+        }
+    }
+
     /// Since when the store has been away, for a waiter who has waited for `limit` in vain.
     pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
         match &self.state {
@@ -166,7 +172,7 @@ impl Transition<'_> {
     fn release(&mut self, lease: &Lease) -> StoreFuture<Result<Released, Error>> {
         self.scheduler.untrack(lease);
         self.after.released = Some(lease.owner);
-        self.start_release(lease, lease.owner, self.limits.lease)
+        self.start_release(lease, lease.owner, lease.length)
     }
 
     /// Gives up an attempt's place in the store's queue.
@@ -213,8 +219,13 @@ impl HasKey for Contention {
     }
 }
 
-pub(crate) fn held() -> Error {
-    Error::new(ErrorKind::Held, "the key is held by somebody else")
+/// The key is held, by the store of this label if that is known.
+pub(crate) fn held(holder: Option<&str>) -> Error {
+    let message = match holder {
+        Some(holder) => format!("the key is held elsewhere, by {holder}"),
+        None => "the key is held by another request".into(),
+    };
+    Error::new(ErrorKind::Held, message)
 }
 
 fn recorded() -> Error {

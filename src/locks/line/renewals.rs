@@ -1,12 +1,7 @@
 //! Answers to renewals, hints, and losses. Each of them is about one lease, and means nothing to a line that has another by now.
 
 use super::{Away, HeldLease, Line, State, Transition, lost, turns::lacks_tokens};
-use crate::{
-    Error, Loss,
-    lease::Lease,
-    store::Tokens,
-    time::{Instant, later},
-};
+use crate::{Error, Loss, lease::Lease, store::Tokens, time::Instant};
 
 /// How many tokens a refill brings at least: so many turns of a short line cost one command.
 const REFILL_AT_LEAST: u32 = 32;
@@ -141,8 +136,6 @@ impl Line {
             }
             State::Confirming(held, confirmation) if held.is_of(lease) => {
                 if !is_due(&held.lease, loss, false, t) {
-                    // No turn is under way whose time could be over.
-                    held.lease.begin_turn(t.now);
                     self.state = State::Confirming(held, confirmation);
                     return Lost::NotYet;
                 }
@@ -171,7 +164,7 @@ impl Line {
 fn is_due(lease: &Lease, loss: Loss, in_turn: bool, t: &Transition<'_>) -> bool {
     match loss {
         Loss::Expired => !lease.is_valid(t.now),
-        Loss::MaxHold => in_turn && t.now >= later(lease.turn_began(), t.limits.max_hold),
+        Loss::MaxHold => in_turn && t.now >= lease.turn_ends(),
         _ => true,
     }
 }
