@@ -185,6 +185,14 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
         Duration::MAX
     }
 
+    /// Which server gave the last answer, where the store can tell: none by default, and before the first answer. Two stores that
+    /// tell the same share their fate, and perhaps their keys.
+    ///
+    /// Only a quorum of stores asks: its nodes must be independent.
+    fn server_id(&self) -> Option<Arc<str>> {
+        None
+    }
+
     /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
     /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint
     /// only saves waiting: one may be lost, late, doubled or wrong. [`Hint::Listening`] tells from when on hints arrive.

@@ -8,6 +8,7 @@ mod frozen;
 mod healing;
 mod majority;
 mod patterns;
+mod rates;
 mod records;
 mod restarts;
 #[path = "../support/mod.rs"]

@@ -30,7 +30,7 @@ impl Shared {
         });
         let mut agreed = counters.iter().filter(|(_, c)| *c == highest).count();
         let mut error = None;
-        let mut raising = Round::start(raising, self.node_timeout).await;
+        let mut raising = Round::new(raising, self.node_timeout);
         while agreed < majority(self.nodes.len()) {
             match raising.next().await {
                 Some((_, Ok(_))) => agreed += 1,
