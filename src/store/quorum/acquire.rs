@@ -1,4 +1,10 @@
 //! Asking the nodes for a key.
+//!
+//! Attempts that ask at the same time may split the vote, so that none has a majority. Nodes have queues of their own, which
+//! differ once a vote was split or a node was away: then every free key is offered to several attempts, and every vote would
+//! be split again. So one of the attempts leads: the one that the first node has granted the key, of those nodes that
+//! answer. It keeps what it was granted, and soon asks the others again. All other attempts give way: they give back what
+//! they were granted, and ask again later, if at all.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,11 +29,13 @@ use crate::{
 
 /// How many votes one call takes part in, if they are split.
 const VOTES: u32 = 4;
+/// How many votes one call takes part in that leads in all of them but the last.
+const VOTES_OF_A_LEADER: u32 = 12;
 
 /// What came of one vote.
 enum Outcome {
     Settled(Result<Acquired, Error>),
-    Held { held: Held, split: bool },
+    Held { vote: Vote, held: Held, split: bool },
 }
 
 /// An attempt that has entered. Dropped before its answer is known, or with an error for an answer, the attempt ends on all
@@ -104,20 +112,28 @@ impl Entered {
         self.is_answered = true;
     }
 
-    async fn vote_until_decided(&self, mut vote: Vote, asked: Instant) -> Result<Acquired, Error> {
+    /// Votes until the key is granted, or until another attempt has it, or until the votes have been split too often.
+    async fn vote_until_decided(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, request) = (&self.store, &self.request);
-        let (mut began, mut first_ended, mut votes) = (asked, None, 0);
+        let (mut vote, mut first_ended, mut votes) = (vote, None, 0);
         loop {
             let queueing = vote.queueing;
-            let (held, split) = match self.vote(vote, asked).await {
+            let (voted, held, split) = match self.vote(vote, asked).await {
                 Outcome::Settled(answer) => return answer,
-                Outcome::Held { held, split } => (held, split),
+                Outcome::Held { vote, held, split } => (vote, held, split),
             };
             votes += 1;
             let now = Instant::now();
-            let contested_for = now - *first_ended.get_or_insert(now);
-            let queueing = if split && votes < VOTES && contested_for < store.node_timeout {
-                sleep(back_off(now - began, votes - 1).min(store.node_timeout)).await;
+            let is_time_left = now - *first_ended.get_or_insert(now) < store.node_timeout;
+            let leads = split && is_time_left && votes < VOTES_OF_A_LEADER && store.leads(&voted);
+            let pause = match (leads, split && is_time_left && votes < VOTES) {
+                (true, _) => Some(back_off(voted.took)),
+                (false, true) => Some(back_off(voted.took * (4 << votes))),
+                (false, false) => None,
+            };
+            store.lost(voted, request, leads);
+            let queueing = if let Some(pause) = pause {
+                sleep(pause.min(store.node_timeout)).await;
                 // Should every attempt be first in one node's queue, none would get a majority.
                 match queueing {
                     Queueing::Wait { .. } => Queueing::Skip,
@@ -125,13 +141,12 @@ impl Entered {
                 }
             } else if queueing != request.queueing {
                 // A node that granted removed the attempt's place in its queue: the attempt queues again.
-                votes = VOTES;
+                votes = VOTES_OF_A_LEADER;
                 request.queueing
             } else {
                 store.stay_or_go(request);
                 return Ok(Acquired::Held(held));
             };
-            began = Instant::now();
             vote = match store.attempts.ask_again(&request.key, request.owner) {
                 Some(names) => store.open_vote(request, queueing, names),
                 None => return Ok(Acquired::Held(held)), // it was released meanwhile
@@ -160,15 +175,7 @@ impl Entered {
                 }
                 Outcome::Settled(granted)
             }
-            Verdict::Held { held, split } => {
-                store.undo_grants(&vote, request);
-                if matches!(vote.queueing, Queueing::Wait { .. }) {
-                    store.hear_the_rest(vote, request);
-                } else {
-                    store.take_back(vote, request);
-                }
-                Outcome::Held { held, split }
-            }
+            Verdict::Held { held, split } => Outcome::Held { vote, held, split },
             Verdict::Recorded(record) => {
                 store.recorded(&vote, request, record.clone());
                 Outcome::Settled(Ok(Acquired::Recorded(record)))
@@ -225,10 +232,9 @@ impl Shared {
     }
 }
 
-/// Some time between nothing and a few times what the last vote took, more after each.
-fn back_off(took: Duration, vote: u32) -> Duration {
-    let window = (took + Duration::from_millis(1)) * (4 << vote);
-    window.mul_f64(random())
+/// Some time between nothing and twice as long as this, so that attempts that contend get out of step.
+fn back_off(took: Duration) -> Duration {
+    ((took + Duration::from_millis(1)) * 2).mul_f64(random())
 }
 
 fn too_late(asked: Instant, lease: Duration) -> Error {

@@ -1,9 +1,11 @@
 //! Tokens that rise from turn to turn, although every node counts for itself.
 
+use futures_util::FutureExt;
+
 use super::{
     Shared,
     ballot::{majority, no_quorum},
-    round::Round,
+    round::{Round, detach},
 };
 use crate::{
     Error, LockKey,
@@ -40,6 +42,10 @@ impl Shared {
                     return Err(no_quorum(nodes, nodes - agreed, 0, error));
                 }
             }
+        }
+        // The rest is lifted in the background, so that the counters agree next time.
+        if raising.pending().next().is_some() {
+            detach(raising.all().map(drop));
         }
         Ok(highest)
     }

@@ -13,7 +13,17 @@ use crate::{
     sync::Mutex,
 };
 
-/// A node's answer to an acquire, or none if the question was taken back.
+/// What a question came to.
+pub(super) enum Heard {
+    TakenBack,
+    Answer {
+        answer: Result<Acquired, Error>,
+        /// A release was started behind the question: what was granted is given back already.
+        is_released: bool,
+    },
+}
+
+/// A node's answer to an acquire.
 ///
 /// All clones are one question. Only the clone that is polled hears the answer; any of them can take the question back.
 #[derive(Clone)]
@@ -22,6 +32,7 @@ pub(super) struct Question(Arc<Mutex<Slot>>);
 struct Slot {
     call: Option<StoreFuture<Result<Acquired, Error>>>,
     listener: Option<Waker>,
+    is_released: bool,
 }
 
 impl Question {
@@ -29,7 +40,13 @@ impl Question {
         Self(Arc::new(Mutex::new(Slot {
             call: Some(call),
             listener: None,
+            is_released: false,
         })))
+    }
+
+    /// A release is started behind the question, on the same node and in the same name.
+    pub(super) fn release(&self) {
+        self.0.lock().is_released = true;
     }
 
     /// Drops the node's call before this returns, so that the node cleans up before it begins any later call. Nothing
@@ -47,17 +64,20 @@ impl Question {
 }
 
 impl Future for Question {
-    type Output = Option<Result<Acquired, Error>>;
+    type Output = Heard;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = self.0.lock();
         let Some(call) = &mut slot.call else {
-            return Poll::Ready(None);
+            return Poll::Ready(Heard::TakenBack);
         };
         match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {
                 slot.call = None;
-                Poll::Ready(Some(answer))
+                Poll::Ready(Heard::Answer {
+                    answer,
+                    is_released: slot.is_released,
+                })
             }
             Poll::Pending => {
                 slot.listener = Some(cx.waker().clone());

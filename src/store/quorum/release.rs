@@ -37,16 +37,20 @@ impl Shared {
         let mut releasing = Vec::new();
         for (node, part) in attempt.parts.iter().enumerate() {
             match &part.state {
-                PartState::Nothing => {}
-                PartState::Late(question) => question.take_back(),
-                PartState::Queued | PartState::Asked | PartState::Held => {
-                    let release = Release {
-                        owner: part.name,
-                        ..request.clone()
-                    };
-                    releasing.push((node, self.nodes[node].start_release(release)));
+                PartState::Nothing => continue,
+                PartState::Late(question) if !self.health.is_well(node) => {
+                    // The node may never have been reached. If so, it is owed nothing: the node itself knows.
+                    question.take_back();
+                    continue;
                 }
+                PartState::Late(question) => question.release(),
+                PartState::Queued | PartState::Asked | PartState::Held => {}
             }
+            let release = Release {
+                owner: part.name,
+                ..request.clone()
+            };
+            releasing.push((node, self.nodes[node].start_release(release)));
         }
         let answer = self.clone().end(
             request.clone(),

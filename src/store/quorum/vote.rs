@@ -8,7 +8,7 @@ use super::{
     Shared,
     attempts::{PartOf, PartState},
     ballot::{Ballot, Verdict},
-    question::Question,
+    question::{Heard, Question},
     round::{Round, detach},
 };
 use crate::{
@@ -23,10 +23,10 @@ pub(super) struct Vote<T = Result<Acquired, Error>> {
     pub(super) names: Vec<Owner>,
     pub(super) ballot: Ballot,
     pub(super) questions: Round<T>,
+    opened: Instant,
+    /// How long it took until the last answer that was heard.
+    pub(super) took: Duration,
 }
-
-/// What a question that is heard in the background comes to: none if it was taken back.
-type Late = Option<Result<Acquired, Error>>;
 
 fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a> {
     PartOf {
@@ -57,6 +57,8 @@ impl Shared {
             questions: Round::new(questions.enumerate(), self.node_timeout),
             ballot: Ballot::new(names.len()),
             names,
+            opened: Instant::now(),
+            took: Duration::ZERO,
         }
     }
 
@@ -74,6 +76,7 @@ impl Shared {
             let Some((node, answer)) = answer else {
                 break;
             };
+            vote.took = vote.opened.elapsed();
             self.health.heard(node, answer.is_ok());
             self.note_answer(part_of(request, node, &vote.names), vote.queueing, &answer);
             vote.ballot.add(node, answer, self.is_mature(node));
@@ -127,14 +130,23 @@ impl Shared {
         }
     }
 
-    pub(super) fn undo_grants(&self, vote: &Vote, request: &Acquire) {
-        for node in vote.ballot.granted() {
-            self.give_back(part_of(request, node, &vote.names), request);
-        }
+    /// Whether the attempt was granted the key by the first of the nodes that answer.
+    pub(super) fn leads(&self, vote: &Vote) -> bool {
+        let first = (0..self.nodes.len()).find(|node| self.health.is_well(*node));
+        first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
-    /// Takes the questions back that are not answered: their nodes clean up by themselves.
-    pub(super) fn take_back(&self, vote: Vote, request: &Acquire) {
+    /// The vote is lost. What was granted is given back, unless the attempt leads and asks again at once.
+    pub(super) fn lost(self: &Arc<Self>, vote: Vote, request: &Acquire, leads: bool) {
+        if !leads {
+            for node in vote.ballot.granted() {
+                self.give_back(part_of(request, node, &vote.names), request);
+            }
+        }
+        if matches!(vote.queueing, Queueing::Wait { .. }) {
+            self.hear_the_rest(vote, request);
+            return;
+        }
         for node in vote.questions.pending() {
             self.attempts.rename(part_of(request, node, &vote.names));
         }
@@ -144,44 +156,47 @@ impl Shared {
     /// their time. No caller waits for that.
     pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, request: &Acquire) {
         let until = vote.questions.deadline();
-        let Vote {
-            queueing,
-            names,
-            ballot,
-            questions,
-        } = vote;
         let mut late = Vec::new();
-        for (node, call) in questions.into_pending() {
+        for (node, call) in vote.questions.into_pending() {
             let question = Question::new(call);
             let state = PartState::Late(question.clone());
             // An attempt that has ended meanwhile wants no further part: dropping the question takes it back.
-            if self.attempts.set(part_of(request, node, &names), state) {
+            if self
+                .attempts
+                .set(part_of(request, node, &vote.names), state)
+            {
                 late.push((node, Box::pin(question) as StoreFuture<_>));
             }
         }
         if !late.is_empty() {
             let vote = Vote {
-                queueing,
-                names,
-                ballot,
+                queueing: vote.queueing,
+                names: vote.names,
+                ballot: vote.ballot,
                 questions: Round::until(late, until),
+                opened: vote.opened,
+                took: vote.took,
             };
             detach(self.clone().hear_late(vote, request.clone()));
         }
     }
 
-    async fn hear_late(self: Arc<Self>, mut vote: Vote<Late>, request: Acquire) {
+    async fn hear_late(self: Arc<Self>, mut vote: Vote<Heard>, request: Acquire) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, answer)) = vote.questions.next().await {
-            let Some(answer) = answer else {
-                continue; // the question was taken back
+            let (answer, is_released) = match answer {
+                Heard::TakenBack => continue,
+                Heard::Answer {
+                    answer,
+                    is_released,
+                } => (answer, is_released),
             };
             self.health.heard(node, answer.is_ok());
             let part = part_of(&request, node, &vote.names);
             let is_wanted = self.note_answer(part, vote.queueing, &answer);
             let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
-            if answer.is_ok() && (!is_wanted || is_surplus) {
-                // The attempt ended before the answer came, or was told that the key is held.
+            if answer.is_ok() && !is_released && (!is_wanted || is_surplus) {
+                // The attempt has gone on without the answer, or was told that the key is held.
                 self.give_back(part, &request);
             }
             vote.ballot.add(node, answer, false);
