@@ -1,6 +1,7 @@
 //! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is
 //! to stand still.
 
+mod away;
 mod build;
 mod contenders;
 mod cost;

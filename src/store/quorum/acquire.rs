@@ -116,6 +116,8 @@ impl Entered {
     async fn vote_until_decided(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, request) = (&self.store, &self.request);
         let (mut vote, mut first_ended, mut votes) = (vote, None, 0);
+        // Enough of the lease must be left after the last vote.
+        let limit = store.node_timeout.min(request.lease / 4);
         loop {
             let queueing = vote.queueing;
             let (voted, held, split) = match self.vote(vote, asked).await {
@@ -124,16 +126,16 @@ impl Entered {
             };
             votes += 1;
             let now = Instant::now();
-            let is_time_left = now - *first_ended.get_or_insert(now) < store.node_timeout;
+            let is_time_left = now - *first_ended.get_or_insert(now) < limit;
             let leads = split && is_time_left && votes < VOTES_OF_A_LEADER && store.leads(&voted);
             let pause = match (leads, split && is_time_left && votes < VOTES) {
                 (true, _) => Some(back_off(voted.took)),
-                (false, true) => Some(back_off(voted.took * (4 << votes))),
+                (false, true) => Some(back_off(voted.took * (1 << votes))),
                 (false, false) => None,
             };
             store.lost(voted, request, leads);
             let queueing = if let Some(pause) = pause {
-                sleep(pause.min(store.node_timeout)).await;
+                sleep(pause.min(limit)).await;
                 // Should every attempt be first in one node's queue, none would get a majority.
                 match queueing {
                     Queueing::Wait { .. } => Queueing::Skip,

@@ -79,6 +79,7 @@ impl Shared {
         for request in &requests {
             self.note_lease(request.lease);
         }
+        let asked = requests.len();
         let (answers, mut receiver) = mpsc::unbounded_channel();
         let mut renewal = Renewal {
             store: self.clone(),
@@ -91,7 +92,8 @@ impl Shared {
         };
         let from_nodes = renewal.ask();
         detach(renewal.run(from_nodes));
-        Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)))
+        // The rest of the nodes is heard after the last answer.
+        Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
     }
 }
 
