@@ -6,12 +6,14 @@ use futures_util::{FutureExt, StreamExt, future::join_all};
 use tokio::time::Instant;
 use tower_distributed_lock::{
     Locks,
-    store::{Acquire, Acquired, Fault, MemoryStore, Queueing, Renewed, Store},
+    store::{
+        Acquire, Acquired, Fault, MemoryStore, Queueing, QuorumStore, RedisStore, Renewed, Store,
+    },
 };
 
 use crate::{
     Fleet, memory, settle, short,
-    support::{eventually, words::*},
+    support::{eventually, proxy::Proxy, redis_server::pass, words::*},
 };
 
 const TURNS: u64 = 500;
@@ -71,7 +73,7 @@ async fn a_killed_node_is_not_flooded_when_it_comes_back() {
     })
     .await;
     fleet.store.settled().await;
-    crate::support::redis_server::pass(300).await;
+    pass(300).await;
     let commands = fleet.servers[2].commands().await;
     let scripts = commands.get("evalsha").copied().unwrap_or(0);
     assert!(scripts < TURNS / 5, "{commands:?}");
@@ -234,4 +236,29 @@ async fn a_hot_key_goes_on_while_a_node_hangs() {
     join_all(turns).await;
     let took = began.elapsed();
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
+async fn refused_attempts_leave_nothing_at_a_node_that_lost_its_connection() {
+    let fleet = Fleet::start_mature(3).await;
+    let mut proxy = Proxy::start(fleet.servers[2].port()).await;
+    let node = |url: String| RedisStore::builder(url).lanes(1).build().unwrap();
+    let nodes = [fleet.servers[0].url(), fleet.servers[1].url(), proxy.url()].map(node);
+    let store = QuorumStore::new(nodes).unwrap();
+    let (key, other) = (key("k"), owner());
+    fleet.nodes[0].take(&key, other).await;
+    fleet.nodes[1].take(&key, other).await;
+    for turn in 0..40 {
+        let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
+        // Before the command is sent, on its way, or with its reply on the way.
+        pass(turn % 4).await;
+        proxy.cut();
+        held(asking.await.unwrap().unwrap());
+    }
+    for node in &fleet.nodes[..2] {
+        node.free(&key, other).await;
+    }
+    eventually("nothing is left", async || fleet.is_empty().await).await;
+    pass(300).await;
+    assert!(fleet.is_empty().await, "a lease came back");
 }

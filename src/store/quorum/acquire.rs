@@ -35,7 +35,7 @@ const VOTES_OF_A_LEADER: u32 = 12;
 /// What came of one vote.
 enum Outcome {
     Settled(Result<Acquired, Error>),
-    Held { vote: Vote, held: Held, split: bool },
+    Held { held: Held, split: bool },
 }
 
 /// An attempt that has entered. Dropped before its answer is known, or with an error for an answer, the attempt ends on all
@@ -120,21 +120,28 @@ impl Entered {
         let limit = store.node_timeout.min(request.lease / 4);
         loop {
             let queueing = vote.queueing;
-            let (voted, held, split) = match self.vote(vote, asked).await {
-                Outcome::Settled(answer) => return answer,
-                Outcome::Held { vote, held, split } => (vote, held, split),
+            let (held, split) = match self.vote(&mut vote, asked).await {
+                Outcome::Settled(answer) => {
+                    if matches!(answer, Ok(Acquired::Granted(_))) {
+                        store.hear_the_rest(vote, request);
+                    }
+                    return answer;
+                }
+                Outcome::Held { held, split } => (held, split),
             };
             votes += 1;
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
-            let leads = split && is_time_left && votes < VOTES_OF_A_LEADER && store.leads(&voted);
-            let pause = match (leads, split && is_time_left && votes < VOTES) {
-                (true, _) => Some(back_off(voted.took)),
-                (false, true) => Some(back_off(voted.took * (1 << votes))),
-                (false, false) => None,
+            // A majority that refuses may well be that of a holder, which wants the other nodes back.
+            let leads = split && !vote.ballot.is_held() && store.leads(&vote);
+            let most = if leads { VOTES_OF_A_LEADER } else { VOTES };
+            let votes_again = split && is_time_left && votes < most;
+            let pause = match leads {
+                true => back_off(vote.took),
+                false => back_off(vote.took * (1 << votes)),
             };
-            store.lost(voted, request, leads);
-            let queueing = if let Some(pause) = pause {
+            store.lost(vote, request, leads && votes_again);
+            let queueing = if votes_again {
                 sleep(pause.min(limit)).await;
                 // Should every attempt be first in one node's queue, none would get a majority.
                 match queueing {
@@ -156,9 +163,9 @@ impl Entered {
         }
     }
 
-    async fn vote(&self, mut vote: Vote, asked: Instant) -> Outcome {
+    async fn vote(&self, vote: &mut Vote, asked: Instant) -> Outcome {
         let (store, request) = (&self.store, &self.request);
-        store.count(&mut vote, request).await;
+        store.count(vote, request).await;
         if let Err(error) = store.check_servers() {
             return Outcome::Settled(Err(error));
         }
@@ -166,20 +173,16 @@ impl Entered {
             Verdict::Granted => {
                 let (counters, others_wait) = (vote.ballot.counters(), vote.ballot.others_wait());
                 let granted = store.granted(request, asked, &counters).await;
-                let granted = granted.map(|tokens| {
+                Outcome::Settled(granted.map(|tokens| {
                     Acquired::Granted(Grant {
                         tokens,
                         others_wait,
                     })
-                });
-                if granted.is_ok() {
-                    store.hear_the_rest(vote, request);
-                }
-                Outcome::Settled(granted)
+                }))
             }
-            Verdict::Held { held, split } => Outcome::Held { vote, held, split },
+            Verdict::Held { held, split } => Outcome::Held { held, split },
             Verdict::Recorded(record) => {
-                store.recorded(&vote, request, record.clone());
+                store.recorded(vote, request, record.clone());
                 Outcome::Settled(Ok(Acquired::Recorded(record)))
             }
             Verdict::Failed(error) => Outcome::Settled(Err(error)),
