@@ -36,6 +36,7 @@ pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
 /// Starts a call now, and lets it go on when its future is dropped.
+#[cfg(feature = "redis")]
 pub(crate) fn start<T: Send + 'static>(
     call: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> StoreFuture<Result<T, Error>> {
@@ -62,6 +63,7 @@ pub(crate) fn start<T: Send + 'static>(
 }
 
 /// The answers to a batch, all at once.
+#[cfg(feature = "redis")]
 pub(crate) fn answers(
     answers: impl Future<Output = Vec<Renewed>> + Send + 'static,
 ) -> RenewAnswers {
