@@ -274,6 +274,10 @@ impl Store for RedisStore {
         self.0.routes.uptime()
     }
 
+    fn server_id(&self) -> Option<Arc<str>> {
+        self.0.routes.server_id()
+    }
+
     fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
         let Shared {
