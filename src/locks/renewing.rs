@@ -78,20 +78,13 @@ impl Inner {
             return; // released or lost meanwhile
         }
         match answer {
-            Renewed::Renewed { .. } if lease.doubts() != doubts => self.scheduler.outdated(lease),
             Renewed::Renewed {
                 tokens,
                 others_wait,
             } => {
-                // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
-                if !lease.extend(now(), sent) {
-                    self.lose(lease, Loss::Expired);
-                    return;
-                }
-                lease.settle_doubts(doubts);
-                self.scheduler.renewed(lease);
                 let answer = Answer {
                     sent,
+                    doubts,
                     tokens,
                     others_wait,
                 };

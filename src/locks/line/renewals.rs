@@ -9,8 +9,10 @@ const REFILL_AT_LEAST: u32 = 32;
 /// What a renewal has brought.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// When the renewal was sent.
+    /// When the renewal was sent,
     pub(crate) sent: Instant,
+    /// and how often the lease had been doubted by then.
+    pub(crate) doubts: u64,
     /// The further tokens, if any were asked for.
     pub(crate) tokens: Option<Tokens>,
     /// Whether other instances wait for the key.
@@ -42,11 +44,24 @@ impl Line {
     }
 
     /// A renewal was answered: the lease is ours.
+    ///
+    /// All that this means happens in one transition. If the next renewal could be sent before this one's tokens are in the line, that
+    /// renewal's higher tokens could get there first.
     pub(crate) fn renewed(&mut self, lease: &Lease, answer: Answer, t: &mut Transition<'_>) {
         let waiting = !self.waiters.is_empty();
         let Some(held) = self.held_lease(lease) else {
             return;
         };
+        if lease.doubts() != answer.doubts {
+            return t.scheduler.outdated(lease);
+        }
+        // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
+        if !lease.extend(t.now, answer.sent) {
+            self.lost(lease, Loss::Expired, t);
+            return;
+        }
+        lease.settle_doubts(answer.doubts);
+        t.scheduler.renewed(lease);
         held.away = None;
         held.refill_asked = false;
         held.quickened &= waiting;
