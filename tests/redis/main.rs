@@ -1,11 +1,15 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
+mod connecting;
 mod foreign;
 mod late;
+mod order;
 mod orphans;
 mod queue;
 mod races;
 mod reconnect;
+mod releases;
+mod repetition;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

@@ -78,6 +78,13 @@ impl Proxy {
         self.old.push(old);
     }
 
+    /// Nothing arrives over the old connections any more, and nobody is told.
+    pub(crate) fn old_ones_stop(&self) {
+        for network in &self.old {
+            network.send_replace(Network::BlackHole);
+        }
+    }
+
     /// What the old connections held back arrives after all.
     pub(crate) fn old_ones_go_on(&self) {
         for network in &self.old {

@@ -228,7 +228,13 @@ impl Cluster {
             let primary = Arc::new(Primary::node(self.info(address)));
             let lane = |_| {
                 let (floors, names) = (self.floors.clone(), self.names.clone());
-                let lane = Lane::new(primary.clone(), floors, self.limit, names, self.owed.clone());
+                let lane = Lane::new(
+                    primary.clone(),
+                    floors,
+                    self.limit,
+                    names,
+                    self.owed.clone(),
+                );
                 Arc::new(lane)
             };
             Arc::new(Node {

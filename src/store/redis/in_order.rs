@@ -377,7 +377,9 @@ impl Future for Answer {
                 std::task::ready!(self.time_up.as_mut().poll(cx));
                 // From now on the job has nobody to tell, unless it has told already.
                 self.answer.close();
-                self.answer.try_recv().unwrap_or_else(|_| Err(explain::no_answer(limit)))
+                self.answer
+                    .try_recv()
+                    .unwrap_or_else(|_| Err(explain::no_answer(limit)))
             }
         };
         self.undo = None;

@@ -22,7 +22,10 @@ use crate::{
 };
 
 impl Shared {
-    pub(super) fn acquire(self: &Arc<Self>, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        request: Acquire,
+    ) -> StoreFuture<Result<Acquired, Error>> {
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }
@@ -43,7 +46,12 @@ impl Shared {
         Box::pin(async move {
             let acquired = shared.acquired(&request, pending.await.value()?);
             if acquired.is_err() {
-                lane.clean_up(request.key.clone(), request.owner, owed_for(&request), false);
+                lane.clean_up(
+                    request.key.clone(),
+                    request.owner,
+                    owed_for(&request),
+                    false,
+                );
             }
             acquired
         })
@@ -53,7 +61,10 @@ impl Shared {
         reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
 
-    pub(super) fn release(self: &Arc<Self>, request: Release) -> StoreFuture<Result<Released, Error>> {
+    pub(super) fn release(
+        self: &Arc<Self>,
+        request: Release,
+    ) -> StoreFuture<Result<Released, Error>> {
         if let Some(order) = &self.order {
             return self.release_in_order(order, request);
         }
@@ -98,7 +109,10 @@ impl Shared {
             let calls = indices.into_iter().zip(0..).map(|(index, place)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = self.deadline() + self.timeout / 10 * behind;
-                (index, self.renewal(&requests[index], Before::Nothing, deadline))
+                (
+                    index,
+                    self.renewal(&requests[index], Before::Nothing, deadline),
+                )
             });
             lane.call_all(calls, &sender);
         }
@@ -136,9 +150,8 @@ impl Shared {
             Outcome::Redirected { .. } => {
                 self.routes.doubt();
                 let deadline = self.deadline();
-                let start = |lane: &Arc<Lane>, before| {
-                    lane.call(self.renewal(request, before, deadline))
-                };
+                let start =
+                    |lane: &Arc<Lane>, before| lane.call(self.renewal(request, before, deadline));
                 self.routes.call(&request.key, deadline, start).await
             }
             outcome => outcome,
@@ -152,7 +165,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn raise_fence(self: &Arc<Self>, key: LockKey, above: u64) -> StoreFuture<Result<u64, Error>> {
+    pub(super) fn raise_fence(
+        self: &Arc<Self>,
+        key: LockKey,
+        above: u64,
+    ) -> StoreFuture<Result<u64, Error>> {
         if above >= END_OF_TOKENS - 1 {
             let message =
                 format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
@@ -167,14 +184,20 @@ impl Shared {
         Box::pin(async move { reply::token(value.await?, shared.floors.of(&key)) })
     }
 
-    pub(super) fn inspect(self: &Arc<Self>, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
+    pub(super) fn inspect(
+        self: &Arc<Self>,
+        key: LockKey,
+    ) -> StoreFuture<Result<Inspection, Error>> {
         let shared = self.clone();
         let (names, of) = (self.names.clone(), key.clone());
         let value = self.question(key.clone(), move || calls::inspect(names.of(&of)));
         Box::pin(async move { reply::inspection(value.await?, shared.floors.of(&key)) })
     }
 
-    pub(super) fn force_release(self: &Arc<Self>, key: LockKey) -> StoreFuture<Result<bool, Error>> {
+    pub(super) fn force_release(
+        self: &Arc<Self>,
+        key: LockKey,
+    ) -> StoreFuture<Result<bool, Error>> {
         let (names, of) = (self.names.clone(), key.clone());
         let value = self.question(key, move || calls::force_release(names.of(&of)));
         Box::pin(async move { reply::flag(value.await?) })

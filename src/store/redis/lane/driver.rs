@@ -46,7 +46,9 @@ pub(super) async fn drive(inner: Arc<Inner>) {
             Step::End => return,
             Step::Connect => {
                 let inner = inner.clone();
-                connecting = Some(Box::pin(async move { inner.connector.connect_in_time().await }));
+                connecting = Some(Box::pin(
+                    async move { inner.connector.connect_in_time().await },
+                ));
                 continue;
             }
             Step::Wait(until) => until,
@@ -82,7 +84,10 @@ impl Inner {
         let now = Instant::now();
         let state = &mut *state;
         let silence = self.limit * SILENT_LIMITS;
-        if state.silent_since().is_some_and(|since| now >= since + silence) {
+        if state
+            .silent_since()
+            .is_some_and(|since| now >= since + silence)
+        {
             state.broke(explain::no_answer(silence));
         }
         self.send(state);
@@ -126,8 +131,13 @@ impl Inner {
         state.back_off.lengthen(self.limit);
         let verdict = match outcome {
             Ok(connection) => {
-                let broke = state.trouble.take().unwrap_or_else(explain::connection_ended);
-                state.queue.connected(connection.predecessors_closed, &broke);
+                let broke = state
+                    .trouble
+                    .take()
+                    .unwrap_or_else(explain::connection_ended);
+                state
+                    .queue
+                    .connected(connection.predecessors_closed, &broke);
                 state.connection = Some(connection);
                 self.send(&mut state);
                 Ok(())
@@ -161,7 +171,11 @@ impl Inner {
                 self.heard(&mut state, message, reply);
             }
         }
-        if heard_any { Poll::Ready(()) } else { Poll::Pending }
+        if heard_any {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     fn heard(&self, state: &mut State, message: Message, reply: RedisResult<Vec<Value>>) {
@@ -181,7 +195,8 @@ impl Inner {
             // Another server is the primary, or will be: all calls go there.
             return state.broke(error.clone());
         }
-        let predecessors_closed = (state.connection.as_ref()).is_some_and(|it| it.predecessors_closed);
+        let predecessors_closed =
+            (state.connection.as_ref()).is_some_and(|it| it.predecessors_closed);
         let mut values = values.into_iter();
         for sent in message.calls {
             let mut all_closed = predecessors_closed;

@@ -46,11 +46,7 @@ use super::{
     owed::Owed,
     primary::Primary,
 };
-use crate::{
-    Error, LockKey,
-    store::Owner,
-    sync::Mutex,
-};
+use crate::{Error, LockKey, store::Owner, sync::Mutex};
 
 /// How many calls travel in one message: enough to spare round trips, few enough not to keep others waiting.
 pub(super) const BATCH: usize = 128;
@@ -288,7 +284,9 @@ impl Inner {
             if let Some(before) = before {
                 pipeline.add_command(before);
             }
-            let command = entry.call.command(entry.by, &self.floors, connection.fraction);
+            let command = entry
+                .call
+                .command(entry.by, &self.floors, connection.fraction);
             pipeline.add_command(command);
         }
         let mut multiplexed = connection.multiplexed.clone();
@@ -384,9 +382,9 @@ impl Future for Pending {
         let outcome = std::task::ready!(Pin::new(&mut self.outcome).poll(cx));
         self.undo = None;
         let limit = self.lane.0.limit;
-        Poll::Ready(outcome.unwrap_or_else(|_| {
-            Outcome::MayHaveTakenEffect(explain::no_answer(limit))
-        }))
+        Poll::Ready(
+            outcome.unwrap_or_else(|_| Outcome::MayHaveTakenEffect(explain::no_answer(limit))),
+        )
     }
 }
 

@@ -212,7 +212,13 @@ impl Queue {
     }
 
     /// Queues the release of what an acquire may have taken.
-    pub(super) fn clean_up(&mut self, key: LockKey, owner: Owner, owed_for: Duration, until_expiry: bool) {
+    pub(super) fn clean_up(
+        &mut self,
+        key: LockKey,
+        owner: Owner,
+        owed_for: Duration,
+        until_expiry: bool,
+    ) {
         let release = Release {
             key,
             owner,
