@@ -114,5 +114,6 @@ async fn all_who_wait_share_the_verdict() {
         assert!(error.contains("refused the user name"), "{error}");
     }
     let connects = server.connections_received().await - before;
-    assert!(connects <= 4 * 2, "{connects} connects for one verdict");
+    // A verdict takes two connects of each lane; the rest are the test's own.
+    assert!(connects <= 4 * 2 + 2, "{connects} connects for one verdict");
 }

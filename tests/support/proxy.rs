@@ -94,8 +94,12 @@ impl Proxy {
 
     /// Closes all connections; new ones are fine.
     pub(crate) fn cut(&mut self) {
-        self.set(Network::Cut);
-        self.only_new_ones_are_fine();
+        // In this order: a connection that is made in between is a new one.
+        let network = self.network.clone();
+        let fine = watch::Sender::new(Network::Fine);
+        let old = std::mem::replace(&mut *network.lock().unwrap(), fine);
+        old.send_replace(Network::Cut);
+        self.old.push(old);
     }
 }
 

@@ -1,6 +1,10 @@
 //! How a Redis store is configured.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
@@ -170,6 +174,7 @@ impl RedisStoreBuilder {
             replicated,
             station,
             order: (!lanes_keep_order).then(KeyOrder::default),
+            is_stopped: AtomicBool::new(false),
             space,
             timeout: self.timeout,
         })))

@@ -25,7 +25,11 @@ mod survey;
 mod uptime;
 mod value;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tokio::sync::mpsc;
 
@@ -141,6 +145,8 @@ struct Shared {
     station: Station,
     /// Where no lane keeps the order of calls.
     order: Option<KeyOrder>,
+    /// A release was started outside of a runtime, and may wait for one.
+    is_stopped: AtomicBool,
     space: Arc<str>,
     timeout: Duration,
 }

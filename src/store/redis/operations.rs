@@ -1,6 +1,6 @@
 //! The store's operations: what is sent, what the answer means, and what a failure leaves to be done.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use redis::Value;
@@ -12,6 +12,7 @@ use super::{
     lane::{BATCH, Before, Failure, Lane, Start, after},
     outcome::{Answered, Outcome, Redirect},
     reply,
+    script::Call,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -26,6 +27,7 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
+        self.go_on_if_stopped();
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }
@@ -65,6 +67,14 @@ impl Shared {
         self: &Arc<Self>,
         request: Release,
     ) -> StoreFuture<Result<Released, Error>> {
+        let answer = self.start_release(request);
+        if tokio::runtime::Handle::try_current().is_err() {
+            self.is_stopped.store(true, Ordering::Release);
+        }
+        answer
+    }
+
+    fn start_release(self: &Arc<Self>, request: Release) -> StoreFuture<Result<Released, Error>> {
         if let Some(order) = &self.order {
             return self.release_in_order(order, request);
         }
@@ -88,6 +98,7 @@ impl Shared {
 
     /// Renewals of one lane travel together, and are answered as their replies come.
     pub(super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
+        self.go_on_if_stopped();
         let (sender, outcomes) = mpsc::unbounded_channel();
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -105,16 +116,22 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // Each message behind another takes some time of its own.
-            let calls = indices.into_iter().zip(0..).map(|(index, place)| {
+            let renewal = |index: &usize| {
+                calls::renew(self.names.of(&requests[*index].key), &requests[*index])
+            };
+            let calls: Vec<Call> = indices.iter().map(renewal).collect();
+            // Only now, because so many calls take their time; and each message behind another takes some of its own.
+            let (now, places) = (self.deadline(), 0..);
+            let starts = indices.into_iter().zip(calls).zip(places);
+            let starts = starts.map(|((index, call), place): (_, usize)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
-                let deadline = self.deadline() + self.timeout / 10 * behind;
+                let deadline = now + self.timeout / 10 * behind;
                 (
                     index,
-                    self.renewal(&requests[index], Before::Nothing, deadline),
+                    renewal_of(&requests[index], call, Before::Nothing, deadline),
                 )
             });
-            lane.call_all(calls, &sender);
+            lane.call_all(starts, &sender);
         }
         drop(sender);
         let shared = self.clone();
@@ -134,24 +151,16 @@ impl Shared {
         Box::pin(answers.buffer_unordered(BATCH))
     }
 
-    fn renewal(&self, request: &Renew, before: Before, deadline: Instant) -> Start {
-        Start {
-            key: request.key.clone(),
-            call: calls::renew(self.names.of(&request.key), request),
-            before,
-            failure: Failure::Forget,
-            deadline,
-        }
-    }
-
     async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
         let outcome = match outcome {
             // What was renewed already can be renewed again.
             Outcome::Redirected { .. } => {
                 self.routes.doubt();
                 let deadline = self.deadline();
-                let start =
-                    |lane: &Arc<Lane>, before| lane.call(self.renewal(request, before, deadline));
+                let start = |lane: &Arc<Lane>, before| {
+                    let call = calls::renew(self.names.of(&request.key), request);
+                    lane.call(renewal_of(request, call, before, deadline))
+                };
                 self.routes.call(&request.key, deadline, start).await
             }
             outcome => outcome,
@@ -207,7 +216,7 @@ impl Shared {
     fn question(
         self: &Arc<Self>,
         key: LockKey,
-        call: impl Fn() -> super::script::Call + Send + Sync + 'static,
+        call: impl Fn() -> Call + Send + Sync + 'static,
     ) -> StoreFuture<Result<Value, Error>> {
         let deadline = self.deadline();
         let of = key.clone();
@@ -231,12 +240,30 @@ impl Shared {
         Instant::now() + self.timeout
     }
 
+    /// Goes on with a release that was started outside of a runtime, if there was one.
+    fn go_on_if_stopped(&self) {
+        if self.is_stopped.load(Ordering::Acquire) {
+            self.is_stopped.store(false, Ordering::Release);
+            self.go_on();
+        }
+    }
+
     /// Goes on with what was started outside of a runtime.
     pub(super) fn go_on(&self) {
         self.routes.go_on();
         if let Some(order) = &self.order {
             order.go_on();
         }
+    }
+}
+
+fn renewal_of(request: &Renew, call: Call, before: Before, deadline: Instant) -> Start {
+    Start {
+        key: request.key.clone(),
+        call,
+        before,
+        failure: Failure::Forget,
+        deadline,
     }
 }
 

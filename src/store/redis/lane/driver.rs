@@ -4,7 +4,7 @@ use std::{
     future::{pending, poll_fn},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -91,11 +91,13 @@ impl Inner {
             state.broke(explain::no_answer(silence));
         }
         self.send(state);
-        let trouble = &state.trouble;
+        // A reply that is there counts, however late the driver is.
+        let _ = self.hear(state, &mut Context::from_waker(Waker::noop()));
+        let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
         state.queue.expire(now, |was_sent| match trouble {
-            Some(error) if !was_sent => error.clone(),
-            None if !was_sent => self.connector.too_late(),
-            _ => explain::no_answer(self.limit),
+            _ if was_sent || is_connected => explain::no_answer(self.limit),
+            Some(error) => error.clone(),
+            None => self.connector.too_late(),
         });
         // Clean-ups that were queued just now.
         self.send(state);
@@ -124,7 +126,7 @@ impl Inner {
         Step::Wait(state.wakes_at)
     }
 
-    /// A connect has ended. All who wait share its verdict.
+    /// A connect has ended. All who wait share the verdict: a connection, or the reason why two connects in a row have failed.
     fn connected(&self, outcome: Result<Connection, Error>) {
         let mut state = self.state.lock();
         // Counts until the connection has brought a reply: some break right after they were made.
@@ -143,8 +145,12 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                state.queue.fail_all(&error);
                 state.trouble = Some(error.clone());
+                if state.back_off.is_first() {
+                    // It may have met the same fault that broke the last connection.
+                    return;
+                }
+                state.queue.fail_all(&error);
                 Err(error)
             }
         };
@@ -156,6 +162,14 @@ impl Inner {
     /// Hears all replies that are there. Pending if there is none.
     fn poll_replies(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
+        let heard = self.hear(&mut state, cx);
+        if let Some(first) = state.in_flight.front_mut() {
+            first.is_watched = true;
+        }
+        heard
+    }
+
+    fn hear(&self, state: &mut State, cx: &mut Context<'_>) -> Poll<()> {
         let mut heard_any = false;
         while let Some(message) = state.in_flight.front_mut() {
             let polled = match message.at_once.take() {
@@ -163,12 +177,11 @@ impl Inner {
                 None => message.reply.as_mut().poll(cx),
             };
             let Poll::Ready(reply) = polled else {
-                message.is_watched = true;
                 break;
             };
             heard_any = true;
             if let Some(message) = state.in_flight.pop_front() {
-                self.heard(&mut state, message, reply);
+                self.heard(state, message, reply);
             }
         }
         if heard_any {
@@ -229,6 +242,11 @@ impl Inner {
 }
 
 impl BackOff {
+    /// Whether only one connect has led to nothing so far.
+    fn is_first(&self) -> bool {
+        self.pause <= FIRST_PAUSE
+    }
+
     /// The next pause: twice as long, with jitter, and short enough that a call which waits sees the next connect.
     fn lengthen(&mut self, limit: Duration) {
         let longest = LONGEST_PAUSE.min(limit / 2);
