@@ -367,3 +367,30 @@ impl Redirect {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    #[test]
+    fn a_node_without_slots_is_forgotten() {
+        let seed = "redis://127.0.0.1:1".into_connection_info().unwrap();
+        let limit = Duration::from_secs(1);
+        let names = Names::new("tdl");
+        let cluster = Cluster::new(
+            vec![seed],
+            1,
+            limit,
+            Arc::new(Floors::new()),
+            names,
+            Owed::default(),
+        );
+        let on_its_way = cluster.lane_at(&"127.0.0.1:2".into(), 0);
+        assert_eq!(cluster.lanes().len(), 1);
+        cluster.forget_nodes();
+        assert!(cluster.lanes().is_empty());
+        drop(on_its_way);
+    }
+}

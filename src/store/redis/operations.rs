@@ -12,7 +12,7 @@ use super::{
     lane::{BATCH, Before, Failure, Lane, Start, after},
     outcome::{Answered, Outcome, Redirect},
     reply,
-    script::Call,
+    script::{By, Call},
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -37,6 +37,7 @@ impl Shared {
         let pending = lane.call(Start {
             key: request.key.clone(),
             call: calls::acquire(self.names.of(&request.key), &request),
+            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::CleanUp {
                 owner: request.owner,
@@ -83,6 +84,7 @@ impl Shared {
         };
         let pending = lane.call(Start {
             call: calls::release(&self.names.of(&request.key), &request),
+            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::Repeat {
                 owner: request.owner,
@@ -139,6 +141,7 @@ impl Shared {
             let outcome = outcomes.recv().await?;
             Some((outcome, outcomes))
         });
+        let all = requests.len();
         let requests: Arc<[Renew]> = requests.into();
         let answers = answers.map(move |(index, outcome)| {
             let (shared, requests) = (shared.clone(), requests.clone());
@@ -147,8 +150,8 @@ impl Shared {
                 (index, shared.renewed(request, outcome).await)
             }
         });
-        // More than one at a time only where a node of a Cluster has sent some away.
-        Box::pin(answers.buffer_unordered(BATCH))
+        // Most are ready at once. Those that a node of a Cluster has sent away hold up no other.
+        Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
     async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
@@ -224,6 +227,8 @@ impl Shared {
             lane.call(Start {
                 key: of.clone(),
                 call: call(),
+                // Too rare to be loaded with every connection.
+                by: By::Text,
                 before,
                 failure: Failure::Forget,
                 deadline,
@@ -261,6 +266,7 @@ fn renewal_of(request: &Renew, call: Call, before: Before, deadline: Instant) ->
     Start {
         key: request.key.clone(),
         call,
+        by: By::Hash,
         before,
         failure: Failure::Forget,
         deadline,

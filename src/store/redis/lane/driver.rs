@@ -11,7 +11,7 @@ use std::{
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Inner, Message, SILENT_LIMITS, State, queue::Reply};
+use super::{Inner, Message, SILENT_LIMITS, State, entry::Reply};
 use crate::{
     Error,
     store::redis::{connection::Connection, explain, outcome::Redirect},

@@ -14,6 +14,8 @@
 //! 7. The mutex is never held over an await. Under it, nothing is called but the client library's buffer and wakers.
 
 mod driver;
+mod entry;
+mod pending;
 mod queue;
 
 use std::{
@@ -32,10 +34,15 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(super) use self::queue::{Before, Failure, Start, after, is_noscript};
 use self::{
     driver::BackOff,
-    queue::{AnswerTo, Id, Queue},
+    entry::AnswerTo,
+    pending::Undo,
+    queue::{Id, Queue},
+};
+pub(super) use self::{
+    entry::{Before, Failure, Start, after, is_noscript},
+    pending::Pending,
 };
 use super::{
     connection::{BUFFERED, Connection, Connector},
@@ -351,60 +358,5 @@ impl std::fmt::Debug for Message {
             .field("calls", &self.calls)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
-    }
-}
-
-/// The outcome of a call.
-///
-/// # Cancel safety
-///
-/// An acquire whose outcome is not taken is followed by its release. Any other call goes on.
-#[derive(Debug)]
-pub(super) struct Pending {
-    lane: Arc<Lane>,
-    id: Id,
-    outcome: oneshot::Receiver<Outcome>,
-    /// What must be released if the outcome is not taken.
-    undo: Option<Undo>,
-}
-
-#[derive(Debug)]
-struct Undo {
-    key: LockKey,
-    owner: Owner,
-    owed_for: Duration,
-}
-
-impl Future for Pending {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let outcome = std::task::ready!(Pin::new(&mut self.outcome).poll(cx));
-        self.undo = None;
-        let limit = self.lane.0.limit;
-        Poll::Ready(
-            outcome.unwrap_or_else(|_| Outcome::MayHaveTakenEffect(explain::no_answer(limit))),
-        )
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Some(Undo {
-            key,
-            owner,
-            owed_for,
-        }) = self.undo.take()
-        else {
-            return;
-        };
-        let inner = &self.lane.0;
-        let mut state = inner.state.lock();
-        let is_answered = !state.queue.abandon(self.id);
-        if is_answered && matches!(self.outcome.try_recv(), Ok(Outcome::Answered(_))) {
-            state.queue.clean_up(key, owner, owed_for, false);
-        }
-        inner.send(&mut state);
-        inner.drive(&mut state);
     }
 }

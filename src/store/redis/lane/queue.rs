@@ -9,27 +9,25 @@
 //!    call for the same key is queued, the key's resting releases are.
 //! 6. NOSCRIPT: the call had no effect. Other calls for its key may be in flight behind it, and some of them may run, if another client
 //!    loads the scripts in between. So `forgotten` calls wait until nothing is in flight. Those that a later call for the same key
-//!    has overtaken by then have failed (without effect); the rest is sent again in front of everything else, by text.
+//!    has overtaken by then have failed (without effect); the rest is sent again in front of everything else, by text. Scripts that are
+//!    not loaded with every connection are sent by text at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     time::Duration,
 };
 
-use redis::{ServerErrorKind, Value};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::time::Instant;
 
-use super::super::{
-    calls,
-    connection::Peer,
-    explain,
-    names::Names,
-    outcome::{Answered, Outcome, Redirect},
-    owed::{Debt, Owed},
-    script::{By, Call},
+use super::{
+    super::{
+        calls, explain,
+        names::Names,
+        outcome::{Answered, Outcome},
+        owed::Owed,
+        script::By,
+    },
+    entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
 };
 use crate::{
     Error, LockKey,
@@ -40,8 +38,6 @@ use crate::{
 const MAX_SENDINGS: u32 = 3;
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// Instead of a point in time that cannot be represented.
-const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 pub(super) type Id = u64;
 
@@ -58,81 +54,11 @@ pub(super) struct Queue {
     owed: Owed,
 }
 
-/// A call to be started.
-#[derive(Debug)]
-pub(in super::super) struct Start {
-    pub(in super::super) key: LockKey,
-    pub(in super::super) call: Call,
-    pub(in super::super) before: Before,
-    pub(in super::super) failure: Failure,
-    /// When the caller must be answered.
-    pub(in super::super) deadline: Instant,
-}
-
-/// What is sent right before a call.
-#[derive(Debug, Default)]
-pub(in super::super) enum Before {
-    #[default]
-    Nothing,
-    /// ASKING, which lets one call pass at a node that is about to get the slot.
-    Asking,
-    /// CLIENT KILL of a connection beside the lane.
-    Close(Peer),
-}
-
-/// What a lane does about a call that failed.
-#[derive(Debug)]
-pub(in super::super) enum Failure {
-    /// Nothing.
-    Forget,
-    /// The lane releases what the acquire may have taken.
-    CleanUp { owner: Owner, owed_for: Duration },
-    /// The release is repeated.
-    Repeat {
-        owner: Owner,
-        expires: Instant,
-        /// Counts as owed until the entry is gone.
-        _debt: Debt,
-        /// An answer does not settle the release: its acquire may still take effect.
-        until_expiry: bool,
-    },
-}
-
-/// Who is told what became of a call.
-#[derive(Debug)]
-pub(super) enum AnswerTo {
-    One(oneshot::Sender<Outcome>),
-    Batch(usize, mpsc::UnboundedSender<(usize, Outcome)>),
-}
-
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: LockKey,
-    pub(super) call: Call,
-    pub(super) before: Before,
-    pub(super) by: By,
-    answer: Option<AnswerTo>,
-    failure: Failure,
-    /// When the caller must be answered, or the release is not owed any more: the entry's place in `deadlines`.
-    due: Instant,
-    sendings: u32,
-    is_in_flight: bool,
-    may_have_taken_effect: bool,
-    rest: Duration,
-}
-
 /// A release that the server has refused.
 #[derive(Debug)]
 struct Resting {
     until: Instant,
     entry: Entry,
-}
-
-/// The reply to one call of a message.
-pub(super) struct Reply {
-    pub(super) value: Value,
-    pub(super) redirect: Option<Redirect>,
-    pub(super) predecessors_closed: bool,
 }
 
 impl Queue {
@@ -166,12 +92,14 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, start: Start, answer: Option<AnswerTo>) -> Id {
-        if !self.resting.is_empty() {
-            self.wake(|resting| resting.entry.key == start.key);
+        let is_of_key = |resting: &Resting| resting.entry.key == start.key;
+        if self.resting.iter().any(is_of_key) {
+            self.wake(is_of_key);
         }
         let Start {
             key,
             call,
+            by,
             before,
             failure,
             deadline,
@@ -184,7 +112,7 @@ impl Queue {
             key,
             call,
             before,
-            by: By::Hash,
+            by,
             answer,
             failure,
             due,
@@ -229,6 +157,7 @@ impl Queue {
         let start = Start {
             call: calls::release(&self.names.of(&release.key), &release),
             key: release.key,
+            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::Repeat {
                 owner,
@@ -534,27 +463,5 @@ impl Queue {
         self.forgotten.clear();
         self.resting.clear();
         self.deadlines.clear();
-    }
-}
-
-impl AnswerTo {
-    /// Says whether there is somebody to hear it.
-    fn send(self, outcome: Outcome) -> bool {
-        match self {
-            Self::One(to) => to.send(outcome).is_ok(),
-            Self::Batch(index, to) => to.send((index, outcome)).is_ok(),
-        }
-    }
-}
-
-/// The point in time after a duration that may be without end.
-pub(in super::super) fn after(duration: Duration) -> Instant {
-    Instant::now() + duration.min(FAR)
-}
-
-pub(in super::super) fn is_noscript(value: &Value) -> bool {
-    match value {
-        Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),
-        _ => false,
     }
 }

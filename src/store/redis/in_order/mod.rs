@@ -7,61 +7,41 @@
 //! 4. The job of a release ends when the server has answered, or when `owed_for` has passed. Between two attempts it does
 //!    not keep the store alive.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Weak},
-    task::{Context, Poll},
-    time::Duration,
-};
+mod answer;
+mod release;
+
+use std::sync::Arc;
 
 use redis::Value;
 use tokio::{
     sync::oneshot,
-    time::{Instant, Sleep, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
+use self::{
+    answer::{Answer, Undo},
+    release::{InDoubt, Repeated},
+};
 use super::{
     Shared, calls,
     connection::Peer,
     explain,
     key_order::KeyOrder,
     lane::{Before, Failure, Lane, Pending, Start, after},
-    operations::{owed_for, released},
+    operations::owed_for,
     outcome::{Answered, Outcome},
-    owed::Debt,
+    script::{By, Call},
 };
 use crate::{
     Error, LockKey,
     store::{Acquire, Acquired, Ending, Queueing, Release, Released, StoreFuture},
 };
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
 /// An acquire that failed.
 pub(super) struct Failed {
     pub(super) error: Error,
     /// What has to be done about it, if it may have taken effect.
     pub(super) in_doubt: Option<InDoubt>,
-}
-
-/// An acquire that may have taken effect, or may still do so.
-pub(super) struct InDoubt {
-    /// The acquire was answered, but does not count. Its caller hears of that when the lock was given back.
-    pub(super) was_answered: bool,
-    /// The connection beside the lanes that it was sent on.
-    pub(super) sent_on: Option<Peer>,
-    /// That connection, or one of a lane, cannot be closed: the acquire may take effect at any time.
-    pub(super) cannot_be_closed: bool,
-}
-
-/// A release that is repeated until it was answered.
-struct Repeated {
-    store: Weak<Shared>,
-    request: Release,
-    expires: Instant,
-    in_doubt: Option<InDoubt>,
-    _debt: Debt,
 }
 
 impl Shared {
@@ -255,81 +235,17 @@ impl Failed {
     }
 }
 
-impl Repeated {
-    /// Calls `tell` with the outcome of the first attempt.
-    async fn until_answered(self, tell: impl FnOnce(Result<Released, Error>)) {
-        let mut tell = Some(tell);
-        let mut pause = FIRST_PAUSE;
-        while let Some(shared) = self.store.upgrade() {
-            let outcome = match shared.release_now(&self).await {
-                Outcome::Answered(answered) => {
-                    if let Some(in_doubt) = &self.in_doubt
-                        && !in_doubt.was_answered
-                        && (in_doubt.cannot_be_closed || !answered.predecessors_closed)
-                    {
-                        self.repeat_until_expiry(&shared);
-                    }
-                    if let Some(tell) = tell {
-                        tell(released(answered));
-                    }
-                    return;
-                }
-                outcome => outcome,
-            };
-            drop(shared);
-            if let (Some(tell), Err(error)) = (tell.take(), outcome.value()) {
-                tell(Err(error));
-            }
-            if Instant::now() + pause >= self.expires {
-                return;
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// An answered release does not count where its acquire may still take effect. The lane repeats the release beside the
-    /// key's queue, so that later calls need not wait for so long.
-    fn repeat_until_expiry(&self, shared: &Shared) {
-        let Release {
-            key,
-            owner,
-            owed_for,
-            ..
-        } = &self.request;
-        if let Some(lane) = shared.routes.lane_at_once(key) {
-            lane.clean_up(key.clone(), *owner, *owed_for, true);
-        }
-    }
-}
-
-impl Shared {
-    async fn release_now(&self, release: &Repeated) -> Outcome {
-        let request = &release.request;
-        let deadline = self.deadline();
-        let start = |lane: &Arc<Lane>, before| {
-            let sent_on = release.in_doubt.as_ref().and_then(|it| it.sent_on.clone());
-            let before = match sent_on {
-                Some(peer) => Before::Close(peer),
-                None => before,
-            };
-            let call = calls::release(&self.names.of(&request.key), request);
-            plain(lane, &request.key, call, before, deadline)
-        };
-        self.routes.call(&request.key, deadline, start).await
-    }
-}
-
 fn plain(
     lane: &Arc<Lane>,
     key: &LockKey,
-    call: super::script::Call,
+    call: Call,
     before: Before,
     deadline: Instant,
 ) -> Pending {
     lane.call(Start {
         key: key.clone(),
         call,
+        by: By::Hash,
         before,
         failure: Failure::Forget,
         deadline,
@@ -342,67 +258,5 @@ fn leaves_something(acquired: &Acquired, queueing: Queueing) -> bool {
         Acquired::Granted(_) => true,
         Acquired::Held(_) => matches!(queueing, Queueing::Wait { .. }),
         Acquired::Recorded(_) => false,
-    }
-}
-
-/// What is released if an answer is not taken.
-struct Undo {
-    store: Arc<Shared>,
-    key: LockKey,
-    owner: crate::store::Owner,
-    owed_for: Duration,
-}
-
-/// The answer to an acquire.
-///
-/// # Cancel safety
-///
-/// An answer that is not taken is followed by the release of what was acquired.
-struct Answer {
-    answer: oneshot::Receiver<Result<Acquired, Error>>,
-    time_up: Pin<Box<Sleep>>,
-    limit: Duration,
-    /// Until the answer was taken.
-    undo: Option<Undo>,
-}
-
-impl Future for Answer {
-    type Output = Result<Acquired, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let limit = self.limit;
-        let answer = match Pin::new(&mut self.answer).poll(cx) {
-            Poll::Ready(answer) => answer.unwrap_or_else(|_| Err(explain::no_answer(limit))),
-            Poll::Pending => {
-                std::task::ready!(self.time_up.as_mut().poll(cx));
-                // From now on the job has nobody to tell, unless it has told already.
-                self.answer.close();
-                self.answer
-                    .try_recv()
-                    .unwrap_or_else(|_| Err(explain::no_answer(limit)))
-            }
-        };
-        self.undo = None;
-        Poll::Ready(answer)
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        let Some(undo) = self.undo.take() else {
-            return;
-        };
-        self.answer.close();
-        let (Ok(Ok(_)), Some(order)) = (self.answer.try_recv(), &undo.store.order) else {
-            return;
-        };
-        let release = Release {
-            key: undo.key.clone(),
-            owner: undo.owner,
-            ending: Ending::Free,
-            owed_for: undo.owed_for,
-        };
-        let repeated = undo.store.repeated(release, None);
-        order.push(undo.key, repeated.until_answered(|_| {}));
     }
 }
