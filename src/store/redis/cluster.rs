@@ -204,7 +204,7 @@ impl Cluster {
         }
     }
 
-    /// Goes on with what was started outside of a runtime.
+    /// The lanes to all nodes that are known.
     pub(super) fn lanes(&self) -> Vec<Arc<Lane>> {
         let nodes = self.nodes.lock();
         nodes.values().flat_map(|node| node.lanes.clone()).collect()

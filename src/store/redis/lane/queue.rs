@@ -1,4 +1,4 @@
-//! The calls of a lane, in the order in which they were started. Knows nothing of connections or time limits' timers.
+//! The calls of a lane, in the order in which they were started. The queue knows neither connections nor timers.
 //!
 //! 1. Ids rise in the order of the calls, and `calls` is sorted by id: calls that are sent again are sent in that order.
 //! 2. `unsent` is sorted, too, and every id in it is above the id of every call in flight. It may name calls that are gone.
