@@ -1,0 +1,97 @@
+//! The two loads of each scenario, and the thread that each of them runs on.
+
+use std::{
+    fs,
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
+
+use tokio::{runtime::Builder, task::JoinSet, time::sleep};
+use tower_distributed_lock::{LockGuard, Locks};
+
+/// How long a scenario may take in real time before it counts as one that never yields.
+const STUCK: Duration = Duration::from_secs(20);
+/// How long a task that was refused waits before it asks again.
+const AFTER_REFUSAL: Duration = Duration::from_millis(50);
+
+/// What the instance does while its store is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// One key is held, and nothing else happens.
+    Quiet,
+    /// Four tasks pass one key on among themselves, and ask again when they are refused.
+    Hot,
+}
+
+impl Load {
+    pub(crate) const BOTH: [Self; 2] = [Self::Quiet, Self::Hot];
+
+    /// Starts the load, and returns once the key has been taken. The load ends when the result is dropped.
+    pub(crate) async fn start(self, locks: &Locks) -> Running {
+        let mut running = Running {
+            _guard: None,
+            _tasks: JoinSet::new(),
+        };
+        let guard = locks.lock("key").await.unwrap();
+        if self == Self::Quiet {
+            running._guard = Some(guard);
+            return running;
+        }
+        drop(guard);
+        for _ in 0..4 {
+            running._tasks.spawn(take_turns(locks.clone()));
+        }
+        running
+    }
+}
+
+/// A load that goes on until this is dropped.
+pub(crate) struct Running {
+    _guard: Option<LockGuard>,
+    _tasks: JoinSet<()>,
+}
+
+async fn take_turns(locks: Locks) {
+    loop {
+        match locks.lock("key").await {
+            Ok(_turn) => sleep(Duration::from_millis(1)).await,
+            Err(_) => sleep(AFTER_REFUSAL).await,
+        }
+    }
+}
+
+/// Runs a scenario on a current-thread runtime of its own, so that its CPU time is that of one thread, and fails if it
+/// does not end: a scheduler that never yields would otherwise hang the test instead of failing it.
+pub(crate) fn on_a_thread<T: Send + 'static>(
+    paused: bool,
+    scenario: impl AsyncFnOnce() -> T + Send + 'static,
+) -> Scenario<T> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(paused).build().unwrap();
+        let _ = sender.send(runtime.block_on(scenario()));
+    });
+    Scenario(receiver)
+}
+
+/// A scenario under way on its thread.
+pub(crate) struct Scenario<T>(std::sync::mpsc::Receiver<T>);
+
+impl<T> Scenario<T> {
+    #[track_caller]
+    pub(crate) fn result(self, name: &str) -> T {
+        self.0.recv_timeout(STUCK).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => panic!("{name}: the runtime never got to its timers"),
+            RecvTimeoutError::Disconnected => panic!("{name}: the scenario panicked"),
+        })
+    }
+}
+
+/// The CPU time that the calling thread has used so far.
+pub(crate) fn cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("these tests need Linux");
+    let nanos = stat.split(' ').next().unwrap();
+    Duration::from_nanos(nanos.parse().unwrap())
+}
