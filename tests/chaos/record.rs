@@ -68,7 +68,7 @@ pub(crate) enum Event {
 }
 
 /// The settings of the run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) seed: u64,
     pub(crate) store: String,
