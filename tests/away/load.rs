@@ -1,4 +1,4 @@
-//! The two loads of each scenario, and the thread that each of them runs on.
+//! The loads of the scenarios, and the thread that each of them runs on.
 
 use std::{
     fs,
@@ -14,6 +14,10 @@ use tower_distributed_lock::{LockGuard, Locks};
 const STUCK: Duration = Duration::from_secs(20);
 /// How long a task that was refused waits before it asks again.
 const AFTER_REFUSAL: Duration = Duration::from_millis(50);
+/// Tasks that pass one key on.
+const PASSING: usize = 4;
+/// Tasks with a key each.
+const MANY: usize = 100;
 
 /// What the instance does while its store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +26,11 @@ pub(crate) enum Load {
     Quiet,
     /// Four tasks pass one key on among themselves, and ask again when they are refused.
     Hot,
+    /// A hundred tasks have a key each, and ask again when they are refused.
+    Many,
 }
 
 impl Load {
-    pub(crate) const BOTH: [Self; 2] = [Self::Quiet, Self::Hot];
-
     /// Starts the load, and returns once the key has been taken. The load ends when the result is dropped.
     pub(crate) async fn start(self, locks: &Locks) -> Running {
         let mut running = Running {
@@ -34,13 +38,20 @@ impl Load {
             _tasks: JoinSet::new(),
         };
         let guard = locks.lock("key").await.unwrap();
-        if self == Self::Quiet {
-            running._guard = Some(guard);
-            return running;
-        }
-        drop(guard);
-        for _ in 0..4 {
-            running._tasks.spawn(take_turns(locks.clone()));
+        let tasks = match self {
+            Self::Quiet => {
+                running._guard = Some(guard);
+                0
+            }
+            Self::Hot => PASSING,
+            Self::Many => MANY,
+        };
+        for task in 0..tasks {
+            let key = match self {
+                Self::Many => format!("key-{task}"),
+                _ => "key".to_owned(),
+            };
+            running._tasks.spawn(take_turns(locks.clone(), key));
         }
         running
     }
@@ -52,9 +63,9 @@ pub(crate) struct Running {
     _tasks: JoinSet<()>,
 }
 
-async fn take_turns(locks: Locks) {
+async fn take_turns(locks: Locks, key: String) {
     loop {
-        match locks.lock("key").await {
+        match locks.lock(&*key).await {
             Ok(_turn) => sleep(Duration::from_millis(1)).await,
             Err(_) => sleep(AFTER_REFUSAL).await,
         }

@@ -33,13 +33,18 @@ impl Trouble {
     async fn begin(self, server: &mut RedisServer, connection: &mut MultiplexedConnection) {
         match self {
             Self::Killed => server.kill(),
-            Self::Full => ask(connection, "CONFIG SET maxmemory 1").await,
-            Self::NoReplicas => ask(connection, "CONFIG SET min-replicas-to-write 1").await,
+            Self::Full => {
+                ask(connection, "CONFIG SET maxmemory 1").await;
+                close_all(connection).await;
+            }
+            Self::NoReplicas => {
+                ask(connection, "CONFIG SET min-replicas-to-write 1").await;
+                close_all(connection).await;
+            }
             Self::Frozen => server.freeze(),
             Self::WrongPassword => {
                 ask(connection, "CONFIG SET requirepass secret").await;
-                ask(connection, "CLIENT KILL TYPE normal SKIPME yes").await;
-                ask(connection, "CLIENT KILL TYPE pubsub").await;
+                close_all(connection).await;
             }
         }
     }
@@ -66,6 +71,12 @@ impl Trouble {
         });
         lines.sum()
     }
+}
+
+/// Closes all other connections: after the reconnect all leases are asked for at once.
+async fn close_all(connection: &mut MultiplexedConnection) {
+    ask(connection, "CLIENT KILL TYPE normal SKIPME yes").await;
+    ask(connection, "CLIENT KILL TYPE pubsub").await;
 }
 
 async fn ask(connection: &mut MultiplexedConnection, words: &str) {
@@ -103,42 +114,41 @@ fn costs(trouble: Trouble, load: Load) -> Vec<Cost> {
     finished.collect()
 }
 
-/// Commands and connections within [`WATCHED`]: four callers that ask again every 50 ms make 240 acquires; renewals,
-/// releases and their connections come on top.
-const MOST: u64 = 500;
-/// A storm burns all of the three seconds. Debug builds of the callers' own questions take some hundred milliseconds.
-const MOST_CPU: Duration = Duration::from_millis(1200);
+/// A storm burns one core for all of the three seconds; a debug build of the callers' own questions takes 150 ms.
+const MOST_CPU: Duration = Duration::from_millis(500);
 
-fn assert_cheap(trouble: Trouble) {
-    for load in Load::BOTH {
+/// Requires that a held key and a hot one cost at most so many commands and connections within [`WATCHED`].
+fn assert_cheap(trouble: Trouble, most: u64) {
+    for load in [Load::Quiet, Load::Hot] {
         let name = format!("{trouble:?}, {load:?}");
         let costs = costs(trouble, load);
-        assert_flat(&name, &costs, MOST);
+        assert_flat(&name, &costs, most);
         assert_idle(&name, &costs, MOST_CPU);
     }
 }
 
 #[test]
 fn a_server_that_was_killed_costs_little_cpu_time_with_any_lease() {
-    assert_cheap(Trouble::Killed);
+    assert_cheap(Trouble::Killed, 0);
 }
 
 #[test]
 fn a_server_that_refuses_writes_gets_few_commands_with_any_lease() {
-    assert_cheap(Trouble::Full);
-    assert_cheap(Trouble::NoReplicas);
+    // Four callers that ask again every 50 ms could send 240 acquires; they share most of them.
+    assert_cheap(Trouble::Full, 300);
+    assert_cheap(Trouble::NoReplicas, 300);
 }
 
 #[test]
 fn a_server_that_hangs_gets_few_commands_with_any_lease() {
-    assert_cheap(Trouble::Frozen);
+    assert_cheap(Trouble::Frozen, 100);
 }
 
 #[test]
 fn a_server_that_refuses_connections_gets_few_of_them() {
-    for load in Load::BOTH {
+    // At most 50 connections a second from one process, the subscription's included, whoever asks.
+    for load in [Load::Quiet, Load::Hot, Load::Many] {
         let costs = costs(Trouble::WrongPassword, load);
-        // At most 50 connections a second from one process, subscription included.
         assert_flat(&format!("wrong password, {load:?}"), &costs, 150);
     }
 }
