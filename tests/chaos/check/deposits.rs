@@ -71,14 +71,14 @@ fn acknowledged<'a>(facts: &Facts<'a>) -> HashMap<&'a str, Vec<Acknowledged<'a>>
 /// The acknowledged deposits that the last balance does not contain: each entry names the deposit that it was added to,
 /// and those that the last one does not go back to were overwritten.
 fn lost<'a>(deposits: &[Acknowledged<'a>], entries: &[Entry]) -> Vec<&'a str> {
-    let by_id: HashMap<&str, &Entry> = entries.iter().map(|entry| (&*entry.id, entry)).collect();
     let mut contained = HashSet::new();
-    let mut next = entries.last();
-    while let Some(entry) = next {
-        if !contained.insert(&*entry.id) {
-            break;
+    let mut wanted = entries.last().map_or("", |entry| &entry.id);
+    // An entry was written after the one that it goes back to.
+    for entry in entries.iter().rev() {
+        if entry.id == wanted {
+            contained.insert(&*entry.id);
+            wanted = &entry.previous;
         }
-        next = by_id.get(&*entry.previous).copied();
     }
     let ids = deposits.iter().map(|deposit| deposit.id);
     ids.filter(|id| !contained.contains(id)).collect()

@@ -393,7 +393,7 @@ fn a_stall_needs_a_fault() {
     made.others.push(fault(Kind::FreezeStore, at, until));
     assert_good(made);
     let mut made = stalled();
-    let until = 6 * SECOND;
+    let until = 6 * SECOND + SECOND / 2;
     made.others.push(Event::Lag { at, until });
     assert_good(made);
     // A fault long before does not.
