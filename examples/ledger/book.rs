@@ -4,12 +4,19 @@ use std::{
     collections::HashMap,
     error::Error,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use redis::{Script, aio::ConnectionManager};
+use redis::{
+    Script,
+    aio::{ConnectionManager, ConnectionManagerConfig},
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How long to wait for a reply of the ledger's server.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of an account.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -73,7 +80,10 @@ impl Book {
 
     pub(crate) async fn in_redis(url: &str) -> Result<Self> {
         let client = redis::Client::open(url)?;
-        Ok(Self::Redis(client.get_connection_manager().await?))
+        // A replica that was paused finds its timeouts over, although the reply is there.
+        let config = ConnectionManagerConfig::new().set_response_timeout(Some(PATIENCE));
+        let connection = client.get_connection_manager_with_config(config);
+        Ok(Self::Redis(connection.await?))
     }
 
     /// What the account is at now, for whoever only looks.

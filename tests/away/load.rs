@@ -26,6 +26,8 @@ pub(crate) enum Load {
     Quiet,
     /// Four tasks pass one key on among themselves, and ask again when they are refused.
     Hot,
+    /// A key was passed on once, and is held from then on, while other tasks wait for it.
+    Waited,
     /// A hundred tasks have a key each, and ask again when they are refused.
     Many,
 }
@@ -38,21 +40,26 @@ impl Load {
             _tasks: JoinSet::new(),
         };
         let guard = locks.lock("key").await.unwrap();
-        let tasks = match self {
+        let (tasks, turn) = match self {
             Self::Quiet => {
                 running._guard = Some(guard);
-                0
+                return running;
             }
-            Self::Hot => PASSING,
-            Self::Many => MANY,
+            Self::Hot => (PASSING, Duration::from_millis(1)),
+            Self::Waited => (PASSING, Duration::from_secs(60)),
+            Self::Many => (MANY, Duration::from_millis(1)),
         };
         for task in 0..tasks {
             let key = match self {
                 Self::Many => format!("key-{task}"),
                 _ => "key".to_owned(),
             };
-            running._tasks.spawn(take_turns(locks.clone(), key));
+            running._tasks.spawn(take_turns(locks.clone(), key, turn));
         }
+        // The tasks are in line by the time the key is free for them.
+        sleep(Duration::from_millis(100)).await;
+        drop(guard);
+        sleep(Duration::from_millis(100)).await;
         running
     }
 }
@@ -63,10 +70,10 @@ pub(crate) struct Running {
     _tasks: JoinSet<()>,
 }
 
-async fn take_turns(locks: Locks, key: String) {
+async fn take_turns(locks: Locks, key: String, turn: Duration) {
     loop {
         match locks.lock(&*key).await {
-            Ok(_turn) => sleep(Duration::from_millis(1)).await,
+            Ok(_held) => sleep(turn).await,
             Err(_) => sleep(AFTER_REFUSAL).await,
         }
     }
@@ -93,10 +100,12 @@ pub(crate) struct Scenario<T>(std::sync::mpsc::Receiver<T>);
 impl<T> Scenario<T> {
     #[track_caller]
     pub(crate) fn result(self, name: &str) -> T {
-        self.0.recv_timeout(STUCK).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => panic!("{name}: the runtime never got to its timers"),
-            RecvTimeoutError::Disconnected => panic!("{name}: the scenario panicked"),
-        })
+        self.0
+            .recv_timeout(STUCK)
+            .unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => panic!("{name}: the runtime never got to its timers"),
+                RecvTimeoutError::Disconnected => panic!("{name}: the scenario panicked"),
+            })
     }
 }
 

@@ -53,11 +53,7 @@ fn a_quiet_lock_costs_a_few_calls_a_second_at_most_under_any_fault() {
     // With a lease of 1 s, a renewal is due every 333 ms, and is retried every 42 ms until the lease is over.
     let faults = [Fault::Unreachable, Fault::Hang, Fault::Mute];
     for fault in [None].into_iter().chain(faults.map(Some)) {
-        assert_flat(
-            &format!("quiet, {fault:?}"),
-            &costs(Load::Quiet, fault),
-            40,
-        );
+        assert_flat(&format!("quiet, {fault:?}"), &costs(Load::Quiet, fault), 40);
     }
 }
 
@@ -81,6 +77,24 @@ fn a_hot_key_costs_a_few_calls_while_the_store_hangs() {
             &format!("hot, {fault:?}"),
             &costs(Load::Hot, Some(fault)),
             100,
+        );
+    }
+}
+
+#[test]
+fn a_key_that_is_waited_for_costs_a_few_calls_a_second_at_most_under_any_fault() {
+    let faults = [Fault::Unreachable, Fault::Hang, Fault::Mute];
+    for fault in [None].into_iter().chain(faults.map(Some)) {
+        // The waiting callers ask again every 50 ms once the store is unreachable and the lease of 1 s is over.
+        let most = if fault == Some(Fault::Unreachable) {
+            1_000
+        } else {
+            60
+        };
+        assert_flat(
+            &format!("waited for, {fault:?}"),
+            &costs(Load::Waited, fault),
+            most,
         );
     }
 }

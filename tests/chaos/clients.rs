@@ -22,10 +22,11 @@ use crate::{
 };
 
 /// The accounts, and whether the ledger compares tokens for them.
-pub(crate) const ACCOUNTS: [(&str, bool); 5] = [
+pub(crate) const ACCOUNTS: [(&str, bool); 6] = [
     ("fenced-a", true),
     ("fenced-b", true),
     ("fenced-c", true),
+    ("fenced-d", true),
     ("unfenced-a", false),
     ("unfenced-b", false),
 ];
@@ -49,8 +50,11 @@ impl Client {
         while !self.stopped.load(Relaxed) {
             count += 1;
             let id = format!("{account}-{}-{count}", self.replica);
-            let work = self.random.within(0..20);
-            let path = format!("/accounts/{account}/deposits?work_ms={work}&unfenced={}", !fenced);
+            let work = self.random.within(0..12);
+            let path = format!(
+                "/accounts/{account}/deposits?work_ms={work}&unfenced={}",
+                !fenced
+            );
             let body = format!(r#"{{"amount": 1, "id": "{id}"}}"#);
             let account = account.to_owned();
             let asked = Asked::Deposit {

@@ -168,7 +168,10 @@ impl Fleet {
 
     /// Starts a replica. While the store is away it may end at once: then again.
     async fn start_replica(&self, number: usize) -> Replica {
-        let proxies = self.nodes.iter().map(|node| node.proxy.lock().unwrap().url());
+        let proxies = self
+            .nodes
+            .iter()
+            .map(|node| node.proxy.lock().unwrap().url());
         let store = proxies.collect::<Vec<_>>().join(",");
         let (ledger, lease) = (self.ledger.url(), self.lease.as_millis().to_string());
         // Both kinds of handlers: those that are cancelled at a loss, and those that go on.
@@ -200,7 +203,9 @@ impl Fleet {
 /// Resident memory in kB, and open descriptors.
 fn size_of(process: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let memory = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let memory = memory.trim().split(' ').next()?.parse().ok()?;
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?;
     Some((memory, descriptors.count() as u64))

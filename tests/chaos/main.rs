@@ -109,7 +109,10 @@ async fn chaos(settings: Settings) -> Report {
 
 #[track_caller]
 fn assert_kept(report: &Report) {
-    assert!(report.violations.is_empty(), "promises were broken:\n{report}");
+    assert!(
+        report.violations.is_empty(),
+        "promises were broken:\n{report}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

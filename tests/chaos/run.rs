@@ -33,7 +33,12 @@ const LAG: Duration = Duration::from_millis(300);
 pub(crate) async fn run(settings: &Settings) -> PathBuf {
     let folder = std::env::temp_dir().join("tdl-chaos");
     std::fs::create_dir_all(&folder).unwrap();
-    let name = format!("{}-{}-{}", settings.store(), settings.seed, std::process::id());
+    let name = format!(
+        "{}-{}-{}",
+        settings.store(),
+        settings.seed,
+        std::process::id()
+    );
     let path = folder.join(format!("{name}.jsonl"));
     let stderr = folder.join(format!("{name}.stderr"));
     let fleet = Arc::new(Fleet::start(settings, stderr.clone()).await);
@@ -59,7 +64,9 @@ pub(crate) async fn run(settings: &Settings) -> PathBuf {
     let fleet = Arc::into_inner(fleet).expect("nobody else has the fleet");
     let events = fleet.terminate().await;
     let errors = std::fs::read_to_string(&stderr).unwrap();
-    let errors = errors.lines().map(|line| Event::Stderr { line: line.into() });
+    let errors = errors
+        .lines()
+        .map(|line| Event::Stderr { line: line.into() });
     for event in events.into_iter().chain(errors) {
         record.add(&event);
     }

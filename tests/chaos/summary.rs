@@ -27,7 +27,12 @@ impl fmt::Display for Report {
                 faults.count
             )?;
         }
-        writeln!(f, "| payments made twice, explained | {} |", self.paid_twice)?;
+        let twice = &self.paid_twice;
+        writeln!(
+            f,
+            "| paid twice | {} after the store forgot, {} after a lost lease |",
+            twice.forgotten, twice.lease_lost
+        )?;
         let unfenced = &self.unfenced;
         writeln!(
             f,

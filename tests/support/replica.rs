@@ -33,7 +33,12 @@ impl Replica {
         let mut line = String::new();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
-        let Some(addr) = line.trim().rsplit(' ').next().and_then(|addr| addr.parse().ok()) else {
+        let Some(addr) = line
+            .trim()
+            .rsplit(' ')
+            .next()
+            .and_then(|addr| addr.parse().ok())
+        else {
             let _ = child.wait();
             return None;
         };

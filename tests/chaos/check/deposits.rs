@@ -139,7 +139,10 @@ fn tokens_rise_with_time(deposits: &[Acknowledged<'_>], report: &mut impl FnMut(
         if token <= highest {
             report(
                 Class::TokenFell,
-                format!("deposit {} began after token {highest} and has {token}", deposit.id),
+                format!(
+                    "deposit {} began after token {highest} and has {token}",
+                    deposit.id
+                ),
             );
         }
     }

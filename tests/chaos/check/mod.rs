@@ -69,8 +69,7 @@ pub(crate) struct Report {
     pub(crate) requests: u64,
     pub(crate) abandoned: u64,
     pub(crate) faults: BTreeMap<Kind, FaultCount>,
-    /// Payments that were made a second time, with a documented cause.
-    pub(crate) paid_twice: u64,
+    pub(crate) paid_twice: PaidTwice,
     pub(crate) unfenced: Unfenced,
     pub(crate) violations: Vec<Violation>,
 }
@@ -80,6 +79,15 @@ pub(crate) struct FaultCount {
     pub(crate) count: u64,
     /// The longest time that a key stood still during this kind of fault or right after it, in µs.
     pub(crate) longest_stall: u64,
+}
+
+/// Payments that were made a second time, by their documented cause.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct PaidTwice {
+    /// The store has forgotten the record of the first payment.
+    pub(crate) forgotten: u64,
+    /// The handler's process was killed or paused, or the store was away.
+    pub(crate) lease_lost: u64,
 }
 
 /// What a ledger that compares no tokens has acknowledged and lost.
@@ -142,7 +150,7 @@ impl Report {
             requests: 0,
             abandoned: 0,
             faults: BTreeMap::new(),
-            paid_twice: 0,
+            paid_twice: PaidTwice::default(),
             unfenced: Unfenced::default(),
             violations: vec![violation],
         }

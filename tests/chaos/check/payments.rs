@@ -3,11 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Class, Facts, Violation};
+use super::{Class, Facts, PaidTwice, Violation};
 use crate::record::{Answer, Asked, Event, Kind, Request};
 
 /// Returns how many payments were made a second time for a documented cause.
-pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> u64 {
+pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> PaidTwice {
     every_request_is_answered(facts, violations);
     let mut by_key: HashMap<&str, Vec<&Request>> = HashMap::new();
     for request in &facts.requests {
@@ -32,23 +32,17 @@ fn answers_are_equal(
         let answer = request.answer.as_ref()?;
         (request.is_acknowledged() && answer.stored.is_none()).then_some((request, answer))
     });
-    let mut first: Option<(&Request, &Answer)> = None;
-    for (request, answer) in stored {
-        let Some((earlier, expected)) = first else {
-            first = Some((request, answer));
-            continue;
-        };
-        if answer.body == expected.body {
-            continue;
+    let stored: Vec<(&&Request, &Answer)> = stored.collect();
+    for (at, (request, answer)) in stored.iter().enumerate() {
+        for (earlier, expected) in &stored[..at] {
+            let (from, until) = (earlier.at, earlier.until.max(request.until));
+            if answer.body != expected.body && !has_forgotten(facts, from, until) {
+                violations.push(Violation {
+                    class: Class::AnswersDiffer,
+                    what: format!("{key}: {} and then {}", expected.body, answer.body),
+                });
+            }
         }
-        if has_forgotten(facts, earlier.at, request.until) {
-            first = Some((request, answer));
-            continue;
-        }
-        violations.push(Violation {
-            class: Class::AnswersDiffer,
-            what: format!("{key}: {} and then {}", expected.body, answer.body),
-        });
     }
 }
 
@@ -69,15 +63,15 @@ fn has_forgotten(facts: &Facts<'_>, from: u64, until: u64) -> bool {
     })
 }
 
-/// A handler that has begun is run again if its process ends or stops, or if its lease is lost otherwise: then a key is paid
-/// twice. Returns the number of those second payments.
+/// A handler that has begun is run again if its process ends or stops, or if its lease is lost otherwise, and after the store
+/// has forgotten its record: then a key is paid twice. Returns the number of those second payments.
 fn second_payments(
     facts: &Facts<'_>,
     by_key: &HashMap<&str, Vec<&Request>>,
     violations: &mut Vec<Violation>,
-) -> u64 {
+) -> PaidTwice {
     let mut paid = HashSet::new();
-    let mut explained = 0;
+    let mut twice = PaidTwice::default();
     let lists = facts.events.iter().filter_map(|event| match event {
         Event::Payments { keys } => Some(keys),
         _ => None,
@@ -87,10 +81,13 @@ fn second_payments(
             continue;
         }
         let requests = by_key.get(&**key).map_or(&[][..], |requests| requests);
-        let from = requests.iter().map(|request| request.at).min();
+        let from = requests.iter().map(|request| request.at).min().unwrap_or(0);
         let until = requests.iter().map(|request| request.until).max();
-        if loses_leases(facts, from.unwrap_or(0), until.unwrap_or(0)) {
-            explained += 1;
+        let until = until.unwrap_or(0);
+        if has_forgotten(facts, from, until) {
+            twice.forgotten += 1;
+        } else if loses_leases(facts, from, until) {
+            twice.lease_lost += 1;
         } else {
             violations.push(Violation {
                 class: Class::PaidTwice,
@@ -98,7 +95,7 @@ fn second_payments(
             });
         }
     }
-    explained
+    twice
 }
 
 /// Whether a lease may have been lost within this time.
@@ -111,9 +108,9 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
             | Kind::KillReplica
             | Kind::HoldReplies
             | Kind::FreezeStore
-            | Kind::KillStore
-            | Kind::FillStore
-            | Kind::ForgetEverything => true,
+            | Kind::FillStore => true,
+            // See `has_forgotten`.
+            Kind::KillStore | Kind::ForgetEverything => false,
         };
         loses && fault.at <= until && from <= fault.until + lease
     });

@@ -111,6 +111,13 @@ fn near<'a>(facts: &'a Facts<'_>, stall: Stall) -> impl Iterator<Item = (Kind, u
     let near = facts.faults.iter().filter(move |fault| {
         fault.at < stall.until && stall.from < fault.until + bound(fault, facts.run.lease_ms)
     });
-    let describe = |fault: &&Fault| (fault.kind, fault.target, fault.at / 1000, fault.until / 1000);
+    let describe = |fault: &&Fault| {
+        (
+            fault.kind,
+            fault.target,
+            fault.at / 1000,
+            fault.until / 1000,
+        )
+    };
     near.map(describe)
 }

@@ -219,7 +219,8 @@ fn a_record_without_entries_last_words_or_faults_proves_nothing() {
 #[test]
 fn an_acknowledged_deposit_without_an_entry_is_lost() {
     let mut made = good();
-    made.requests.push(deposit("fenced", 41, 39 * SECOND / 4 + 200_000));
+    made.requests
+        .push(deposit("fenced", 41, 39 * SECOND / 4 + 200_000));
     assert_found(made, Class::LostUpdate);
 }
 
@@ -307,7 +308,24 @@ fn two_answers_of_one_key_differ() {
     made.others.push(fault(Kind::ForgetEverything, at, until));
     assert_good(made);
     let mut made = differing();
-    made.requests.last_mut().unwrap().answer.as_mut().unwrap().stored = Some("unknown".into());
+    made.requests
+        .last_mut()
+        .unwrap()
+        .answer
+        .as_mut()
+        .unwrap()
+        .stored = Some("unknown".into());
+    assert_good(made);
+}
+
+#[test]
+fn a_request_that_waited_while_the_store_forgot_may_have_another_answer_than_a_later_one() {
+    let mut made = good();
+    let waited = made.requests.len() - 2;
+    made.requests[waited].until = 4 * SECOND;
+    made.answer(waited).body = "two".into();
+    let (at, until) = (3 * SECOND, 3 * SECOND + 1000);
+    made.others.push(fault(Kind::ForgetEverything, at, until));
     assert_good(made);
 }
 
@@ -343,12 +361,17 @@ fn a_second_payment_needs_a_fault_that_loses_leases() {
     for kind in [Kind::CutConnections, Kind::ForgetScripts, Kind::FreezeNode] {
         let report = twice(kind);
         assert_eq!(report.violations[0].class, Class::PaidTwice);
-        assert_eq!(report.paid_twice, 0);
+        assert_eq!(report.paid_twice, PaidTwice::default());
     }
     for kind in [Kind::KillReplica, Kind::PauseReplica, Kind::FreezeStore] {
         let report = twice(kind);
         assert_eq!(report.violations, []);
-        assert_eq!(report.paid_twice, 1);
+        assert_eq!(report.paid_twice.lease_lost, 1);
+    }
+    for kind in [Kind::ForgetEverything, Kind::KillStore] {
+        let report = twice(kind);
+        assert_eq!(report.violations, []);
+        assert_eq!(report.paid_twice.forgotten, 1);
     }
 }
 
@@ -413,7 +436,8 @@ fn a_stall_is_bounded_by_the_kind_of_its_fault() {
     }
     // A store that is away for all this time is another matter.
     let mut made = stalled();
-    made.others.push(fault(Kind::FreezeStore, 2 * SECOND, 7 * SECOND));
+    made.others
+        .push(fault(Kind::FreezeStore, 2 * SECOND, 7 * SECOND));
     let report = check(&made.events());
     assert_eq!(report.violations, []);
     let longest = report.faults[&Kind::FreezeStore].longest_stall;
@@ -478,7 +502,8 @@ fn panics_and_bad_ends_are_found() {
 fn growth_is_found() {
     let growing = |size: fn(u64) -> Event| {
         let mut made = good();
-        made.others.retain(|event| !matches!(event, Event::Sample(_)));
+        made.others
+            .retain(|event| !matches!(event, Event::Sample(_)));
         made.others.extend((0..40).map(size));
         made
     };
