@@ -50,13 +50,20 @@ fn assert_flat(scenario: &str, costs: &[Cost], most: u64) {
     }
 }
 
-/// Requires that no lease used more than `most` of CPU time.
+/// Requires that no lease used more than `most` of CPU time, and that no longer lease used much more than the shortest did.
 #[track_caller]
 fn assert_idle(scenario: &str, costs: &[Cost], most: Duration) {
+    let flat = 2 * costs[0].cpu + most / 16;
     for Cost { lease, cpu, .. } in costs {
         assert!(
             *cpu <= most,
             "{scenario}: {cpu:?} of CPU time with a lease of {lease:?}, more than {most:?}"
+        );
+        assert!(
+            *cpu <= flat,
+            "{scenario}: not flat: {cpu:?} of CPU time with a lease of {lease:?}, {:?} with one of {:?}",
+            costs[0].cpu,
+            costs[0].lease
         );
     }
 }

@@ -19,14 +19,17 @@ impl fmt::Display for Report {
         writeln!(f, "| requests | {} |", self.requests)?;
         writeln!(f, "| turns | {} |", self.turns)?;
         writeln!(f, "| clients that left | {} |", self.abandoned)?;
-        for (kind, faults) in &self.faults {
-            let longest = faults.longest_stall as f64 / 1e6;
-            writeln!(
-                f,
-                "| {kind:?} | {} times, longest stall {longest:.2} s |",
-                faults.count
-            )?;
+        let longest = &self.longest;
+        for (kind, count) in &self.faults {
+            write!(f, "| {kind:?} | {count} times")?;
+            match longest.by_kind.get(kind) {
+                Some(stall) => writeln!(f, ", longest stall {} |", seconds(*stall))?,
+                None => writeln!(f, ", never alone |")?,
+            }
         }
+        let (several, none) = (longest.with_several, longest.without_fault);
+        writeln!(f, "| longest stall under several | {} |", seconds(several))?;
+        writeln!(f, "| longest stall under none | {} |", seconds(none))?;
         let twice = &self.paid_twice;
         writeln!(
             f,
@@ -45,4 +48,8 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+fn seconds(micros: u64) -> String {
+    format!("{:.2} s", micros as f64 / 1e6)
 }

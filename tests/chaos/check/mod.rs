@@ -68,17 +68,22 @@ pub(crate) struct Report {
     pub(crate) turns: u64,
     pub(crate) requests: u64,
     pub(crate) abandoned: u64,
-    pub(crate) faults: BTreeMap<Kind, FaultCount>,
+    pub(crate) faults: BTreeMap<Kind, u64>,
+    pub(crate) longest: Longest,
     pub(crate) paid_twice: PaidTwice,
     pub(crate) unfenced: Unfenced,
     pub(crate) violations: Vec<Violation>,
 }
 
+/// The longest times that a key stood still, in µs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct FaultCount {
-    pub(crate) count: u64,
-    /// The longest time that a key stood still during this kind of fault or right after it, in µs.
-    pub(crate) longest_stall: u64,
+pub(crate) struct Longest {
+    /// During or after faults of one kind, with no other kind near.
+    pub(crate) by_kind: BTreeMap<Kind, u64>,
+    /// With faults of several kinds near.
+    pub(crate) with_several: u64,
+    /// With no fault near.
+    pub(crate) without_fault: u64,
 }
 
 /// Payments that were made a second time, by their documented cause.
@@ -120,14 +125,17 @@ pub(crate) fn check(events: &[Event]) -> Report {
     };
     let unfenced = deposits::check(&facts, &mut violations);
     let paid_twice = payments::check(&facts, &mut violations);
-    let faults = stalls::check(&facts, &mut violations);
+    let longest = stalls::check(&facts, &mut violations);
     remains::check(&facts, &mut violations);
     let turns = facts.turns();
+    let mut faults = BTreeMap::new();
+    for fault in &facts.faults {
+        *faults.entry(fault.kind).or_default() += 1;
+    }
     if turns == 0 || faults.is_empty() {
-        let count: u64 = faults.values().map(|faults| faults.count).sum();
         violations.push(Violation {
             class: Class::Incomplete,
-            what: format!("{turns} turns under {count} faults"),
+            what: format!("{turns} turns, faults: {faults:?}"),
         });
     }
     Report {
@@ -136,6 +144,7 @@ pub(crate) fn check(events: &[Event]) -> Report {
         requests: facts.requests.len() as u64,
         abandoned: facts.requests.iter().filter(|r| r.abandoned).count() as u64,
         faults,
+        longest,
         paid_twice,
         unfenced,
         violations,
@@ -150,6 +159,7 @@ impl Report {
             requests: 0,
             abandoned: 0,
             faults: BTreeMap::new(),
+            longest: Longest::default(),
             paid_twice: PaidTwice::default(),
             unfenced: Unfenced::default(),
             violations: vec![violation],

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Facts, FaultCount, Violation};
+use super::{Class, Facts, Longest, Violation};
 use crate::record::{Asked, Fault, Kind};
 
 /// The time in which an instance notices by itself: a poll interval, or a reconnect with its back-off.
@@ -16,42 +16,43 @@ struct Stall {
     until: u64,
 }
 
-/// Returns the faults by kind, each with the longest stall during that kind.
-pub(super) fn check(
-    facts: &Facts<'_>,
-    violations: &mut Vec<Violation>,
-) -> BTreeMap<Kind, FaultCount> {
-    let mut counts: BTreeMap<Kind, FaultCount> = BTreeMap::new();
-    for fault in &facts.faults {
-        counts.entry(fault.kind).or_default().count += 1;
-    }
+/// Returns the longest stalls.
+pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> Longest {
+    let mut longest = Longest::default();
     let slack = facts.run.slack_ms * 1000;
     for (account, stalls) in stalls(facts) {
         for stall in stalls {
-            for fault in &facts.faults {
-                // The longest stall of a kind is of those that began during the fault, or had begun shortly before.
-                let begins = stall.from <= fault.at && fault.at < stall.until;
-                if begins || (fault.at <= stall.from && stall.from < fault.until) {
-                    let count = counts.entry(fault.kind).or_default();
-                    count.longest_stall = count.longest_stall.max(stall.until - stall.from);
-                }
-            }
+            let faults: Vec<&Fault> = near(facts, stall).collect();
+            longest.add(stall.until - stall.from, &faults);
             let unexplained = unexplained(facts, stall);
             if unexplained > slack {
                 let (from, until) = (stall.from / 1000, stall.until / 1000);
-                let faults: Vec<_> = near(facts, stall).collect();
                 violations.push(Violation {
                     class: Class::Stall,
                     what: format!(
                         "{account} stood still from {from} to {until} ms, of which {} ms are not explained; \
-                         faults: {faults:?}",
+                         faults in µs: {faults:?}",
                         unexplained / 1000
                     ),
                 });
             }
         }
     }
-    counts
+    longest
+}
+
+impl Longest {
+    /// Adds a stall: to a kind of fault if no other kind was near, so that each kind is told from the others.
+    fn add(&mut self, lasted: u64, faults: &[&Fault]) {
+        let longest = match faults {
+            [] => &mut self.without_fault,
+            [first, rest @ ..] if rest.iter().all(|fault| fault.kind == first.kind) => {
+                self.by_kind.entry(first.kind).or_default()
+            }
+            _ => &mut self.with_several,
+        };
+        *longest = lasted.max(*longest);
+    }
 }
 
 /// The times between two acknowledged deposits, by account.
@@ -107,17 +108,12 @@ fn bound(fault: &Fault, lease_ms: u64) -> u64 {
     }
 }
 
-fn near<'a>(facts: &'a Facts<'_>, stall: Stall) -> impl Iterator<Item = (Kind, usize, u64, u64)> {
-    let near = facts.faults.iter().filter(move |fault| {
-        fault.at < stall.until && stall.from < fault.until + bound(fault, facts.run.lease_ms)
-    });
-    let describe = |fault: &&Fault| {
-        (
-            fault.kind,
-            fault.target,
-            fault.at / 1000,
-            fault.until / 1000,
-        )
+/// The faults that a stall may have to do with.
+fn near<'a>(facts: &Facts<'a>, stall: Stall) -> impl Iterator<Item = &'a Fault> {
+    let lease_ms = facts.run.lease_ms;
+    let is_near = move |fault: &&Fault| {
+        let end = fault.until.max(fault.at + bound(fault, lease_ms));
+        fault.at < stall.until && stall.from < end
     };
-    near.map(describe)
+    facts.faults.iter().copied().filter(is_near)
 }

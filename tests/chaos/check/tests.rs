@@ -179,7 +179,7 @@ fn a_good_record_has_no_violation() {
     let report = check(&good().events());
     assert_eq!(report.violations, []);
     assert_eq!((report.turns, report.requests), (81, 82));
-    assert_eq!(report.faults[&Kind::CutConnections].count, 1);
+    assert_eq!(report.faults[&Kind::CutConnections], 1);
     let unfenced = Unfenced {
         acknowledged: 40,
         lost: 0,
@@ -427,21 +427,39 @@ fn a_stall_needs_a_fault() {
 
 #[test]
 fn a_stall_is_bounded_by_the_kind_of_its_fault() {
-    // From 2 s to 8.5 s, more than a lease and what comes on top, however long the replica was paused.
-    let stalled = || good().without(2 * SECOND, 8 * SECOND + SECOND / 2);
+    // From 3 s to 8.5 s, more than a lease and what comes on top, however long the replica was paused.
+    let stalled = || good().without(3 * SECOND, 8 * SECOND + SECOND / 2);
     for kind in [Kind::PauseReplica, Kind::KillReplica, Kind::FreezeNode] {
         let mut made = stalled();
-        made.others.push(fault(kind, 2 * SECOND, 8 * SECOND));
+        made.others.push(fault(kind, 3 * SECOND, 8 * SECOND));
         assert_found(made, Class::Stall);
     }
     // A store that is away for all this time is another matter.
     let mut made = stalled();
     made.others
-        .push(fault(Kind::FreezeStore, 2 * SECOND, 7 * SECOND));
+        .push(fault(Kind::FreezeStore, 3 * SECOND, 7 * SECOND));
     let report = check(&made.events());
     assert_eq!(report.violations, []);
-    let longest = report.faults[&Kind::FreezeStore].longest_stall;
-    assert!((6 * SECOND..7 * SECOND).contains(&longest), "{longest}");
+    let longest = report.longest.by_kind[&Kind::FreezeStore];
+    assert!((5 * SECOND..6 * SECOND).contains(&longest), "{longest}");
+}
+
+#[test]
+fn the_longest_stall_is_told_by_kind_of_fault() {
+    let mut made = good().without(4 * SECOND, 4 * SECOND + SECOND / 2);
+    made.others
+        .push(fault(Kind::FillStore, 4 * SECOND, 4 * SECOND));
+    made.others
+        .push(fault(Kind::FreezeNode, 8 * SECOND, 8 * SECOND));
+    made.others
+        .push(fault(Kind::KillNode, 8 * SECOND, 8 * SECOND));
+    let longest = check(&made.events()).longest;
+    assert_eq!(longest.by_kind[&Kind::FillStore], 3 * SECOND / 4);
+    assert_eq!(longest.by_kind[&Kind::CutConnections], SECOND / 4);
+    assert!(!longest.by_kind.contains_key(&Kind::KillNode));
+    assert_eq!(longest.with_several, SECOND / 4);
+    // From the beginning of the first deposit to its end, and from each end to the next.
+    assert_eq!(longest.without_fault, SECOND / 4);
 }
 
 #[test]
