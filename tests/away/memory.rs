@@ -26,7 +26,9 @@ fn cost(lease: Duration, load: Load, fault: Option<Fault>) -> Cost {
     let name = format!("{load:?} under {fault:?} with a lease of {lease:?}");
     let scenario = on_a_thread(true, async move || {
         let store = MemoryStore::new();
-        let locks = Locks::builder(store.clone()).lease(lease).build().unwrap();
+        // The renewal of a lease of an hour is due after the default of `max_hold`.
+        let builder = Locks::builder(store.clone()).lease(lease);
+        let locks = builder.max_hold(Duration::MAX).build().unwrap();
         let _running = load.start(&locks).await;
         if load == Load::Quiet {
             sleep(lease / 3 - (lease / 100).min(Duration::from_secs(1))).await;
