@@ -66,6 +66,10 @@ impl Trouble {
             if let Some(connections) = line.strip_prefix("total_connections_received:") {
                 return connections.trim().parse::<u64>().ok();
             }
+            if matches!(self, Self::WrongPassword) {
+                // The only commands are those from before all connections were closed.
+                return None;
+            }
             let evalsha = line.strip_prefix("cmdstat_evalsha:calls=")?;
             evalsha.split(',').next()?.parse().ok()
         });
