@@ -84,6 +84,10 @@ impl LockGuard {
     }
 
     /// Whether the key is ours, by this process's clock.
+    ///
+    /// That clock is monotonic, and on Linux it stands still while the machine sleeps (a laptop's lid, a virtual machine that is
+    /// suspended). After the machine wakes up, this can be `true` although the lease has expired in the store; the next renewal
+    /// tells the loss. A resource that compares [`token`](LockGuard::token)s is safe from that, too.
     pub fn is_held(&self) -> bool {
         self.status() == Status::Held
     }

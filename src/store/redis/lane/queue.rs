@@ -32,6 +32,7 @@ use super::{
 use crate::{
     Error, LockKey,
     store::{Ending, Owner, Release},
+    trace,
 };
 
 /// How often a call is sent before it counts as the reason why connections break.
@@ -350,7 +351,8 @@ impl Queue {
         };
         let was_sent = entry.is_in_flight || entry.may_have_taken_effect;
         match &entry.failure {
-            Failure::Repeat { expires, .. } => {
+            Failure::Repeat { owner, expires, .. } => {
+                trace::release_failed(*owner, &error);
                 self.deadlines.remove(&(entry.due, id));
                 entry.due = *expires;
                 self.deadlines.insert((entry.due, id));
