@@ -1,6 +1,8 @@
 //! The handle: who wants a key asks here.
 
 mod config;
+#[cfg(feature = "redis")]
+mod connect;
 mod contender;
 mod guard;
 mod inner;
@@ -8,6 +10,8 @@ mod line;
 mod lines;
 mod recording;
 mod renewing;
+mod several;
+mod shutdown;
 #[cfg(test)]
 mod tests;
 mod waiter;
@@ -19,10 +23,11 @@ use bytes::Bytes;
 pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
+pub use shutdown::Stats;
 
 use self::{
     config::Config,
-    inner::{Counted, Counter, Inner},
+    inner::Inner,
     line::{WaitRequest, held},
     waiter::Waiter,
 };
@@ -31,9 +36,9 @@ pub(crate) use self::{
     recording::Late,
 };
 use crate::{
-    Error, ErrorKind, LockKey, Loss,
+    Error, ErrorKind, LockKey,
     store::{MemoryStore, Store},
-    time::{Instant, later, now, timeout},
+    time::{Instant, now, timeout},
     trace,
 };
 
@@ -67,22 +72,6 @@ pub(crate) enum Wait {
     ForEver,
 }
 
-/// How much a [`Locks`] has to do at the moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Keys that are held or waited for.
-    pub keys: usize,
-    /// Requests that wait for their turn.
-    pub waiting: usize,
-    /// Leases that are renewed.
-    pub leases: usize,
-    /// Background calls to the store: renewals, and contenders for keys that are held elsewhere.
-    pub calls: usize,
-    /// Releases that the store has not answered yet, those of other [`Locks`] on the same store included.
-    pub releases: usize,
-}
-
 impl Locks {
     /// Locks for a service that runs as one process, on a [`MemoryStore`] of its own, with all defaults.
     pub fn in_memory() -> Self {
@@ -90,74 +79,6 @@ impl Locks {
             Arc::new(MemoryStore::new()),
             Config::default(),
         )))
-    }
-
-    /// Locks for a fleet, on the server of a URL such as `redis://user:password@host:6379/0`, with all defaults.
-    ///
-    /// For settings of the connection, give a [`RedisStore`](crate::store::RedisStore) to [`builder`](Locks::builder).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, and [`ErrorKind::Unreachable`] when the server does not
-    /// answer in time or refuses the connection.
-    #[cfg(feature = "redis")]
-    pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
-        let store = crate::store::RedisStore::connect(url).await?;
-        Self::builder(store).build()
-    }
-
-    /// Locks for a fleet, on a majority of independent servers, with all defaults: 3 or 5 URLs. See [`QuorumStore`]
-    /// for what that gives and costs.
-    ///
-    /// Servers that are down may come later. For settings, give a [`QuorumStore`] of [`RedisStore`]s to
-    /// [`builder`](Locks::builder).
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a URL that cannot work, an even number of them, less than three, or one that
-    /// is there twice; and [`ErrorKind::Unreachable`] when less than a majority of the servers can be reached.
-    ///
-    /// [`QuorumStore`]: crate::store::QuorumStore
-    /// [`RedisStore`]: crate::store::RedisStore
-    #[cfg(feature = "redis")]
-    pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        use crate::store::{QuorumStore, RedisStore};
-
-        let nodes = urls.into_iter().map(|url| RedisStore::builder(url).build());
-        let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
-        let store = QuorumStore::new(nodes.clone())?;
-        let connecting = nodes.iter().map(RedisStore::reach);
-        store.need_majority(futures_util::future::join_all(connecting).await)?;
-        Self::builder(store).build()
-    }
-
-    /// Locks for a fleet, on the primary of a service that Redis Sentinel watches over, with all defaults. See
-    /// [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
-    ///
-    /// # Errors
-    ///
-    /// As for [`redis`](Locks::redis).
-    #[cfg(feature = "redis")]
-    pub async fn sentinel(
-        sentinels: impl IntoIterator<Item = impl Into<String>>,
-        service: impl AsRef<str>,
-    ) -> Result<Self, Error> {
-        let store = crate::store::RedisStore::sentinel(sentinels, service);
-        Self::builder(store.connect().await?).build()
-    }
-
-    /// Locks for a fleet, in a Redis Cluster, with all defaults. See
-    /// [`RedisStore::cluster`](crate::store::RedisStore::cluster).
-    ///
-    /// # Errors
-    ///
-    /// As for [`redis`](Locks::redis).
-    #[cfg(feature = "redis")]
-    pub async fn cluster(
-        nodes: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<Self, Error> {
-        let store = crate::store::RedisStore::cluster(nodes);
-        Self::builder(store.connect().await?).build()
     }
 
     /// Locks in `store`, to be configured.
@@ -217,209 +138,6 @@ impl Locks {
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<Option<LockGuard>, Error> {
         none_if_held(self.lock_waiting(key, Wait::NotAtAll).await)
-    }
-
-    /// Waits for several keys, one after another in one fixed order, so that two callers cannot wait for each other.
-    ///
-    /// Guards come in the order in which the keys were given; a key given twice is one turn with two guards. All guards are
-    /// held when this returns.
-    ///
-    /// A caller that holds a key already, and locks further ones, can wait for another caller that does the same the
-    /// other way round: then the limit ends the wait. Better lock all keys in one call; where a layer holds one of
-    /// them, see [`lock_all_with`](Locks::lock_all_with).
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Locks::lock), with its limit for all keys together. What was locked until then is given back.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future gives everything back.
-    pub async fn lock_all<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        self.lock_several(keys, &[], self.usual_wait()).await
-    }
-
-    /// Like [`lock_all`](Locks::lock_all), with one limit for all keys together.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock_within`](Locks::lock_within).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future gives everything back.
-    pub async fn lock_all_within<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        limit: Duration,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        self.lock_several(keys, &[], Wait::AtMost(limit)).await
-    }
-
-    /// Takes several keys if all of them are free, or none; does not wait.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock`](Locks::try_lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future gives everything back.
-    pub async fn try_lock_all<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Option<Vec<LockGuard>>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        none_if_held(self.lock_several(keys, &[], Wait::NotAtAll).await)
-    }
-
-    /// Like [`lock_all`](Locks::lock_all), for a caller that has guards already: a key of theirs is not waited for, its guard
-    /// is cloned.
-    ///
-    /// For a handler that runs under the lock of its layer and needs a second key. Such a handler can still wait for one that holds
-    /// the second key and wants the first, until the limit ends it: where that can happen, lock both keys in the layer.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock_all`](Locks::lock_all), and [`ErrorKind::Lost`] if one of the guards was lost.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future gives back everything that was not held before.
-    pub async fn lock_all_with<K>(
-        &self,
-        held: &[LockGuard],
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        self.lock_several(keys, held, self.usual_wait()).await
-    }
-
-    async fn lock_several<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        held: &[LockGuard],
-        wait: Wait,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        let keys = keys
-            .into_iter()
-            .map(|key| key.try_into().map_err(Into::into));
-        let keys = keys.collect::<Result<Vec<LockKey>, Error>>()?;
-        let until = match wait {
-            Wait::AtMost(limit) => Some(later(now(), limit)),
-            _ => None,
-        };
-        loop {
-            let left = until.map(|until| until.saturating_duration_since(now()));
-            let wait = left.map_or(wait, Wait::AtMost);
-            let guards = self.lock_each(&keys, held, wait).await?;
-            // The wait for the later keys may have outlasted the leases of the earlier ones. Their time counts from now on.
-            if guards.iter().all(LockGuard::begin_anew) {
-                return Ok(guards);
-            }
-            if let Some(Status::Lost(loss)) = held
-                .iter()
-                .map(LockGuard::status)
-                .find(|status| matches!(status, Status::Lost(_)))
-            {
-                return Err(line::lost(Some(loss)));
-            }
-        }
-    }
-
-    /// One guard for each key, in the order of the keys, taken in one fixed order. Some may be lost by the end.
-    async fn lock_each(
-        &self,
-        keys: &[LockKey],
-        held: &[LockGuard],
-        wait: Wait,
-    ) -> Result<Vec<LockGuard>, Error> {
-        let until = match wait {
-            Wait::AtMost(limit) => Some(later(now(), limit)),
-            _ => None,
-        };
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by_key(|&at| &keys[at]);
-        let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
-        let mut last: Option<LockGuard> = None;
-        for at in order {
-            let key = &keys[at];
-            let in_hand = held.iter().find(|guard| guard.is_for(self, key));
-            let guard = match (last, in_hand) {
-                (Some(last), _) if last.key() == key => last,
-                (_, Some(guard)) => guard.clone(),
-                _ => {
-                    let left = until.map(|until| until.saturating_duration_since(now()));
-                    let wait = left.map_or(wait, Wait::AtMost);
-                    self.lock_waiting(key, wait).await?
-                }
-            };
-            last = Some(guard.clone());
-            guards[at] = Some(guard);
-        }
-        Ok(guards.into_iter().flatten().collect())
-    }
-
-    /// Ends the use of these locks, for a graceful shutdown.
-    ///
-    /// From now on nobody gets a turn: those who ask and those who wait get [`ErrorKind::Closed`]. Turns under way may
-    /// finish for as long as `grace`; then they are lost, with [`Loss::Closed`], and their keys released. The key of an
-    /// idempotent request, whose handler always finishes, is released only when that has. Returns once all is given back,
-    /// at the latest a lease's time after that.
-    ///
-    /// # Cancel safety
-    ///
-    /// The locks stay closed when the future is dropped; call it again to go on with the rest.
-    pub async fn close(&self, grace: Duration) {
-        let inner = &self.0;
-        trace::closing(inner.lines.len());
-        inner.lines.close();
-        if timeout(grace, self.idle()).await.is_none() {
-            for lease in inner.lines.leases() {
-                inner.lose(&lease, Loss::Closed);
-            }
-            let _ = timeout(inner.config.lease, self.idle()).await;
-        }
-    }
-
-    /// Whether [`close`](Locks::close) was called.
-    pub fn is_closed(&self) -> bool {
-        self.0.lines.is_closed()
-    }
-
-    /// How much there is to do at the moment; all zero when nothing is left behind.
-    pub fn stats(&self) -> Stats {
-        let inner = &self.0;
-        Stats {
-            keys: inner.lines.len(),
-            waiting: inner.lines.waiting(),
-            leases: inner.scheduler.leases(),
-            calls: inner.background.get(),
-            releases: inner.store.owed(),
-        }
-    }
-
-    /// Keeps [`close`](Locks::close) waiting for as long as it lives.
-    pub(crate) fn busy(&self) -> Busy {
-        Busy {
-            _counted: Counter::one(&self.0.busy),
-        }
     }
 
     /// Claims a key for one thing, which is to be done once: `fingerprint` is a digest of it. Whoever claims the same gets
@@ -537,27 +255,6 @@ impl Locks {
             }
         }
     }
-
-    /// Resolves when nothing is held, waited for or under way.
-    async fn idle(&self) {
-        let inner = &self.0;
-        loop {
-            let emptied = inner.lines.emptied();
-            let background = inner.background.ended();
-            let busy = inner.busy.ended();
-            let stats = self.stats();
-            if stats == Stats::default() && inner.busy.get() == 0 {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = emptied => {}
-                () = background => {}
-                () = busy => {}
-                () = inner.store.settled(), if stats.releases > 0 => {}
-            }
-        }
-    }
 }
 
 fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
@@ -575,11 +272,6 @@ fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
         fingerprint,
         holding: Holding::default(),
     }
-}
-
-/// Work that [`Locks::close`] waits for.
-pub(crate) struct Busy {
-    _counted: Counted,
 }
 
 impl fmt::Debug for Locks {

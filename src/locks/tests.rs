@@ -16,6 +16,7 @@ use super::{
     *,
 };
 use crate::{
+    Loss,
     lease::Lease,
     store::{
         Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Release, Released, Renew,
