@@ -77,7 +77,7 @@ async fn guards_of_several_layers_are_found_by_name() {
         .route_layer(lock(key::name("account").param("id")).name("account"))
         .route_layer(lock(key::name("tenant").param("tenant")).name("tenant"));
     let answer = Server::start(app).await.post("/tenants/a/accounts/7").await;
-    let expected = "tenant,param.tenant=a account,param.id=7 account,param.id=7";
+    let expected = "tenant,tenant=a account,id=7 account,id=7";
     assert_eq!(answer.text(), expected);
     nothing_left(&locks).await;
 }

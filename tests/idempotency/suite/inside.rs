@@ -114,7 +114,7 @@ pub(crate) async fn authentication_then_idempotency_then_lock(subject: impl Subj
         let runs = runs.clone();
         async move |name: IdempotencyKey, guard: LockGuard, guards: LockGuards| {
             let run = runs.run().await;
-            assert_eq!(guard.key().as_str(), "account,ext.tenant=acme,param.id=7");
+            assert_eq!(guard.key().as_str(), "account,tenant=acme,id=7");
             assert!(guards.named("idempotency").unwrap().is_held() && guard.is_held());
             format!("{name}: run {run}")
         }
