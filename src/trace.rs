@@ -96,6 +96,11 @@ where
     tokio::spawn(task)
 }
 
+/// An answer that a request that is sent again will not get. `why` names the fix.
+pub(crate) fn answer_not_kept(why: &str) {
+    event!(warn, why, "idempotency.answer_not_kept");
+}
+
 pub(crate) fn not_kept(error: &Error) {
     event!(error, %error, "idempotency.not_kept");
 }

@@ -3,10 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Response, response};
+use http::{Method, Response};
 use tower_layer::Layer;
 
-use super::{Idempotency, scope::Scopes, settings::Settings};
+use super::{
+    Idempotency,
+    policy::{Answered, Keep},
+    settings::Settings,
+};
 use crate::{
     Locks,
     key::DeriveKey,
@@ -16,7 +20,7 @@ use crate::{
 
 /// Runs each request that has an `Idempotency-Key` once, and gives its answer to all that have the same.
 ///
-/// As in the IETF draft "The Idempotency-Key HTTP Header Field" (07), and as Stripe does where that is silent:
+/// As in the IETF draft "The Idempotency-Key HTTP Header Field" (07):
 ///
 /// | the request | gets |
 /// |---|---|
@@ -27,14 +31,36 @@ use crate::{
 /// | has a key that is no key | 400 |
 /// | has none | no special treatment, or 400 if [`required`](Self::required) |
 ///
-/// The first request's handler runs as a task of its own, under a renewed lease: its client's going away does not
-/// cancel it. Its answer is stored, and the lease ended, in one step, before the client gets it. If the process
-/// crashes in between, a request that is sent again runs again, once the lease has passed; so it does beside a handler that
-/// takes longer than [`max_hold`](crate::LocksBuilder::max_hold), or whose lease is lost otherwise. Of two answers, the
-/// one that is stored first stays.
+/// # What is promised
 ///
-/// Only what may have changed something is kept ([`keep_if`](Self::keep_if)): 2xx, 3xx and 402. After anything else
-/// the key is free again.
+/// A request that a living process began is not begun again while the store can be reached. After a crash it runs again when the lease
+/// is over.
+///
+/// The first request's handler runs as a task of its own, under a renewed lease: its client's going away does not cancel it. Its
+/// answer is stored, and the lease ended, in one step, before the client gets it. A handler that takes longer than
+/// [`max_hold`](crate::LocksBuilder::max_hold), or whose lease is lost otherwise, may see the same request run beside it; of two
+/// answers, the one that is stored first stays.
+///
+/// # What is kept
+///
+/// Whatever may have acted is kept, or leaves a *tombstone*: a record that the request was begun and that its outcome is not known. The
+/// reason of an outcome counts before its status.
+///
+/// | outcome | kept | the retry gets | because |
+/// |---|---|---|---|
+/// | 2xx, 3xx, 402 | yes | the same answer | the work was done, or declined for good |
+/// | 5xx but 503 | yes | the same answer | the handler may have acted before it failed |
+/// | a panic | as a 500 | [handler-panicked](crate::rejection#handler-panicked) | the same |
+/// | other 4xx, 503 | no | its own run | they say that nothing was done |
+/// | 408 | tombstone | 409 [outcome-unknown](crate::rejection#outcome-unknown) | a timeout has cancelled the handler somewhere |
+/// | the inner service's `call` fails | tombstone | 409 outcome-unknown | there is no answer, and the handler had begun |
+/// | the inner service does not become ready | no | its own run | the handler has not begun |
+/// | a layer further in refuses the request | no | its own run | the handler has not begun, whatever status the refusal has |
+/// | a layer further in has lost its lock | tombstone | 409 outcome-unknown | the handler was cancelled somewhere |
+/// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | it was done, and cannot be given again |
+/// | the process ends on the way | no | its own run, when the lease is over | nobody is left who could tell |
+///
+/// A handler that is one transaction, which an error rolls back, is better served by [`Keep::only_success`].
 ///
 /// # The scope
 ///
@@ -54,10 +80,10 @@ use crate::{
 /// | [`required`](Self::required), [`strict`](Self::strict) | no |
 /// | [`wait`](Self::wait), [`reject_if_running`](Self::reject_if_running) | waits 5 s, then 409 |
 /// | [`max_request`](Self::max_request), [`max_response`](Self::max_response) | 1 MiB each |
-/// | [`store_within`](Self::store_within) | 5 s |
+/// | [`read_within`](Self::read_within), [`store_within`](Self::store_within) | 5 s each |
 /// | [`max_running`](Self::max_running) | no limit |
 /// | [`retry_after`](Self::retry_after) | 1 s |
-/// | [`keep_if`](Self::keep_if) | 2xx, 3xx, 402 |
+/// | [`keep`](Self::keep) | [`Keep::by_status`] |
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
 #[derive(Debug, Clone)]
 #[must_use]
@@ -86,6 +112,9 @@ impl IdempotencyLayer {
     }
 
     /// Refuses requests that have no `Idempotency-Key`, with 400. Default: they pass straight through.
+    ///
+    /// Requests out of scope need none: those that the scope says [`NoLock`](crate::key::Derived::NoLock) for, and those without a
+    /// route.
     pub fn required(self) -> Self {
         self.set(|settings| settings.required = true)
     }
@@ -111,8 +140,8 @@ impl IdempotencyLayer {
         self.set(|settings| settings.max_request = bytes)
     }
 
-    /// The largest response body that is kept. Of a larger one, of one that is streamed and of one with trailers only the
-    /// fact is kept: a request that is sent again gets 409, and does not run again. Default: 1 MiB.
+    /// The largest response body that is kept. Of a larger one only the fact is kept: a request that is sent again gets 409, and does
+    /// not run again; the log says so. Default: 1 MiB.
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }
@@ -123,9 +152,19 @@ impl IdempotencyLayer {
         self.set(|settings| settings.store_within = limit)
     }
 
-    /// How many requests of one scope may be under way in this process; one more gets 429. Default: no limit.
+    /// How long a response's body may take to end, so that it can be kept. One that takes longer goes out from there on as it comes,
+    /// and of it only the fact is kept, as of one that is too large; the log says so. Default: 5 s.
+    ///
+    /// The body goes out when it has been read, so this is also how long a stream is held back at most. Server-sent events
+    /// (`text/event-stream`) are neither held back nor kept.
+    pub fn read_within(self, limit: Duration) -> Self {
+        self.set(|settings| settings.read_within = limit)
+    }
+
+    /// How many requests of one scope may be under way in this process, by all layers that have a limit and use the same store;
+    /// one more gets 429. Default: no limit.
     pub fn max_running(self, requests: usize) -> Self {
-        self.set(|settings| settings.scopes = Scopes::limited(requests))
+        self.set(|settings| settings.max_running = Some(requests))
     }
 
     /// What `Retry-After` says, where a later try makes sense. Default: 1 s.
@@ -133,19 +172,26 @@ impl IdempotencyLayer {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Which answers are kept. A handler can overrule it with [`Keep`](super::Keep). Default: those of status 2xx, 3xx and 402. The
-    /// other 4xx come from before the business was run, and after a 5xx one should be able to try again.
-    pub fn keep_if(
-        self,
-        policy: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
-    ) -> Self {
+    /// Which answers are kept. A handler can say otherwise for its own answer, with a [`Keep`] among its response's extensions.
+    /// Default: [`Keep::by_status`]; [`Keep::only_success`] is for handlers that are one transaction.
+    ///
+    /// ```
+    /// # use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
+    /// # let (locks, tenant) = (Locks::in_memory(), key::header("x-tenant-id"));
+    /// let layer = IdempotencyLayer::new(locks, tenant).keep(|answer| match answer.status().as_u16() {
+    ///     409 => Keep::Yes, // here it means: done already
+    ///     _ => Keep::by_status(answer),
+    /// });
+    /// ```
+    pub fn keep(self, policy: impl Fn(&Answered<'_>) -> Keep + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.keep = Arc::new(policy))
     }
 
-    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
-    pub fn on_rejection(
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
         self,
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
         self.set(|settings| settings.renderer = Renderer::new(render))
     }

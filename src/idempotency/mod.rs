@@ -2,12 +2,15 @@
 //!
 //! See [`IdempotencyLayer`].
 
+mod begin;
 mod body;
 mod fingerprint;
+mod future;
 mod header;
 mod keep;
 mod layer;
 mod once;
+mod policy;
 mod read;
 mod record;
 mod run;
@@ -19,9 +22,11 @@ mod settings;
 mod extract;
 
 pub use body::IdempotentBody;
+pub use future::ResponseFuture;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::Json;
 pub use once::{Once, Recordable, RunOnceError};
-pub use service::{Idempotency, ResponseFuture};
-pub use settings::{IdempotencyKey, Keep};
+pub use policy::{Answered, Keep};
+pub use service::Idempotency;
+pub use settings::IdempotencyKey;

@@ -1,21 +1,24 @@
-//! What is kept of a finished request, as bytes in the store.
+//! The record of a request, as bytes in the store.
 //!
 //! ```text
-//! version  1 byte, 1
-//! kind     1 byte: A an answer, T a tombstone, V a value
-//! request  32 bytes, its fingerprint; zeros for a value
-//! answer:  status u16, number of headers u16, each: name's length u16, name, value's length u32, value; then the body
-//! value:   the bytes
+//! version     1 byte, 2
+//! kind        1 byte: A an answer, T a tombstone, V a value
+//! request     32 bytes, its fingerprint; zeros for a value
+//! answer:     status u16, headers, trailers, then the body
+//!   headers   their number u16, each: the name's length u16, the name, the value's length u32, the value
+//!   trailers  as headers, and one more in their number, so that 0 means that there were none at all
+//! tombstone:  1 byte: N the answer could not be kept, U the outcome is not known
+//! value:      the bytes
 //! ```
 //! Numbers are big-endian. A version that is not known, and bytes that do not add up, are errors for the request that
-//! meets them: there is an answer, so the handler must not run a second time.
+//! meets them: there is a record, so the handler must not run a second time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::fingerprint::Fingerprint;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What became of a request.
 #[derive(Debug, Clone)]
@@ -26,12 +29,21 @@ pub(crate) struct Record {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// It was answered like this.
+    /// The request was answered like this.
     Answer(Answer),
-    /// It was answered, and the answer could not be kept.
-    Tombstone,
-    /// It was not a request over HTTP, and came to this.
+    /// The request was begun, and there is no answer to give.
+    Tombstone(Tombstone),
+    /// The result of [`run_once`](crate::Locks::run_once).
     Value(Bytes),
+}
+
+/// Why there is no answer to a request that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tombstone {
+    /// The request was answered, and the answer could not be kept.
+    NotKept,
+    /// Nobody knows how the request ended.
+    Unknown,
 }
 
 /// A response that can be given again.
@@ -39,6 +51,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Option<HeaderMap>,
     pub(crate) body: Bytes,
 }
 
@@ -75,20 +88,38 @@ pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
 
 impl Record {
     pub(crate) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::new();
+        let mut bytes = BytesMut::with_capacity(self.len());
         bytes.put_u8(VERSION);
         bytes.put_u8(match &self.outcome {
             Outcome::Answer(_) => b'A',
-            Outcome::Tombstone => b'T',
+            Outcome::Tombstone(_) => b'T',
             Outcome::Value(_) => b'V',
         });
         bytes.put(self.fingerprint.to_bytes());
         match &self.outcome {
             Outcome::Answer(answer) => answer.encode(&mut bytes),
-            Outcome::Tombstone => {}
+            Outcome::Tombstone(Tombstone::NotKept) => bytes.put_u8(b'N'),
+            Outcome::Tombstone(Tombstone::Unknown) => bytes.put_u8(b'U'),
             Outcome::Value(value) => bytes.put_slice(value),
         }
         bytes.freeze()
+    }
+
+    /// How many bytes the record takes, so that they are allocated once.
+    fn len(&self) -> usize {
+        let content = match &self.outcome {
+            Outcome::Answer(answer) => {
+                let headers = answer
+                    .headers
+                    .iter()
+                    .chain(answer.trailers.iter().flatten());
+                let headers = headers.map(|(name, value)| 6 + name.as_str().len() + value.len());
+                6 + headers.sum::<usize>() + answer.body.len()
+            }
+            Outcome::Tombstone(_) => 1,
+            Outcome::Value(value) => value.len(),
+        };
+        2 + Fingerprint::LEN + content
     }
 
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
@@ -102,7 +133,8 @@ impl Record {
         let fingerprint = Fingerprint::from_bytes(&fingerprint).ok_or(DAMAGED)?;
         let outcome = match kind {
             b'A' => Outcome::Answer(Answer::decode(bytes)?),
-            b'T' if bytes.is_empty() => Outcome::Tombstone,
+            b'T' if *bytes == *b"N" => Outcome::Tombstone(Tombstone::NotKept),
+            b'T' if *bytes == *b"U" => Outcome::Tombstone(Tombstone::Unknown),
             b'V' => Outcome::Value(bytes),
             _ => return Err(DAMAGED),
         };
@@ -116,15 +148,10 @@ impl Record {
 impl Answer {
     fn encode(&self, bytes: &mut BytesMut) {
         bytes.put_u16(self.status.as_u16());
-        // More than a server accepts; a response that has more of them loses the rest when it is given again.
-        let count = u16::try_from(self.headers.len()).unwrap_or(u16::MAX);
-        bytes.put_u16(count);
-        for (name, value) in self.headers.iter().take(usize::from(count)) {
-            // `http` allows no longer names.
-            bytes.put_u16(name.as_str().len() as u16);
-            bytes.put_slice(name.as_str().as_bytes());
-            bytes.put_u32(value.len() as u32);
-            bytes.put_slice(value.as_bytes());
+        put_headers(bytes, &self.headers, 0);
+        match &self.trailers {
+            Some(trailers) => put_headers(bytes, trailers, 1),
+            None => bytes.put_u16(0),
         }
         bytes.put_slice(&self.body);
     }
@@ -132,23 +159,51 @@ impl Answer {
     fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
         let status = bytes.try_get_u16().map_err(|_| DAMAGED)?;
         let status = StatusCode::from_u16(status).map_err(|_| DAMAGED)?;
-        let count = bytes.try_get_u16().map_err(|_| DAMAGED)?;
-        let mut headers = HeaderMap::new();
-        for _ in 0..count {
-            let len = bytes.try_get_u16().map_err(|_| DAMAGED)?;
-            let name = take(&mut bytes, usize::from(len))?;
-            let name = HeaderName::from_bytes(&name).map_err(|_| DAMAGED)?;
-            let len = bytes.try_get_u32().map_err(|_| DAMAGED)?;
-            let value = take(&mut bytes, len as usize)?;
-            let value = HeaderValue::from_maybe_shared(value).map_err(|_| DAMAGED)?;
-            headers.append(name, value);
+        // No server sends an informational status as an answer.
+        if status.is_informational() {
+            return Err(DAMAGED);
         }
+        let count = bytes.try_get_u16().map_err(|_| DAMAGED)?;
+        let headers = take_headers(&mut bytes, count)?;
+        let trailers = match bytes.try_get_u16().map_err(|_| DAMAGED)? {
+            0 => None,
+            count => Some(take_headers(&mut bytes, count - 1)?),
+        };
         Ok(Self {
             status,
             headers,
+            trailers,
             body: bytes,
         })
     }
+}
+
+/// Writes `headers.len() + more` and the headers. A map has no more than 32,768 entries, so their number fits.
+fn put_headers(bytes: &mut BytesMut, headers: &HeaderMap, more: u16) {
+    let count = headers.len().min(usize::from(u16::MAX - 1)) as u16;
+    bytes.put_u16(count + more);
+    for (name, value) in headers.iter().take(usize::from(count)) {
+        // `http` allows no longer names.
+        bytes.put_u16(name.as_str().len() as u16);
+        bytes.put_slice(name.as_str().as_bytes());
+        bytes.put_u32(value.len() as u32);
+        bytes.put_slice(value.as_bytes());
+    }
+}
+
+fn take_headers(bytes: &mut Bytes, count: u16) -> Result<HeaderMap, &'static str> {
+    let mut headers = HeaderMap::new();
+    for _ in 0..count {
+        let len = bytes.try_get_u16().map_err(|_| DAMAGED)?;
+        let name = take(bytes, usize::from(len))?;
+        let name = HeaderName::from_bytes(&name).map_err(|_| DAMAGED)?;
+        let len = bytes.try_get_u32().map_err(|_| DAMAGED)?;
+        let value = take(bytes, len as usize)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| DAMAGED)?;
+        // A map has less room than a record may claim to need.
+        headers.try_append(name, value).map_err(|_| DAMAGED)?;
+    }
+    Ok(headers)
 }
 
 const DAMAGED: &str = "the kept answer is damaged";
@@ -174,6 +229,10 @@ mod tests {
             outcome: Outcome::Answer(Answer {
                 status: StatusCode::CREATED,
                 headers,
+                trailers: Some(HeaderMap::from_iter([(
+                    HeaderName::from_static("grpc-status"),
+                    HeaderValue::from_static("0"),
+                )])),
                 body: Bytes::from_static(b"\0body"),
             }),
         }
@@ -201,11 +260,44 @@ mod tests {
             }
         }
         let mut newer = whole.to_vec();
-        newer[0] = 2;
+        newer[0] = 3;
         assert_eq!(
             Record::decode(newer.into()).unwrap_err(),
             "the kept answer was written by another version"
         );
+    }
+
+    #[test]
+    fn the_length_of_a_record_is_known_beforehand() {
+        let [value, tombstone] = [
+            Outcome::Value(Bytes::from_static(b"value")),
+            Outcome::Tombstone(Tombstone::Unknown),
+        ]
+        .map(|outcome| Record {
+            fingerprint: Fingerprint::NONE,
+            outcome,
+        });
+        for record in [record(), value, tombstone] {
+            assert_eq!(record.encode().len(), record.len());
+        }
+    }
+
+    /// As many headers as the count can say; a `HeaderMap` panics on so many.
+    #[test]
+    fn a_record_that_nobody_of_us_wrote_does_not_panic() {
+        let mut bytes = BytesMut::new();
+        bytes.put_slice(&[VERSION, b'A']);
+        bytes.put_bytes(0, Fingerprint::LEN);
+        bytes.put_u16(200);
+        bytes.put_u16(u16::MAX);
+        for number in 0..u16::MAX {
+            let name = format!("x-{number}");
+            bytes.put_u16(name.len() as u16);
+            bytes.put_slice(name.as_bytes());
+            bytes.put_u32(0);
+        }
+        bytes.put_u16(0);
+        assert_eq!(Record::decode(bytes.freeze()).unwrap_err(), DAMAGED);
     }
 
     #[test]

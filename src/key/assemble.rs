@@ -111,6 +111,15 @@ pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     LockKey::from_encoded(&key)
 }
 
+/// A key behind a label of this crate; hashed where the two are too long together.
+pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
+    let mut text = format!("{label}{NEXT}{key}");
+    if text.len() > LockKey::MAX_LEN {
+        hash_key(&mut text, label.len());
+    }
+    LockKey::from_encoded(&text)
+}
+
 /// The request's target before any nested router stripped its prefix.
 pub(crate) fn original_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]

@@ -71,6 +71,7 @@
 //! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run
 //! for it.
 
+mod all;
 mod assemble;
 #[cfg(feature = "axum")]
 mod axum;
@@ -85,7 +86,8 @@ mod select;
 mod values;
 mod view;
 
-pub(crate) use assemble::{original_uri, scoped};
+pub use all::{AllOf, all_of};
+pub(crate) use assemble::{original_uri, prefixed, scoped};
 pub use builder::RequestKey;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};

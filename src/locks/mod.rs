@@ -323,6 +323,11 @@ impl Locks {
         self.0.record_late(key, claim, record, until).await
     }
 
+    /// What tells the keys of these locks from those of locks in another store.
+    pub(crate) fn space(&self) -> &Arc<str> {
+        &self.0.space
+    }
+
     /// How long to wait where nothing else is said.
     pub(crate) fn usual_wait(&self) -> Wait {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)

@@ -19,11 +19,11 @@ use tower_service::Service;
 use super::{
     LeaseLoss, LockBody,
     ending::{Asking, End, end, respond},
-    held::HeldTurn,
+    held::{Guards, HeldTurn},
     settings::{Plan, Settings},
     turns::{NotLocked, Turns},
 };
-use crate::{Error, ErrorKind, LockGuard, rejection::Rejection};
+use crate::{Error, ErrorKind, rejection::Rejection};
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
 #[pin_project]
@@ -73,11 +73,11 @@ where
             Plan::Pass(reason) => {
                 future.turn = begin(&future.settings, &mut future.request, Err(reason));
             }
-            Plan::Enter(guard) => {
-                future.turn = begin(&future.settings, &mut future.request, Ok(guard));
+            Plan::Enter(guards) => {
+                future.turn = begin(&future.settings, &mut future.request, Ok(guards));
             }
-            Plan::Lock(key) => {
-                let acquiring = future.settings.clone().acquire(key);
+            Plan::Lock(wanted) => {
+                let acquiring = future.settings.clone().acquire(wanted);
                 future.stage = Stage::Acquiring(Box::pin(acquiring));
             }
             Plan::Refuse(rejection) => future.stage = Stage::Refused(rejection),
@@ -131,9 +131,9 @@ where
                 }
                 StageProj::Acquiring(acquiring) => {
                     let stage = match ready!(acquiring.as_mut().poll(cx)) {
-                        Ok(guard) => {
-                            let guard = guard.ok_or(NotLocked::FailedOpen);
-                            *this.turn = begin(this.settings, this.request, guard);
+                        Ok(guards) => {
+                            let guards = guards.ok_or(NotLocked::FailedOpen);
+                            *this.turn = begin(this.settings, this.request, guards);
                             Stage::Readying
                         }
                         Err(error) => Stage::Refused(this.settings.refuse(error)),
@@ -160,8 +160,8 @@ where
                     // What the handler's future still holds must go before its turn does, its guards above all.
                     this.stage.set(Stage::Done);
                     match end(turn, outcome, this.settings) {
-                        End::Respond(outcome, guard) => {
-                            return Poll::Ready(respond(outcome, Some(guard), this.settings));
+                        End::Respond(outcome, guards) => {
+                            return Poll::Ready(respond(outcome, Some(guards), this.settings));
                         }
                         End::Lost => {
                             let rejection = this.settings.refuse(lost());
@@ -173,9 +173,9 @@ where
                     }
                 }
                 StageProj::Ending(asking, outcome) => match ready!(asking.as_mut().poll(cx)) {
-                    Ok(guard) => {
+                    Ok(guards) => {
                         let outcome = outcome.take().expect("a response is given once");
-                        return Poll::Ready(respond(outcome, guard, this.settings));
+                        return Poll::Ready(respond(outcome, guards, this.settings));
                     }
                     Err(error) => {
                         let rejection = this.settings.refuse(error);
@@ -196,14 +196,15 @@ fn lost() -> Error {
 fn begin<B>(
     settings: &Settings,
     request: &mut Option<Request<B>>,
-    guard: Result<LockGuard, NotLocked>,
+    guards: Result<Guards, NotLocked>,
 ) -> Option<HeldTurn> {
     if let Some(request) = request {
-        let noted = guard.as_ref().map_err(|reason| *reason);
+        let noted = guards.as_ref().map_err(|reason| *reason);
+        let noted = noted.map(Guards::as_slice);
         Turns::note(request.extensions_mut(), settings.name.clone(), noted);
     }
     let watched = settings.loss == LeaseLoss::Cancel;
-    guard.ok().map(|guard| HeldTurn::new(guard, watched))
+    guards.ok().map(|guards| HeldTurn::new(guards, watched))
 }
 
 impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>

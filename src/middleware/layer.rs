@@ -184,10 +184,11 @@ impl DistributedLockLayer {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
-    pub fn on_rejection(
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
         self,
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
         self.set(|settings| settings.renderer = Renderer::new(render))
     }

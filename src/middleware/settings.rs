@@ -4,11 +4,18 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, request::Parts};
 
-use super::turns::{NotLocked, Turns};
+use tokio::time::Instant;
+
+use super::{
+    held::Guards,
+    outage::Outage,
+    turns::{NotLocked, Turns},
+};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
     rejection::{Rejection, Renderer},
+    time::later,
     trace,
 };
 
@@ -48,6 +55,7 @@ pub(super) struct Settings {
     pub(super) confirm: bool,
     pub(super) hold_body: bool,
     pub(super) fail_open: bool,
+    pub(super) outage: Arc<Outage>,
     pub(super) retry_after: Duration,
     pub(super) renderer: Renderer,
 }
@@ -65,6 +73,10 @@ impl Methods {
         match self {
             Self::Unsafe => !method.is_safe(),
             Self::All => true,
+            // A server answers HEAD as GET without its body, so the same handler runs.
+            Self::Chosen(methods) if method == Method::HEAD => {
+                methods.contains(method) || methods.contains(&Method::GET)
+            }
             Self::Chosen(methods) => methods.contains(method),
         }
     }
@@ -74,13 +86,16 @@ impl Methods {
 pub(super) enum Plan {
     /// It is not locked.
     Pass(NotLocked),
-    /// A layer further out has locked the same for it.
-    Enter(LockGuard),
+    /// Layers further out have locked the same for it.
+    Enter(Guards),
     /// It waits for its turn.
-    Lock(LockKey),
+    Lock(Wanted),
     /// It has no key, and should have one.
     Refuse(Rejection),
 }
+
+/// The keys of a request, as its key function gave them, each once. Those that layers further out have locked come with their guard.
+pub(super) struct Wanted(Vec<(LockKey, Option<LockGuard>)>);
 
 impl Settings {
     pub(super) fn new(locks: Locks, key: Arc<dyn DeriveKey>) -> Self {
@@ -94,6 +109,7 @@ impl Settings {
             confirm: false,
             hold_body: false,
             fail_open: false,
+            outage: Arc::default(),
             retry_after: Duration::from_secs(1),
             renderer: Renderer::default(),
         }
@@ -103,39 +119,74 @@ impl Settings {
         if !self.methods.contains(&parts.method) {
             return Plan::Pass(NotLocked::Method);
         }
-        let key = match self.key.derive(parts) {
-            Ok(Derived::Key(key)) => key,
+        let keys = match self.key.derive(parts) {
+            Ok(Derived::Key(key)) => vec![key],
+            Ok(Derived::Keys(keys)) => keys,
             Ok(Derived::NoLock) => return Plan::Pass(NotLocked::NoKey),
             Ok(Derived::NoRoute) => return Plan::Pass(NotLocked::NoRoute),
             Err(error) => return Plan::Refuse(Rejection::from_key_error(error)),
         };
-        match Turns::find(&parts.extensions, &self.locks, &key) {
-            Some(guard) => Plan::Enter(guard),
-            None => Plan::Lock(key),
+        let mut wanted: Vec<(LockKey, Option<LockGuard>)> = Vec::with_capacity(keys.len());
+        for key in keys {
+            if !wanted.iter().any(|(known, _)| *known == key) {
+                let held = Turns::find(&parts.extensions, &self.locks, &key);
+                wanted.push((key, held));
+            }
+        }
+        if wanted.is_empty() {
+            return Plan::Pass(NotLocked::NoKey);
+        }
+        let held: Option<Vec<LockGuard>> = wanted.iter().map(|(_, held)| held.clone()).collect();
+        match held {
+            Some(held) => Plan::Enter(Guards::from(held)),
+            None => Plan::Lock(Wanted(wanted)),
         }
     }
 
-    /// Waits for a turn; `None` if the request may go on without one.
-    pub(super) async fn acquire(self: Arc<Self>, key: LockKey) -> Result<Option<LockGuard>, Error> {
-        let outcome = match self.wait {
-            Some(limit) => self.locks.lock_within(key, limit).await,
-            None => match self.locks.try_lock(key).await {
-                Ok(None) => Err(Error::new(
-                    ErrorKind::Held,
-                    "the key is held by somebody else",
-                )),
-                Ok(Some(guard)) => Ok(guard),
-                Err(error) => Err(error),
-            },
-        };
+    /// Waits for the turn; `None` if the request may go on without one.
+    pub(super) async fn acquire(self: Arc<Self>, wanted: Wanted) -> Result<Option<Guards>, Error> {
+        if self.fail_open && self.outage.is_on() {
+            return Ok(None);
+        }
+        let outcome = self.lock_all(wanted).await;
         match outcome {
-            Ok(guard) => Ok(Some(guard)),
             Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
+                self.outage.begin();
                 trace::failed_open(&error);
                 Ok(None)
             }
-            Err(error) => Err(error),
+            outcome => {
+                self.outage.end();
+                outcome.map(Some)
+            }
         }
+    }
+
+    /// Takes one key after another, in one fixed order, within one limit for all. An error gives back what was taken.
+    async fn lock_all(&self, Wanted(mut wanted): Wanted) -> Result<Guards, Error> {
+        let until = self.wait.map(|limit| later(Instant::now(), limit));
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by(|&one, &other| wanted[one].0.cmp(&wanted[other].0));
+        for at in order {
+            let (key, guard) = &mut wanted[at];
+            if guard.is_none() {
+                *guard = Some(self.lock(key, until).await?);
+            }
+        }
+        let guards = wanted.into_iter().filter_map(|(_, guard)| guard);
+        Ok(Guards::from(guards.collect::<Vec<_>>()))
+    }
+
+    async fn lock(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+        let Some(until) = until else {
+            return self
+                .locks
+                .try_lock(key)
+                .await?
+                .ok_or_else(|| Error::new(ErrorKind::Held, "the key is held by somebody else"));
+        };
+        let limit = until.saturating_duration_since(Instant::now());
+        self.locks.lock_within(key, limit).await
     }
 
     pub(super) fn refuse(&self, error: Error) -> Rejection {

@@ -39,10 +39,11 @@ impl ReadBodyLayer {
         }
     }
 
-    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
-    pub fn on_rejection(
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
         mut self,
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
         self.renderer = Renderer::new(render);
         self

@@ -97,7 +97,7 @@ async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_ag
         let store = MemoryStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let runs = AtomicU64::new(0);
-        let work = async || {
+        let work = async |_| {
             sleep(Duration::from_millis(10)).await;
             store.set_fault(Some(fault));
             Ok::<_, Infallible>(runs.fetch_add(1, SeqCst).to_string())

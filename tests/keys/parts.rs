@@ -58,7 +58,10 @@ fn a_refusal_does_not_repeat_what_was_sent() {
 #[test]
 fn the_limit_is_a_setter_and_counts_what_was_sent() {
     let commas = |len| get("/").header("x-tenant-id", ",".repeat(len));
-    assert_eq!(key_of(&tenant(), commas(300)).len(), 19 + 900);
+    assert_eq!(
+        key_of(&tenant(), commas(300)).len(),
+        "x-tenant-id=".len() + 900
+    );
     let short = tenant().max_value_len(3);
     assert_eq!(key_of(&short, commas(3)), "x-tenant-id=%2C%2C%2C");
     assert_eq!(refusal(&short, commas(4)).0, KeyErrorKind::TooLong);
