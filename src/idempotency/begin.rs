@@ -47,7 +47,12 @@ impl From<Rejection> for Instead {
 impl Instead {
     pub(super) fn into_response<B>(self, settings: &Settings) -> Response<IdempotentBody<B>> {
         match self {
-            Self::Again(answer) => again(answer),
+            Self::Again(answer) => {
+                let mut response = answer.into_response();
+                let headers = response.headers_mut();
+                headers.insert(REPLAYED, HeaderValue::from_static("true"));
+                response
+            }
             Self::Refuse(rejection) => settings.render(&rejection).map(IdempotentBody::whole),
         }
     }
@@ -68,7 +73,7 @@ where
         Ok(body) => body,
         Err(unread) => return Err(not_read(unread).with_idempotency_key(&claim.name).into()),
     };
-    let fingerprint = Fingerprint::of(parts, &body);
+    let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings
         .locks
         .claim(&claim.key, fingerprint.to_bytes(), settings.wait);
@@ -145,16 +150,4 @@ fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
         _ => Rejection::from_error(error, settings.retry_after),
     };
     rejection.with_idempotency_key(&claim.name)
-}
-
-/// A kept answer, once more.
-fn again<B>(answer: Answer) -> Response<IdempotentBody<B>> {
-    let body = IdempotentBody::with_trailers(answer.body, answer.trailers);
-    let mut response = Response::new(body);
-    *response.status_mut() = answer.status;
-    *response.headers_mut() = answer.headers;
-    response
-        .headers_mut()
-        .insert(REPLAYED, HeaderValue::from_static("true"));
-    response
 }

@@ -32,17 +32,17 @@ pub(super) enum Rest<B> {
 }
 
 impl<B> IdempotentBody<B> {
-    pub(super) fn whole(bytes: Bytes) -> Self {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
         Self::with_trailers(bytes, None)
     }
 
-    pub(super) fn with_trailers(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub(crate) fn with_trailers(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         let data = (!bytes.is_empty()).then(|| Frame::data(bytes));
         let frames = data.into_iter().chain(trailers.map(Frame::trailers));
         Self::read(frames, Rest::Nothing)
     }
 
-    pub(super) fn inner(body: B) -> Self {
+    pub(crate) fn inner(body: B) -> Self {
         Self::read(None, Rest::Inner(body))
     }
 

@@ -20,8 +20,9 @@ use super::{
     run::run,
     settings::{Claim, Settings},
 };
+use crate::read_body::Rebuild;
 
-/// The future of an [`Idempotency`](super::Idempotency)'s response.
+/// The future of an [`Idempotency`](super::Idempotency)'s or a [`SingleFlight`](crate::single_flight::SingleFlight)'s response.
 #[pin_project]
 pub struct ResponseFuture<S, ReqBody, ResBody>(#[pin] Stage<S, ReqBody, ResBody>)
 where
@@ -36,7 +37,7 @@ where
     Readying(S, Option<Request<ReqBody>>),
     Handling(#[pin] S::Future),
     /// A box, since its services are `Send + 'static` in any case: handlers are tasks.
-    Claiming(Boxed<Result<Response<IdempotentBody<ResBody>>, S::Error>>),
+    Boxed(Boxed<Result<Response<IdempotentBody<ResBody>>, S::Error>>),
 }
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -45,36 +46,46 @@ impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
-    pub(super) fn refuse(response: Response<IdempotentBody<ResBody>>) -> Self {
+    pub(crate) fn refuse(response: Response<IdempotentBody<ResBody>>) -> Self {
         Self(Stage::Refused(Some(response)))
     }
 
-    pub(super) fn pass(service: S, request: Request<ReqBody>) -> Self {
+    pub(crate) fn pass(service: S, request: Request<ReqBody>) -> Self {
         Self(Stage::Readying(service, Some(request)))
     }
 
-    pub(super) fn claim(
+    pub(super) fn claim<M, Sent>(
         settings: Arc<Settings>,
         claim: Claim,
         service: S,
-        request: Request<ReqBody>,
+        request: Request<Sent>,
     ) -> Self
     where
+        M: Rebuild<Sent, Body = ReqBody>,
         S: Service<Request<ReqBody>, Future: Send, Error: Send> + Send + 'static,
-        ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-        ReqBody: From<Bytes> + Send + 'static,
+        Sent: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+        ReqBody: Send + 'static,
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
         let handling = async move {
             let (mut parts, body) = request.into_parts();
             match begin(settings.clone(), claim, &mut parts, body).await {
                 Ok((first, body)) => {
-                    run(first, service, Request::from_parts(parts, body.into())).await
+                    run(first, service, Request::from_parts(parts, M::whole(body))).await
                 }
                 Err(instead) => Ok(instead.into_response(&settings)),
             }
         };
-        Self(Stage::Claiming(Box::pin(handling)))
+        Self::boxed(handling)
+    }
+
+    /// A request that may have to wait, and whose handler is a task.
+    pub(crate) fn boxed(
+        handling: impl Future<Output = Result<Response<IdempotentBody<ResBody>>, S::Error>>
+        + Send
+        + 'static,
+    ) -> Self {
+        Self(Stage::Boxed(Box::pin(handling)))
     }
 }
 
@@ -102,7 +113,7 @@ where
                     let response = ready!(handling.poll(cx))?;
                     return Poll::Ready(Ok(response.map(IdempotentBody::inner)));
                 }
-                StageProj::Claiming(claiming) => return claiming.as_mut().poll(cx),
+                StageProj::Boxed(handling) => return handling.as_mut().poll(cx),
             }
         }
     }

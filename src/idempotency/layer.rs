@@ -1,13 +1,14 @@
 //! The layer and its options.
 
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Response};
+use http::{HeaderName, Method, Response, request};
 use tower_layer::Layer;
 
 use super::{
     Idempotency,
+    header::Source,
     policy::{Answered, Keep},
     settings::Settings,
 };
@@ -15,6 +16,7 @@ use crate::{
     Locks,
     key::DeriveKey,
     locks::Wait,
+    read_body::{AnyBody, SameBody},
     rejection::{Rejection, Renderer},
 };
 
@@ -27,7 +29,7 @@ use crate::{
 /// | is the first with its key | the handler's answer, which is kept for [`retain`](Self::retain) |
 /// | comes later | the kept answer, with `Idempotent-Replayed: true` |
 /// | comes while the first runs | the same, after waiting for it; 409 after [`wait`](Self::wait) |
-/// | has the key of another request (method, path, query, content type or body differ) | 422 |
+/// | has the key of another request (method, host, path, query, content type or body differ) | 422 |
 /// | has a key that is no key | 400 |
 /// | has none | no special treatment, or 400 if [`required`](Self::required) |
 ///
@@ -73,8 +75,21 @@ use crate::{
 ///
 /// Authentication, then idempotency, then locks, from the outside in: an answer that is given again takes no lock.
 ///
+/// # How much is kept
+///
+/// A record is the answer, its headers and about 50 bytes; of an answer over [`max_response`](Self::max_response) only the 50 bytes. So
+/// the store needs room for: requests with a key per second × [`retain`](Self::retain) × the size of an answer, at most `max_response`.
+/// 10 requests per second with answers of 1 KiB take about 900 MB in 24 h. Each record's size is logged at debug level
+/// (`idempotency.stored`), with its scope: what one tenant takes can be summed up from there, and limited with
+/// [`max_running`](Self::max_running) and a rate limit. On Redis, `maxmemory-policy noeviction` is a must.
+///
+/// # Options
+///
 /// | option | default |
 /// |---|---|
+/// | [`key_header`](Self::key_header), [`key_from`](Self::key_from) | the header `Idempotency-Key` |
+/// | [`compare_headers`](Self::compare_headers), [`fingerprint_with`](Self::fingerprint_with) | method, host, path, query, content type, body |
+/// | [`never_replay`](Self::never_replay) | headers of one connection, request, client or origin |
 /// | [`retain`](Self::retain) | 24 h |
 /// | [`methods`](Self::methods) | POST and PATCH |
 /// | [`required`](Self::required), [`strict`](Self::strict) | no |
@@ -87,8 +102,9 @@ use crate::{
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct IdempotencyLayer {
+pub struct IdempotencyLayer<M = SameBody> {
     settings: Arc<Settings>,
+    body: PhantomData<M>,
 }
 
 impl IdempotencyLayer {
@@ -97,7 +113,65 @@ impl IdempotencyLayer {
     pub fn new(locks: Locks, scope: impl DeriveKey) -> Self {
         Self {
             settings: Arc::new(Settings::new(locks, Arc::new(scope))),
+            body: PhantomData,
         }
+    }
+
+    /// Gives the inner service a [`RequestBody`](crate::read_body::RequestBody). Default: the same type of body, which has to be one that
+    /// can be made from [`Bytes`], as axum's can, and hyper's `Incoming` and tonic's cannot.
+    pub fn any_body(self) -> IdempotencyLayer<AnyBody> {
+        IdempotencyLayer {
+            settings: self.settings,
+            body: PhantomData,
+        }
+    }
+}
+
+impl<M> IdempotencyLayer<M> {
+    /// Takes the key from this header, such as `x-github-delivery` or `webhook-id`, in the form of an `Idempotency-Key`. Default:
+    /// `Idempotency-Key`.
+    pub fn key_header(self, name: HeaderName) -> Self {
+        self.set(|settings| settings.source = Source::Header(name))
+    }
+
+    /// Takes the key from wherever a closure finds it in the request: at most 255 bytes, not empty; `None` where the request has none.
+    /// Default: the header `Idempotency-Key`.
+    pub fn key_from(
+        self,
+        find: impl Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.source = Source::Computed(Arc::new(find)))
+    }
+
+    /// Compares these headers too. Default: method, host, path, query, content type and body tell one request from another; of a
+    /// multipart body the boundary does not count.
+    pub fn compare_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        let names: Vec<HeaderName> = names.into_iter().collect();
+        self.set(|settings| settings.comparison.headers.extend(names))
+    }
+
+    /// Compares JSON bodies by their values: whitespace, the order of members and escapes do not count; numbers count as they are
+    /// written. Default: every byte counts.
+    #[cfg(feature = "json")]
+    pub fn compare_json_values(self) -> Self {
+        self.set(|settings| settings.comparison.json_values = true)
+    }
+
+    /// Compares what a closure makes of a request and its body, and nothing else: not even method and path.
+    pub fn fingerprint_with<B: Into<Bytes>>(
+        self,
+        fingerprint: impl Fn(&request::Parts, &[u8]) -> B + Send + Sync + 'static,
+    ) -> Self {
+        let own = move |parts: &request::Parts, body: &[u8]| fingerprint(parts, body).into();
+        self.set(|settings| settings.comparison.own = Some(Arc::new(own)))
+    }
+
+    /// Headers of an answer that are not given again, besides the usual ones: those of one connection (RFC 9110's and
+    /// `Content-Length`, `Alt-Svc`), of one request (`Date`, `Age`, `Via`, `X-Request-Id`, `X-Correlation-Id`, `Request-Id`, `Traceparent`,
+    /// `Tracestate`, `Server-Timing`), of one client (`Set-Cookie`, `WWW-Authenticate`) and of one origin (`Access-Control-*`).
+    pub fn never_replay(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        let names: Vec<HeaderName> = names.into_iter().collect();
+        self.set(|settings| settings.never_replayed.extend(names))
     }
 
     /// How long an answer is kept. Default: 24 hours.
@@ -202,8 +276,8 @@ impl IdempotencyLayer {
     }
 }
 
-impl<S> Layer<S> for IdempotencyLayer {
-    type Service = Idempotency<S>;
+impl<S, M> Layer<S> for IdempotencyLayer<M> {
+    type Service = Idempotency<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Idempotency::new(inner, self.settings.clone())

@@ -7,8 +7,11 @@ mod body;
 mod fingerprint;
 mod future;
 mod header;
+#[cfg(feature = "json")]
+mod json;
 mod keep;
 mod layer;
+mod multipart;
 mod once;
 mod policy;
 mod read;
@@ -20,6 +23,14 @@ mod settings;
 
 #[cfg(feature = "axum")]
 mod extract;
+
+// The machinery of records, which single flights share.
+pub(crate) use {
+    fingerprint::Fingerprint,
+    keep::Keeping,
+    read::{Response as ReadResponse, response as read_response},
+    record::{Answer, Outcome, Record, Tombstone, kept as kept_headers},
+};
 
 pub use body::IdempotentBody;
 pub use future::ResponseFuture;

@@ -2,13 +2,13 @@
 
 use std::{error::Error as StdError, future::poll_fn, pin::Pin, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{IdempotentBody, Rest};
-use crate::{rejection::body_error, time::later};
+use crate::{read_body::Joined, rejection::body_error, time::later};
 
 /// Why a request's body was not read.
 pub(super) enum Unread {
@@ -44,7 +44,7 @@ where
 }
 
 /// A response's body, as far as it was read.
-pub(super) enum Response<B> {
+pub(crate) enum Response<B> {
     /// All of it.
     Whole {
         data: Bytes,
@@ -56,7 +56,7 @@ pub(super) enum Response<B> {
 
 /// Why a response's body cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WhyNot {
+pub(crate) enum WhyNot {
     TooLarge,
     /// The body did not end within the time for reading it.
     TooSlow,
@@ -64,7 +64,7 @@ pub(super) enum WhyNot {
 }
 
 /// Reads a response's body if it fits and ends in time.
-pub(super) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
+pub(crate) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
@@ -100,48 +100,6 @@ where
     let frames = data.map(Frame::data).into_iter();
     let frames = frames.chain(trailers.map(Frame::trailers));
     Response::NotKept(IdempotentBody::read(frames, rest), why)
-}
-
-/// Data frames that become one. A single frame is not copied; several are copied once where the length was told beforehand.
-struct Joined {
-    first: Bytes,
-    all: BytesMut,
-    /// How long the body says it is at least.
-    expected: usize,
-}
-
-impl Joined {
-    fn new(hint: &SizeHint, limit: usize) -> Self {
-        Self {
-            first: Bytes::new(),
-            all: BytesMut::new(),
-            expected: usize::try_from(hint.lower()).unwrap_or(limit).min(limit),
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.first.len().max(self.all.len())
-    }
-
-    fn push(&mut self, data: Bytes) {
-        if self.len() == 0 {
-            self.first = data;
-            return;
-        }
-        if self.all.is_empty() {
-            self.all
-                .reserve(self.expected.max(self.first.len() + data.len()));
-            self.all.extend_from_slice(&self.first);
-        }
-        self.all.extend_from_slice(&data);
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self.all.is_empty() {
-            true => self.first,
-            false => self.all.freeze(),
-        }
-    }
 }
 
 async fn next<B: Body>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Data>, B::Error>> {

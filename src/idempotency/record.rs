@@ -14,9 +14,9 @@
 //! meets them: there is a record, so the handler must not run a second time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::fingerprint::Fingerprint;
+use super::{body::IdempotentBody, fingerprint::Fingerprint};
 
 const VERSION: u8 = 2;
 
@@ -56,31 +56,53 @@ pub(crate) struct Answer {
 }
 
 /// Headers that belong to one exchange, and are not given again.
-const NOT_KEPT: [HeaderName; 13] = [
-    header::SET_COOKIE,
-    header::WWW_AUTHENTICATE,
-    header::DATE,
-    header::CONTENT_LENGTH,
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
+const NEVER_REPLAYED: [&str; 28] = [
+    // Of one connection.
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "alt-svc",
+    // Of one request.
+    "date",
+    "age",
+    "via",
+    "x-request-id",
+    "x-correlation-id",
+    "request-id",
+    "traceparent",
+    "tracestate",
+    "server-timing",
+    // Of one client.
+    "set-cookie",
+    "www-authenticate",
+    // Of one origin.
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-expose-headers",
+    "access-control-max-age",
 ];
 
-/// The headers that are given again: not those above, nor those that `Connection` names.
-pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
+/// The headers that are given again: not those above, nor the layer's own list, nor those that `Connection` names.
+pub(crate) fn kept(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
     let connection = headers.get_all(header::CONNECTION).iter();
     let named = connection
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse::<HeaderName>().ok());
     let mut kept = headers.clone();
-    for name in NOT_KEPT.into_iter().chain(named) {
+    for name in NEVER_REPLAYED {
+        kept.remove(name);
+    }
+    for name in never.iter().cloned().chain(named) {
         kept.remove(name);
     }
     kept
@@ -146,6 +168,15 @@ impl Record {
 }
 
 impl Answer {
+    /// The answer, once more.
+    pub(crate) fn into_response<B>(self) -> Response<IdempotentBody<B>> {
+        let body = IdempotentBody::with_trailers(self.body, self.trailers);
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+
     fn encode(&self, bytes: &mut BytesMut) {
         bytes.put_u16(self.status.as_u16());
         put_headers(bytes, &self.headers, 0);
@@ -311,12 +342,15 @@ mod tests {
             ("x-hop", "1"),
             ("transfer-encoding", "chunked"),
             ("www-authenticate", "w"),
+            ("x-request-id", "r"),
+            ("access-control-allow-origin", "o"),
+            ("x-mine", "m"),
             ("location", "/l"),
             ("content-type", "t"),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        let kept = kept(&headers);
+        let kept = kept(&headers, &[HeaderName::from_static("x-mine")]);
         let mut names: Vec<_> = kept.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["content-type", "location"]);

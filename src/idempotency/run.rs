@@ -26,6 +26,7 @@ use super::{
     settings::{Claim, Settings},
 };
 use crate::{
+    middleware::reentry,
     rejection::{Reason, Rejection},
     trace,
 };
@@ -45,10 +46,10 @@ where
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     let busy = first.settings.locks.busy();
-    let task = trace::spawn(async move {
+    let task = trace::spawn(reentry::carry(async move {
         let _busy = busy;
         first.run(service, request).await
-    });
+    }));
     match task.await {
         Ok(response) => response,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -165,7 +166,7 @@ impl Running {
             Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
             Keep::Yes => Outcome::Answer(Answer {
                 status: parts.status,
-                headers: record::kept(&parts.headers),
+                headers: record::kept(&parts.headers, &self.settings.never_replayed),
                 trailers,
                 body: data,
             }),
@@ -186,7 +187,7 @@ impl Running {
             Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
             Keep::Yes => Outcome::Answer(Answer {
                 status: parts.status,
-                headers: record::kept(&parts.headers),
+                headers: record::kept(&parts.headers, &self.settings.never_replayed),
                 trailers: None,
                 body,
             }),
@@ -252,7 +253,12 @@ impl Running {
             retain: self.settings.retain,
             within: self.settings.store_within,
         };
-        keeping.keep(self.begun.into_guard()).await
+        let bytes = keeping.record.len();
+        let kept = keeping.keep(self.begun.into_guard()).await;
+        if kept == Kept::Yes {
+            trace::stored(self.claim.scope.as_str(), bytes, self.settings.retain);
+        }
+        kept
     }
 }
 

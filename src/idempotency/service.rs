@@ -2,6 +2,7 @@
 
 use std::{
     error::Error as StdError,
+    marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -12,32 +13,40 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
-use crate::middleware::{NotLocked, Turns};
+use crate::{
+    middleware::{NotLocked, Turns},
+    read_body::{Rebuild, SameBody},
+};
 
 /// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
-pub struct Idempotency<S> {
+pub struct Idempotency<S, M = SameBody> {
     inner: S,
     settings: Arc<Settings>,
+    body: PhantomData<M>,
 }
 
-impl<S> Idempotency<S> {
+impl<S, M> Idempotency<S, M> {
     pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
+        Self {
+            inner,
+            settings,
+            body: PhantomData,
+        }
     }
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<S>
+impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<S, M>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
-    S: Service<Request<ReqBody>, Future: Send, Error: Send>,
-    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-    ReqBody: From<Bytes> + Send + 'static,
+    M: Rebuild<ReqBody, Body: Send + 'static>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S: Service<Request<M::Body>, Future: Send, Error: Send>,
+    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     type Response = Response<IdempotentBody<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, ReqBody, ResBody>;
+    type Future = ResponseFuture<S, M::Body, ResBody>;
 
     /// Always ready: the inner service is made ready for a request once that is to run.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -51,17 +60,17 @@ where
         match self.settings.claim(&mut parts) {
             Ok(None) => {
                 Turns::note_claim(&mut parts.extensions, Err(NotLocked::NoKey));
-                ResponseFuture::pass(inner, Request::from_parts(parts, body))
+                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
             }
             // A layer further out has claimed the same for this very request, and keeps the answer.
             Ok(Some(claim))
                 if Turns::find(&parts.extensions, &self.settings.locks, &claim.key).is_some() =>
             {
-                ResponseFuture::pass(inner, Request::from_parts(parts, body))
+                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
             }
             Ok(Some(claim)) => {
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::claim(self.settings.clone(), claim, inner, request)
+                ResponseFuture::claim::<M, ReqBody>(self.settings.clone(), claim, inner, request)
             }
             Err(rejection) => {
                 let response = self.settings.render(&rejection);

@@ -3,10 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Response, request};
+use http::{HeaderName, Method, Response, request};
 
 use super::{
-    header,
+    fingerprint::Comparison,
+    header::Source,
     policy::{Answered, Keep},
     scope::{self, Place},
 };
@@ -47,6 +48,9 @@ pub(super) struct Settings {
     pub(super) methods: Vec<Method>,
     pub(super) required: bool,
     pub(super) strict: bool,
+    pub(super) source: Source,
+    pub(super) comparison: Comparison,
+    pub(super) never_replayed: Vec<HeaderName>,
     pub(super) wait: Wait,
     pub(super) max_request: usize,
     pub(super) max_response: usize,
@@ -75,6 +79,9 @@ impl Settings {
             methods: vec![Method::POST, Method::PATCH],
             required: false,
             strict: false,
+            source: Source::default(),
+            comparison: Comparison::default(),
+            never_replayed: Vec::new(),
             wait: Wait::AtMost(Duration::from_secs(5)),
             max_request: 1024 * 1024,
             max_response: 1024 * 1024,
@@ -94,7 +101,7 @@ impl Settings {
         if !self.methods.contains(&parts.method) {
             return Ok(None);
         }
-        let name = header::parse(&parts.headers, self.strict);
+        let name = self.source.read(parts, self.strict);
         if matches!(name, Ok(None)) && !self.required {
             return Ok(None);
         }
@@ -105,7 +112,7 @@ impl Settings {
             (_, Ok(None)) => {
                 return Err(Rejection::new(
                     Reason::MissingIdempotencyKey,
-                    "the request has no Idempotency-Key, and needs one",
+                    format!("the request has no {}, and needs one", self.source.name()),
                 ));
             }
             (_, Err(detail)) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
@@ -148,6 +155,9 @@ impl fmt::Debug for Settings {
             .field("methods", &self.methods)
             .field("required", &self.required)
             .field("strict", &self.strict)
+            .field("source", &self.source)
+            .field("comparison", &self.comparison)
+            .field("never_replayed", &self.never_replayed)
             .field("wait", &self.wait)
             .field("max_request", &self.max_request)
             .field("max_response", &self.max_response)

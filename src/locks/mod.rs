@@ -339,6 +339,7 @@ impl Locks {
         wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
+        crate::middleware::reentry::check(self, &key)?;
         self.turn(&key, None, wait).await.map_err(Miss::into_error)
     }
 

@@ -16,6 +16,7 @@ use tower_service::Service;
 use super::{
     DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked,
     held::{Guards, HeldTurn},
+    reentry,
     settings::Settings,
     turns::Turns,
 };
@@ -71,19 +72,21 @@ where
             Err(NoGuard::NotLocked(reason)) if reason != NotLocked::FailedOpen => {
                 return DetachedFuture(Kind::Attached(handler));
             }
-            Ok(guards) if self.settings.loss == LeaseLoss::Cancel => trace::spawn(async move {
-                let _busy = busy;
-                let mut turn = HeldTurn::new(Guards::from(guards), true);
-                tokio::select! {
-                    biased;
-                    _ = turn.lost() => None,
-                    response = handler => Some(response),
-                }
-            }),
-            guards => trace::spawn(async move {
+            Ok(guards) if self.settings.loss == LeaseLoss::Cancel => {
+                trace::spawn(reentry::carry(async move {
+                    let _busy = busy;
+                    let mut turn = HeldTurn::new(Guards::from(guards), true);
+                    tokio::select! {
+                        biased;
+                        _ = turn.lost() => None,
+                        response = handler => Some(response),
+                    }
+                }))
+            }
+            guards => trace::spawn(reentry::carry(async move {
                 let _held = (busy, guards);
                 Some(handler.await)
-            }),
+            })),
         };
         DetachedFuture(Kind::Detached(task))
     }

@@ -20,6 +20,7 @@ use super::{
     LeaseLoss, LockBody,
     ending::{Asking, End, end, respond},
     held::{Guards, HeldTurn},
+    reentry::{self, Held},
     settings::{Plan, Settings},
     turns::{NotLocked, Turns},
 };
@@ -38,6 +39,8 @@ where
     stage: Stage<S::Future, ResBody, S::Error>,
     /// Below the stage, and so dropped after it: the handler is gone before the next one's turn comes.
     turn: Option<HeldTurn>,
+    /// The turns that the handler runs under.
+    held: Option<Held>,
 }
 
 type Outcome<B, E> = Result<Response<B>, E>;
@@ -68,6 +71,7 @@ where
             request: Some(request),
             stage: Stage::Readying,
             turn: None,
+            held: None,
         };
         match plan {
             Plan::Pass(reason) => {
@@ -149,11 +153,12 @@ where
                         continue;
                     }
                     let request = this.request.take().expect("a request is called once");
-                    let handling = this.service.call(request);
+                    *this.held = this.turn.as_ref().map(|turn| reentry::with(turn.guards()));
+                    let handling = under(this.held, || this.service.call(request));
                     this.stage.set(Stage::Handling(handling));
                 }
                 StageProj::Handling(handling) => {
-                    let outcome = ready!(handling.poll(cx));
+                    let outcome = ready!(under(this.held, || handling.poll(cx)));
                     let Some(turn) = this.turn.take() else {
                         return Poll::Ready(respond(outcome, None, this.settings));
                     };
@@ -185,6 +190,14 @@ where
                 StageProj::Done => panic!("polled after it was ready"),
             }
         }
+    }
+}
+
+/// Runs a step of the handler where it can be seen which turns it runs under.
+fn under<T>(held: &Option<Held>, step: impl FnOnce() -> T) -> T {
+    match held {
+        Some(held) => reentry::scope(held, step),
+        None => step(),
     }
 }
 

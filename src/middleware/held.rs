@@ -106,6 +106,10 @@ impl HeldTurn {
         guards.any(|guard| matches!(guard.status(), Status::Lost(_)))
     }
 
+    pub(super) fn guards(&self) -> &[LockGuard] {
+        self.guards.as_slice()
+    }
+
     pub(super) fn into_guards(self) -> Guards {
         self.guards
     }

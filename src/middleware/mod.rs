@@ -9,6 +9,7 @@ mod future;
 mod held;
 mod layer;
 mod outage;
+pub(crate) mod reentry;
 mod service;
 mod settings;
 mod turns;

@@ -1,6 +1,7 @@
 //! The table.
 
 pub(crate) mod bodies;
+pub(crate) mod flight;
 pub(crate) mod header;
 pub(crate) mod inside;
 pub(crate) mod limits;
@@ -119,6 +120,17 @@ macro_rules! idempotency {
                 a_lock_that_was_skipped_is_not_replaced_by_the_claim,
                 two_layers_around_one_another_are_one,
                 two_layers_on_two_routes_share_their_keys
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, flight:
+                equal_requests_at_once_run_once_in_the_whole_fleet,
+                a_later_request_runs_again,
+                errors_are_shared_with_those_who_wait_and_never_kept,
+                an_answer_that_is_kept_serves_later_requests,
+                other_keys_and_methods_are_other_flights,
+                those_who_wait_get_the_answer_although_the_first_goes_away,
+                an_answer_that_cannot_be_shared_lets_the_others_run,
+                without_its_store_a_request_runs_by_itself,
+                one_that_waits_too_long_runs_by_itself
             );
             $crate::suite::idempotency!(@tests $subject, $args, once:
                 work_is_done_once_and_its_result_given_again,
