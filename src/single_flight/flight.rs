@@ -3,10 +3,12 @@
 //! The store hands an answer over as a record in the place of the key's lease. A record has to stay for a moment, so that the waiting
 //! instances can fetch it; a request that comes in that moment, and did not wait, must not get it. So:
 //!
-//! 1. A request first claims without waiting. If that finds a record, the record is older than the request, and is shared only if it
-//!    is marked as [kept](KEPT).
+//! 1. The first request of a process claims without waiting. If that finds a record, the record is older than the request, and is shared
+//!    only if it is marked as [kept](KEPT).
 //! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another number.
-//! 3. A record that is found after waiting was made by a flight that was under way when the request came, and is shared.
+//! 3. The other requests of the process take part in the generation that the first one has found, for as long as that flight is under way
+//!    ([`Flights`](super::flights::Flights)).
+//! 4. A record that is found after waiting was made by a flight that was under way when the request came, and is shared.
 
 use std::{
     error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc, time::Duration,
@@ -16,9 +18,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response};
 use http_body::Body;
+use tokio::time::timeout;
 use tower_service::Service;
 
-use super::layer::Settings;
+use super::{flights::Part, layer::Settings};
 use crate::{
     ErrorKind, LockGuard, LockKey,
     idempotency::{
@@ -34,6 +37,8 @@ use crate::{
 const HANDOVER: Duration = Duration::from_secs(2);
 /// How many flights of one key may end within [`HANDOVER`]; the requests of further ones run by themselves.
 const GENERATIONS: u8 = 8;
+/// The claim of all flights: their keys tell them apart.
+const CLAIM: Bytes = Bytes::from_static(b"flight");
 /// How long to try to store an answer.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 /// The mark of an answer that is for those only who waited for it.
@@ -49,11 +54,18 @@ pub(super) fn key(method: &Method, of: &LockKey) -> LockKey {
 /// The part of a request in its flight.
 enum Role {
     /// It runs, and shares its answer.
-    Lead(LockGuard, LockKey),
+    Lead(Lead),
     /// It gets a copy.
     Follow(Answer),
     /// It runs, and shares nothing.
     Alone,
+}
+
+/// A request that runs for others.
+struct Lead {
+    guard: LockGuard,
+    key: LockKey,
+    part: Option<Part>,
 }
 
 pub(super) async fn join<S, ReqBody, ResBody>(
@@ -68,24 +80,21 @@ where
     ReqBody: Send + 'static,
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
-    match role(&settings, &key).await {
+    // A store that hangs must not hold up a request for longer than another one would.
+    let role = timeout(settings.wait, role(&settings, &key)).await;
+    match role.unwrap_or(Role::Alone) {
         Role::Follow(answer) => Ok(answer.into_response()),
         Role::Alone => {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
             Ok(response.map(IdempotentBody::inner))
         }
-        Role::Lead(guard, key) => {
-            let flight = Flight {
-                settings,
-                key,
-                guard,
-            };
-            let busy = flight.settings.locks.busy();
+        Role::Lead(lead) => {
+            let busy = settings.locks.busy();
             // Those who wait get the answer although this request's client goes away.
             let task = trace::spawn(async move {
                 let _busy = busy;
-                flight.fly(service, request).await
+                lead.run(settings, service, request).await
             });
             match task.await {
                 Ok(response) => response,
@@ -97,30 +106,77 @@ where
     }
 }
 
-async fn role(settings: &Settings, key: &LockKey) -> Role {
-    let claim = async |key: &LockKey, wait| {
-        let claim = Bytes::from_static(b"flight");
-        settings.locks.claim(key, claim, wait).await
+async fn role(settings: &Settings, of: &LockKey) -> Role {
+    let part = settings.flights.enter(of);
+    let role = match find(settings, of, &part).await {
+        Found::Role(role) => role,
+        Found::Generation(generation) => {
+            let key = generation_key(of, generation);
+            match claim(settings, &key, Wait::AtMost(settings.wait)).await {
+                Ok(guard) => Role::Lead(Lead {
+                    guard,
+                    key,
+                    part: None,
+                }),
+                Err(Miss::Recorded(record)) => Record::decode(record).map_or(Role::Alone, follow),
+                Err(_) => Role::Alone,
+            }
+        }
     };
+    match role {
+        Role::Lead(lead) => Role::Lead(Lead {
+            part: Some(part),
+            ..lead
+        }),
+        role => {
+            part.end();
+            role
+        }
+    }
+}
+
+/// What the first request of a process finds in the store.
+enum Found {
+    Role(Role),
+    /// A flight of this generation is under way.
+    Generation(u8),
+}
+
+async fn find(settings: &Settings, of: &LockKey, part: &Part) -> Found {
+    let mut known = part.generation().lock().await;
+    if let Some(generation) = *known {
+        return Found::Generation(generation);
+    }
     for generation in 0..GENERATIONS {
-        let key = key::prefixed(&format!("flight,{generation}"), key);
-        match claim(&key, Wait::NotAtAll).await {
-            Ok(guard) => return Role::Lead(guard, key),
+        let key = generation_key(of, generation);
+        let found = match claim(settings, &key, Wait::NotAtAll).await {
+            Ok(guard) => Found::Role(Role::Lead(Lead {
+                guard,
+                key,
+                part: None,
+            })),
             Err(Miss::Recorded(record)) => match Record::decode(record) {
-                Ok(record) if record.fingerprint == KEPT => return follow(record),
+                Ok(record) if record.fingerprint == KEPT => return Found::Role(follow(record)),
                 // Older than this request.
                 _ => continue,
             },
-            Err(Miss::Failed(error)) if error.kind() == ErrorKind::Held => {}
-            Err(_) => return Role::Alone,
-        }
-        return match claim(&key, Wait::AtMost(settings.wait)).await {
-            Ok(guard) => Role::Lead(guard, key),
-            Err(Miss::Recorded(record)) => Record::decode(record).map_or(Role::Alone, follow),
-            Err(_) => Role::Alone,
+            Err(Miss::Failed(error)) if error.kind() == ErrorKind::Held => {
+                Found::Generation(generation)
+            }
+            Err(_) => return Found::Role(Role::Alone),
         };
+        *known = Some(generation);
+        return found;
     }
-    Role::Alone
+    Found::Role(Role::Alone)
+}
+
+fn generation_key(of: &LockKey, generation: u8) -> LockKey {
+    key::prefixed(&format!("flight,{generation}"), of)
+}
+
+async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGuard, Miss> {
+    settings.locks.claim(key, CLAIM, wait).await
 }
 
 fn follow(record: Record) -> Role {
@@ -130,16 +186,10 @@ fn follow(record: Record) -> Role {
     }
 }
 
-/// A request that runs for others.
-struct Flight {
-    settings: Arc<Settings>,
-    key: LockKey,
-    guard: LockGuard,
-}
-
-impl Flight {
-    async fn fly<S, ReqBody, ResBody>(
+impl Lead {
+    async fn run<S, ReqBody, ResBody>(
         self,
+        settings: Arc<Settings>,
         mut service: S,
         request: Request<ReqBody>,
     ) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
@@ -151,25 +201,30 @@ impl Flight {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             service.call(request).await
         });
+        let unknown = Outcome::Tombstone(Tombstone::Unknown);
         match handling.catch_unwind().await {
-            Ok(Ok(response)) => Ok(self.share(response).await),
+            Ok(Ok(response)) => Ok(self.share(&settings, response).await),
             Ok(Err(error)) => {
-                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                self.end(&settings, unknown).await;
                 Err(error)
             }
             Err(panic) => {
-                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                self.end(&settings, unknown).await;
                 std::panic::resume_unwind(panic)
             }
         }
     }
 
-    async fn share<B>(self, response: Response<B>) -> Response<IdempotentBody<B>>
+    async fn share<B>(
+        self,
+        settings: &Settings,
+        response: Response<B>,
+    ) -> Response<IdempotentBody<B>>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
         let (parts, body) = response.into_parts();
-        let (max, within) = (self.settings.max_response, self.settings.read_within);
+        let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
             ReadResponse::Whole { data, trailers } if !parts.status.is_informational() => {
                 let answer = Answer {
@@ -187,13 +242,13 @@ impl Flight {
             }
             ReadResponse::NotKept(body, _) => (Outcome::Tombstone(Tombstone::NotKept), body),
         };
-        self.end(outcome).await;
+        self.end(settings, outcome).await;
         Response::from_parts(parts, body)
     }
 
     /// Hands the outcome over to those who wait.
-    async fn end(self, outcome: Outcome) {
-        let keep_for = self.settings.keep_for;
+    async fn end(self, settings: &Settings, outcome: Outcome) {
+        let keep_for = settings.keep_for;
         let (fingerprint, retain) = match &outcome {
             Outcome::Answer(answer) if !keep_for.is_zero() && answer.status.is_success() => {
                 (KEPT, keep_for)
@@ -205,13 +260,16 @@ impl Flight {
             outcome,
         };
         let keeping = Keeping {
-            locks: self.settings.locks.clone(),
+            locks: settings.locks.clone(),
             key: self.key,
-            claim: Bytes::from_static(b"flight"),
+            claim: CLAIM,
             record: record.encode(),
             retain,
             within: STORE_WITHIN,
         };
         keeping.keep(self.guard).await;
+        if let Some(part) = self.part {
+            part.end();
+        }
     }
 }

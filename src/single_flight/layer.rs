@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 use tower_layer::Layer;
 
-use super::SingleFlight;
+use super::{SingleFlight, flights::Flights};
 use crate::{
     Locks,
     key::DeriveKey,
@@ -70,6 +70,7 @@ pub struct SingleFlightLayer {
 pub(super) struct Settings {
     pub(super) locks: Locks,
     pub(super) key: Arc<dyn DeriveKey>,
+    pub(super) flights: Arc<Flights>,
     pub(super) keep_for: Duration,
     pub(super) wait: Duration,
     pub(super) max_response: usize,
@@ -84,6 +85,7 @@ impl SingleFlightLayer {
             settings: Arc::new(Settings {
                 locks,
                 key: Arc::new(key),
+                flights: Arc::default(),
                 keep_for: Duration::ZERO,
                 wait: Duration::from_secs(10),
                 max_response: 1024 * 1024,

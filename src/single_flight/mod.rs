@@ -3,6 +3,7 @@
 //! See [`SingleFlightLayer`].
 
 mod flight;
+mod flights;
 mod layer;
 mod service;
 

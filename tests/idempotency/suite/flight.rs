@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use axum::{Router, handler::Handler, routing::any};
 use http::{Request, StatusCode};
-use tower_distributed_lock::{Locks, SingleFlightLayer, Stats, key};
+use tower_distributed_lock::{Locks, SingleFlightLayer, Stats, key as of_request};
 
 use crate::{
     subject::{A_WHILE, Subject},
-    support::{PATIENCE, eventually},
+    support::{
+        PATIENCE, eventually,
+        words::{Words, key},
+    },
     web::{Answer, Runs, send, sending},
 };
 
 fn layer(locks: &Locks) -> SingleFlightLayer {
-    SingleFlightLayer::new(locks.clone(), key::name("report").path()).wait(PATIENCE)
+    SingleFlightLayer::new(locks.clone(), of_request::name("report").path()).wait(PATIENCE)
 }
 
 fn app<H: Handler<T, ()>, T: 'static>(layer: SingleFlightLayer, handler: H) -> Router {
@@ -50,6 +53,12 @@ async fn a_flight(
     runs.arrival().await;
     let others: Vec<_> = (0..10).map(|at| sending(&apps[at % 2], report())).collect();
     wait_in_line(&replicas[0], 5).await;
+    // Those of the other replica have asked, were told that the key is held, and are queued now.
+    let key = key("flight,0,GET,report,path=/reports/7");
+    eventually("the other replica is queued", async || {
+        subject.store().see(&key).await.queue.len() == 1
+    })
+    .await;
     wait_in_line(&replicas[1], 5).await;
     runs.open();
     let mut answers = Vec::new();
