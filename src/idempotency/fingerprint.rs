@@ -49,7 +49,7 @@ impl Parts256 {
 type Own = Arc<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
 
 /// Which parts of a request count.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Comparison {
     /// Headers that count besides the content type.
     pub(super) headers: Vec<HeaderName>,
@@ -58,17 +58,6 @@ pub(super) struct Comparison {
     pub(super) json_values: bool,
     /// One's own fingerprint, which replaces all of this.
     pub(super) own: Option<Own>,
-}
-
-impl Default for Comparison {
-    fn default() -> Self {
-        Self {
-            headers: Vec::new(),
-            #[cfg(feature = "json")]
-            json_values: false,
-            own: None,
-        }
-    }
 }
 
 impl Comparison {

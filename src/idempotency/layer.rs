@@ -75,6 +75,13 @@ use crate::{
 ///
 /// Authentication, then idempotency, then locks, from the outside in: an answer that is given again takes no lock.
 ///
+/// - **Compression** belongs outside: inside, the compressed bytes are kept, and given again to a client that may not accept them.
+/// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` only counts for extractors, so
+///   [`max_request`](Self::max_request) is the limit that this layer reads by.
+/// - **A timeout** that answers 408 or fails belongs outside to cut the wait short and let the handler finish, and inside to cancel the
+///   handler, which leaves a tombstone.
+/// - **Task-locals** that a layer further out has set are not there in the handler, which is a task of its own. The tracing span is.
+///
 /// # How much is kept
 ///
 /// A record is the answer, its headers and about 50 bytes; of an answer over [`max_response`](Self::max_response) only the 50 bytes. So

@@ -91,6 +91,21 @@ use crate::{
 /// contend then. Further in than authentication, whose tenant is part of the key; further out than a concurrency limit:
 /// the inner service is made ready only once the turn has come, so a request that waits does not sit on a permit.
 ///
+/// With `LoadShed`: outside of this layer it sheds nothing, because this layer is always ready, and its requests wait in line instead
+/// of in `poll_ready`. Put it inside, around what is really limited; the length of a line is limited by
+/// [`longest_line`](crate::LocksBuilder::longest_line).
+///
+/// # What a handler must not do
+///
+/// - **Lock its own key again.** The request would wait for its own end. In the handler's task this is noticed, and fails at once with
+///   [`ErrorKind::Held`](crate::ErrorKind::Held); in a task that the handler spawns it waits for as long as it may. Use the guard, or a
+///   clone of it.
+/// - **Lock a second key while another handler does it the other way round.** Two handlers that each hold their layer's key and ask for
+///   the other's wait for each other until one's limit ends it. Lock both in the layer ([`key::all_of`](crate::key::all_of())), or
+///   neither, with [`lock_all`](crate::Locks::lock_all) in the handler.
+/// - **Rely on task-locals in a [`detached`](Self::detached) handler.** It is a task of its own: task-locals that a layer further out has set
+///   are not there. The same goes for a handler behind an [`IdempotencyLayer`](crate::IdempotencyLayer). The tracing span is.
+///
 /// # When a client goes away
 ///
 /// A server drops the request's future when it notices that the connection is gone: a request that waits then leaves
@@ -108,7 +123,9 @@ pub struct DistributedLockLayer {
 }
 
 impl DistributedLockLayer {
-    /// Locks what `key` derives from each request, by `locks`.
+    /// Locks what `key` derives from each request, by `locks`. A key function that derives several keys
+    /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has them locked together: one after another in one fixed
+    /// order, all or none within one [`wait`](Self::wait), and released together.
     pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
         Self {
             settings: Arc::new(Settings::new(locks, Arc::new(key))),
@@ -125,7 +142,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.name = Some(name))
     }
 
-    /// Locks these methods only. Default: those that are not safe (RFC 9110: all but GET, HEAD, OPTIONS and TRACE).
+    /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default: those that are not safe (RFC 9110:
+    /// all but GET, HEAD, OPTIONS and TRACE).
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = Methods::Chosen(methods.into_iter().collect());
         self.set(|settings| settings.methods = methods)
@@ -174,6 +192,9 @@ impl DistributedLockLayer {
     /// Lets requests pass without a lock when the store cannot be reached. Default: they are refused with 503.
     ///
     /// Only for what may run twice at once without harm. Such a request has no guard.
+    ///
+    /// A store that hangs costs the request that finds it out its whole [`wait`](Self::wait). So for a second after that, and as long as the
+    /// store stays away, one request in each second asks, and all others pass at once.
     pub fn fail_open(self) -> Self {
         self.set(|settings| settings.fail_open = true)
     }

@@ -44,9 +44,12 @@ pub struct RejectionLayer<T, B> {
 }
 
 struct Rendering<T, B> {
-    note: Box<dyn Fn(&Parts) -> T + Send + Sync>,
-    render: Box<dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync>,
+    note: Box<Note<T>>,
+    render: Box<Render<T, B>>,
 }
+
+type Note<T> = dyn Fn(&Parts) -> T + Send + Sync;
+type Render<T, B> = dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync;
 
 impl<T, B> RejectionLayer<T, B> {
     /// Renders with `render`, which gets what `note` has taken from the request. `note` runs for every request, so it should be cheap.

@@ -4,7 +4,7 @@
 //! refusals of all layers, of extractors and of handlers in one's own way, in one place; a layer's own
 //! [`on_rejection`](crate::DistributedLockLayer::on_rejection) does so for that layer.
 //!
-//! With the feature `axum`, `?` works in handlers: an [`Error`](crate::Error) becomes the response that a layer would give.
+//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would give.
 //!
 //! `type` is a URI that does not change, one for each of the reasons below, whose last part is [`Reason::code`]; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
@@ -80,7 +80,7 @@ use uuid::Uuid;
 
 pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
 pub(crate) use self::render::Renderer;
-use crate::{Error, ErrorKind, key::KeyError, trace};
+use crate::{Error, ErrorKind, key::KeyError};
 
 /// A refusal: why, and what the client is told.
 #[derive(Debug, Clone)]
@@ -347,7 +347,7 @@ impl From<Error> for Rejection {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
-        trace::refused(&self);
+        crate::trace::refused(&self);
         self.to_response().map(axum::body::Body::from)
     }
 }

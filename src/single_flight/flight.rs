@@ -56,7 +56,7 @@ enum Role {
     /// It runs, and shares its answer.
     Lead(Lead),
     /// It gets a copy.
-    Follow(Answer),
+    Follow(Box<Answer>),
     /// It runs, and shares nothing.
     Alone,
 }
@@ -181,7 +181,7 @@ async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGua
 
 fn follow(record: Record) -> Role {
     match record.outcome {
-        Outcome::Answer(answer) => Role::Follow(answer),
+        Outcome::Answer(answer) => Role::Follow(Box::new(answer)),
         _ => Role::Alone,
     }
 }
