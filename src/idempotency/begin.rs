@@ -18,7 +18,7 @@ use crate::{
     Error, ErrorKind, LockGuard,
     locks::Miss,
     middleware::Turns,
-    rejection::{Reason, Rejection},
+    rejection::{Reason, Rejection, Wire},
 };
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -45,7 +45,11 @@ impl From<Rejection> for Instead {
 }
 
 impl Instead {
-    pub(super) fn into_response<B>(self, settings: &Settings) -> Response<IdempotentBody<B>> {
+    pub(super) fn into_response<B>(
+        self,
+        settings: &Settings,
+        wire: Wire,
+    ) -> Response<IdempotentBody<B>> {
         match self {
             Self::Again(answer) => {
                 let mut response = answer.into_response();
@@ -53,7 +57,7 @@ impl Instead {
                 headers.insert(REPLAYED, HeaderValue::from_static("true"));
                 response
             }
-            Self::Refuse(rejection) => settings.render(&rejection).map(IdempotentBody::whole),
+            Self::Refuse(rejection) => settings.render(rejection, wire).map(IdempotentBody::whole),
         }
     }
 }
@@ -76,7 +80,7 @@ where
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings
         .locks
-        .claim(&claim.key, fingerprint.to_bytes(), settings.wait);
+        .claim(&claim.key, fingerprint.to_bytes(), claim.wait);
     match claiming.await {
         Ok(guard) => {
             parts.extensions.insert(claim.name.clone());

@@ -1,8 +1,8 @@
 //! Which answers are kept.
 
-use http::{HeaderMap, StatusCode, header, response};
+use http::{HeaderMap, StatusCode, response};
 
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Reason, Rejection, grpc};
 
 /// Whether an answer is kept: the word of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler on its
 /// own answer, among the response's extensions. The handler's word counts before the policy's.
@@ -89,7 +89,7 @@ impl Answered<'_> {
     /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where there is none. `None` for
     /// any other response.
     pub fn grpc_status(&self) -> Option<u32> {
-        if !is_grpc(&self.parts.headers) {
+        if !grpc::is_grpc(&self.parts.headers) {
             return None;
         }
         let trailer = self.trailers.and_then(|trailers| trailers.get(GRPC_STATUS));
@@ -110,9 +110,3 @@ impl Answered<'_> {
 }
 
 const GRPC_STATUS: &str = "grpc-status";
-
-/// Whether the policy needs to see the trailers of a response.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}

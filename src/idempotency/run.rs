@@ -19,7 +19,7 @@ use super::{
     body::IdempotentBody,
     fingerprint::Fingerprint,
     keep::{Begun, Keeping, Kept},
-    policy::{self, Answered, Keep},
+    policy::{Answered, Keep},
     read::{self, WhyNot},
     record::{self, Answer, Outcome, Record, Tombstone},
     scope::Place,
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     middleware::reentry,
-    rejection::{Reason, Rejection},
+    rejection::{Reason, Rejection, grpc},
     trace,
 };
 
@@ -75,7 +75,7 @@ impl First {
             let rejection = Rejection::new(Reason::InProgress, detail)
                 .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
-            let response = self.settings.render(&rejection);
+            let response = self.settings.render(rejection, self.claim.wire);
             return Ok(response.map(IdempotentBody::whole));
         }
         let running = self.begin();
@@ -132,7 +132,7 @@ impl Running {
     {
         let (parts, body) = response.into_parts();
         // The status of a gRPC response is in its trailers.
-        if !policy::is_grpc(&parts.headers) {
+        if !grpc::is_grpc(&parts.headers) {
             match self.keeps(&parts, None) {
                 Keep::Yes => {}
                 Keep::No => return self.free(parts, IdempotentBody::inner(body)),
@@ -178,8 +178,10 @@ impl Running {
     async fn panicked(self) {
         let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
             .with_idempotency_key(&self.claim.name);
-        let (mut parts, body) = self.settings.render(&rejection).into_parts();
-        parts.extensions.remove::<Rejection>();
+        let (parts, body) = self
+            .settings
+            .render(rejection, self.claim.wire)
+            .into_parts();
         let mut head = response::Response::new(()).into_parts().0;
         head.status = StatusCode::INTERNAL_SERVER_ERROR;
         let outcome = match self.keeps(&head, None) {
@@ -229,7 +231,9 @@ impl Running {
                 let detail = "the lock was lost, and another request with this Idempotency-Key has run since";
                 let rejection =
                     Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
-                return settings.render(&rejection).map(IdempotentBody::whole);
+                return settings
+                    .render(rejection, claim.wire)
+                    .map(IdempotentBody::whole);
             }
             Kept::No => "false",
             Kept::Unknown => "unknown",

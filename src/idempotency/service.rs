@@ -16,6 +16,7 @@ use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
 use crate::{
     middleware::{NotLocked, Turns},
     read_body::{Rebuild, SameBody},
+    rejection::Wire,
 };
 
 /// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -73,7 +74,7 @@ where
                 ResponseFuture::claim::<M, ReqBody>(self.settings.clone(), claim, inner, request)
             }
             Err(rejection) => {
-                let response = self.settings.render(&rejection);
+                let response = self.settings.render(rejection, Wire::of(&parts.headers));
                 ResponseFuture::refuse(response.map(IdempotentBody::whole))
             }
         }

@@ -15,7 +15,7 @@ use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
     locks::Wait,
-    rejection::{Reason, Rejection, Renderer},
+    rejection::{Reason, Rejection, Renderer, Wire, grpc},
 };
 
 /// The label of all keys of idempotent requests, which tells them from plain locks.
@@ -68,6 +68,10 @@ pub(super) struct Claim {
     pub(super) key: LockKey,
     pub(super) scope: LockKey,
     pub(super) name: IdempotencyKey,
+    /// How the request's refusal is told.
+    pub(super) wire: Wire,
+    /// How long the request waits for one with the same key.
+    pub(super) wait: Wait,
 }
 
 impl Settings {
@@ -122,12 +126,22 @@ impl Settings {
                 key: key::scoped(LABEL, &scope, name.as_str()),
                 scope,
                 name,
+                wire: Wire::of(&parts.headers),
+                wait: self.wait_of(parts),
             })),
             Ok(Derived::NoLock | Derived::NoRoute) => Ok(None),
             Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
                 "the scope of an idempotency layer is one key, not several".into(),
             )),
             Err(error) => Err(Rejection::from_key_error(error).with_idempotency_key(&name)),
+        }
+    }
+
+    /// A gRPC client that has given up does not wait any more.
+    fn wait_of(&self, parts: &request::Parts) -> Wait {
+        match (self.wait, grpc::timeout(&parts.headers)) {
+            (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
+            (wait, _) => wait,
         }
     }
 
@@ -142,8 +156,8 @@ impl Settings {
         })
     }
 
-    pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        self.renderer.render(rejection)
+    pub(super) fn render(&self, rejection: Rejection, wire: Wire) -> Response<Bytes> {
+        self.renderer.render(&rejection.told_on(wire))
     }
 }
 

@@ -24,7 +24,10 @@ use super::{
     settings::{Plan, Settings},
     turns::{NotLocked, Turns},
 };
-use crate::{Error, ErrorKind, rejection::Rejection};
+use crate::{
+    Error, ErrorKind,
+    rejection::{Rejection, Wire},
+};
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
 #[pin_project]
@@ -41,6 +44,8 @@ where
     turn: Option<HeldTurn>,
     /// The turns that the handler runs under.
     held: Option<Held>,
+    /// How the request's refusal is told.
+    wire: Wire,
 }
 
 type Outcome<B, E> = Result<Response<B>, E>;
@@ -64,6 +69,7 @@ where
         service: S,
         request: Request<ReqBody>,
         plan: Plan,
+        wire: Wire,
     ) -> Self {
         let mut future = Self {
             settings,
@@ -72,6 +78,7 @@ where
             stage: Stage::Readying,
             turn: None,
             held: None,
+            wire,
         };
         match plan {
             Plan::Pass(reason) => {
@@ -130,7 +137,8 @@ where
             }
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let response = this.settings.renderer.render(rejection);
+                    let rejection = rejection.clone().told_on(*this.wire);
+                    let response = this.settings.renderer.render(&rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }
                 StageProj::Acquiring(acquiring) => {

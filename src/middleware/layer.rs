@@ -154,7 +154,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.methods = Methods::All)
     }
 
-    /// How long a request waits for its turn before it is refused with 423. Default: 5 s.
+    /// How long a request waits for its turn before it is refused with 423; a gRPC request no longer than its own deadline
+    /// (`grpc-timeout`). Default: 5 s.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Some(limit))
     }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
-    rejection::{Rejection, Renderer},
+    rejection::{Rejection, Renderer, grpc},
     time::later,
     trace,
 };
@@ -94,8 +94,13 @@ pub(super) enum Plan {
     Refuse(Rejection),
 }
 
-/// The keys of a request, as its key function gave them, each once. Those that layers further out have locked come with their guard.
-pub(super) struct Wanted(Vec<(LockKey, Option<LockGuard>)>);
+/// The turn that a request wants.
+pub(super) struct Wanted {
+    /// As the key function gave them, each once. Those that layers further out have locked come with their guard.
+    keys: Vec<(LockKey, Option<LockGuard>)>,
+    /// How long the request waits at most; not at all if `None`.
+    wait: Option<Duration>,
+}
 
 impl Settings {
     pub(super) fn new(locks: Locks, key: Arc<dyn DeriveKey>) -> Self {
@@ -139,7 +144,10 @@ impl Settings {
         let held: Option<Vec<LockGuard>> = wanted.iter().map(|(_, held)| held.clone()).collect();
         match held {
             Some(held) => Plan::Enter(Guards::from(held)),
-            None => Plan::Lock(Wanted(wanted)),
+            None => Plan::Lock(Wanted {
+                keys: wanted,
+                wait: self.wait.map(|wait| within_deadline(parts, wait)),
+            }),
         }
     }
 
@@ -163,8 +171,9 @@ impl Settings {
     }
 
     /// Takes one key after another, in one fixed order, within one limit for all. An error gives back what was taken.
-    async fn lock_all(&self, Wanted(mut wanted): Wanted) -> Result<Guards, Error> {
-        let until = self.wait.map(|limit| later(Instant::now(), limit));
+    async fn lock_all(&self, wanted: Wanted) -> Result<Guards, Error> {
+        let until = wanted.wait.map(|limit| later(Instant::now(), limit));
+        let mut wanted = wanted.keys;
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by(|&one, &other| wanted[one].0.cmp(&wanted[other].0));
         for at in order {
@@ -191,6 +200,14 @@ impl Settings {
 
     pub(super) fn refuse(&self, error: Error) -> Rejection {
         Rejection::from_error(error, self.retry_after)
+    }
+}
+
+/// A gRPC client that has given up does not wait in line any more.
+fn within_deadline(parts: &Parts, wait: Duration) -> Duration {
+    match grpc::timeout(&parts.headers) {
+        Some(deadline) => wait.min(deadline),
+        None => wait,
     }
 }
 

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{Joined, Rebuild, WholeBody};
 use crate::{
     middleware::LockBody,
-    rejection::{Reason, Rejection, Renderer, body_error},
+    rejection::{Reason, Rejection, Renderer, Wire, body_error},
 };
 
 /// The future of a [`ReadBody`](super::ReadBody)'s response.
@@ -82,7 +82,10 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    return Poll::Ready(Ok(this.renderer.render(rejection).map(LockBody::whole)));
+                    let headers = this.parts.as_ref().map(|parts| &parts.headers);
+                    let wire = headers.map(Wire::of).unwrap_or_default();
+                    let rejection = rejection.clone().told_on(wire);
+                    return Poll::Ready(Ok(this.renderer.render(&rejection).map(LockBody::whole)));
                 }
                 StageProj::Reading(body, read) => {
                     let rejection = match ready!(body.poll_frame(cx)) {

@@ -6,6 +6,9 @@
 //!
 //! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would give.
 //!
+//! gRPC requests, told by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
+//! clients that retry, and the reason's code as `refusal-code`.
+//!
 //! `type` is a URI that does not change, one for each of the reasons below, whose last part is [`Reason::code`]; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
 //! request may simply be sent again: it is `false` where the handler may have acted. Refusals of the idempotency layer have
@@ -68,6 +71,7 @@
 //! **503**, with `Retry-After`. This process is about to end.
 
 pub(crate) mod body_error;
+pub(crate) mod grpc;
 mod layer;
 mod problem;
 mod render;
@@ -79,7 +83,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
 pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
-pub(crate) use self::render::Renderer;
+pub(crate) use self::{grpc::Wire, render::Renderer};
 use crate::{Error, ErrorKind, key::KeyError};
 
 /// A refusal: why, and what the client is told.
@@ -91,6 +95,7 @@ pub struct Rejection {
     retry_after: Option<Duration>,
     idempotency_key: Option<String>,
     source: Option<Source>,
+    wire: Wire,
 }
 
 /// What only the log is told.
@@ -195,11 +200,18 @@ impl Rejection {
             retry_after: None,
             idempotency_key: None,
             source: None,
+            wire: Wire::default(),
         }
     }
 
     pub(crate) fn with_idempotency_key(mut self, key: impl fmt::Display) -> Self {
         self.idempotency_key = Some(key.to_string());
+        self
+    }
+
+    /// Told as the request wants it.
+    pub(crate) fn told_on(mut self, wire: Wire) -> Self {
+        self.wire = wire;
         self
     }
 
@@ -288,7 +300,14 @@ impl Rejection {
 
     /// The refusal as a response, the way it is told unless one's own
     /// [`on_rejection`](crate::DistributedLockLayer::on_rejection) tells it otherwise. Writes nothing to the log.
+    ///
+    /// A gRPC request (by its content type) gets a gRPC status, see [`Reason::grpc_status`].
     pub fn to_response(&self) -> Response<Bytes> {
+        if self.wire == Wire::Grpc {
+            let mut response = grpc::response(self);
+            response.extensions_mut().insert(self.clone());
+            return response;
+        }
         let mut response = Response::new(Bytes::from(problem::json(self)));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
