@@ -125,3 +125,24 @@ fn bodies_are_sync_if_their_parts_are() {
     fn is_send<T: Send>() {}
     is_send::<tower_distributed_lock::middleware::LockBody<Body>>();
 }
+
+#[tokio::test]
+async fn a_grpc_request_waits_no_longer_than_its_own_deadline() {
+    let locks = Locks::in_memory();
+    let _held = locks.lock(ACCOUNT_7).await.unwrap();
+    let app = Router::new().route(
+        "/accounts/{id}",
+        post(|| async {}).route_layer(lock(&locks)),
+    );
+    let mut client = Server::start(app).await.connect().await;
+    let request = http::Request::post("/accounts/7")
+        .header("content-type", "application/grpc+proto")
+        .header("grpc-timeout", "50m");
+    // The layer itself would wait for longer than the client of this test does.
+    let answer = client.whole(request.body(Full::default()).unwrap()).await;
+    let answer = answer.unwrap();
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.header("content-type"), Some("application/grpc"));
+    assert_eq!(answer.header("grpc-status"), Some("14"));
+    assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("1000"));
+}
