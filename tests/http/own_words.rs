@@ -134,7 +134,8 @@ async fn a_grpc_request_waits_no_longer_than_its_own_deadline() {
         "/accounts/{id}",
         post(|| async {}).route_layer(lock(&locks)),
     );
-    let mut client = Server::start(app).await.connect().await;
+    let server = Server::start(app).await;
+    let mut client = server.connect().await;
     let request = http::Request::post("/accounts/7")
         .header("content-type", "application/grpc+proto")
         .header("grpc-timeout", "50m");
