@@ -34,7 +34,7 @@ use book::{Account, Book, Entry};
 use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
-    middleware::Fenced,
+    middleware::{Fenced, LockGuards},
     store::{MemoryStore, QuorumStore, RedisStore},
 };
 
@@ -224,7 +224,7 @@ async fn pay(
     State(ledger): State<Ledger>,
     Extension(tenant): Extension<Tenant>,
     Query(work): Query<Work>,
-    guard: Option<LockGuard>,
+    guards: LockGuards,
     Json(payment): Json<Payment>,
 ) -> Result<Response, Failure> {
     tokio::time::sleep(Duration::from_millis(work.work_ms)).await;
@@ -233,7 +233,7 @@ async fn pay(
         id: format!("payment-{number}"),
         account: payment.account,
         amount: payment.amount,
-        token: guard.map(|guard| guard.token()),
+        token: guards.named("idempotency").ok().map(|guard| guard.token()),
     };
     let location = [("location", format!("/payments/{}", paid.id))];
     Ok((StatusCode::CREATED, location, Json(paid)).into_response())

@@ -5,6 +5,7 @@ pub mod key;
 pub mod middleware;
 pub mod read_body;
 pub mod rejection;
+pub mod single_flight;
 pub mod store;
 
 mod error;
@@ -23,3 +24,4 @@ pub use lease::Loss;
 pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};
 pub use middleware::{DistributedLockLayer, LeaseLoss};
 pub use read_body::ReadBodyLayer;
+pub use single_flight::SingleFlightLayer;

@@ -98,6 +98,16 @@ where
     crate::sync::spawn(task)
 }
 
+/// A record is in the store. The scope may be personal data, and so the level is debug.
+pub(crate) fn stored(scope: &str, bytes: usize, retain: std::time::Duration) {
+    event!(debug, scope, bytes, ?retain, "idempotency.stored");
+}
+
+/// An answer that a request that is sent again will not get. `why` names the fix.
+pub(crate) fn answer_not_kept(why: &str) {
+    event!(warn, why, "idempotency.answer_not_kept");
+}
+
 pub(crate) fn not_kept(error: &Error) {
     event!(error, %error, "idempotency.not_kept");
 }

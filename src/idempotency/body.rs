@@ -1,4 +1,4 @@
-//! A response's body: kept bytes, and what may still come after them.
+//! The body of a response: frames that were read before the response went out, and the rest.
 
 use std::{
     collections::VecDeque,
@@ -9,19 +9,20 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 /// The body of an [`Idempotency`](super::Idempotency)'s response: a kept one, or the inner service's.
 #[pin_project]
 pub struct IdempotentBody<B> {
-    /// What was read of the body already, in order.
+    /// The frames that were read already, in order.
     read: VecDeque<Frame<Bytes>>,
     #[pin]
     rest: Rest<B>,
 }
 
-/// What comes after that.
+/// The part of the body after the frames that were read.
 #[pin_project(project = RestProj)]
 pub(super) enum Rest<B> {
     Nothing,
@@ -31,12 +32,17 @@ pub(super) enum Rest<B> {
 }
 
 impl<B> IdempotentBody<B> {
-    pub(super) fn whole(bytes: Bytes) -> Self {
-        let frame = (!bytes.is_empty()).then(|| Frame::data(bytes));
-        Self::read(frame, Rest::Nothing)
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self::with_trailers(bytes, None)
     }
 
-    pub(super) fn inner(body: B) -> Self {
+    pub(crate) fn with_trailers(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+        let data = (!bytes.is_empty()).then(|| Frame::data(bytes));
+        let frames = data.into_iter().chain(trailers.map(Frame::trailers));
+        Self::read(frames, Rest::Nothing)
+    }
+
+    pub(crate) fn inner(body: B) -> Self {
         Self::read(None, Rest::Inner(body))
     }
 
@@ -82,17 +88,20 @@ where
         self.read.is_empty() && rest_is_empty
     }
 
+    /// Not exact while an error or trailers are to come: a server would send `Content-Length`, and neither of them.
     fn size_hint(&self) -> SizeHint {
         let read = self.read.iter().filter_map(Frame::data_ref);
         let read: u64 = read.map(|data| data.len() as u64).sum();
         let rest = match &self.rest {
             Rest::Inner(rest) => rest.size_hint(),
             Rest::Boxed(rest) => rest.size_hint(),
-            Rest::Nothing | Rest::Error(_) => SizeHint::with_exact(0),
+            Rest::Nothing | Rest::Error(None) => SizeHint::with_exact(0),
+            Rest::Error(Some(_)) => SizeHint::default(),
         };
         let mut hint = SizeHint::new();
         hint.set_lower(read + rest.lower());
-        if let Some(upper) = rest.upper() {
+        let ends_with_data = !self.read.iter().any(Frame::is_trailers);
+        if let Some(upper) = rest.upper().filter(|_| ends_with_data) {
             hint.set_upper(read + upper);
         }
         hint

@@ -1,42 +1,25 @@
-//! What tells one request from another that has the same Idempotency-Key.
+//! The fingerprint of a request: the digest that tells it from another request with the same Idempotency-Key.
+
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::{header, request::Parts};
+use http::{HeaderName, header, request::Parts};
 use sha2::{Digest, Sha256};
 
+use super::multipart;
 use crate::key::original_uri;
 
-/// A digest of what a request asks for: method, path, query, content type and body.
+/// A digest of what a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; Self::LEN]);
 
 impl Fingerprint {
     pub(crate) const LEN: usize = 32;
-    /// Of what has nothing to tell it apart but its key.
+    /// The fingerprint of work that nothing tells apart but its key.
     pub(crate) const NONE: Self = Self([0; Self::LEN]);
 
-    pub(super) fn of(parts: &Parts, body: &[u8]) -> Self {
-        let uri = original_uri(parts);
-        let content_type = parts.headers.get(header::CONTENT_TYPE);
-        Self::of_parts([
-            Some(parts.method.as_str().as_bytes()),
-            Some(uri.path().as_bytes()),
-            uri.query().map(str::as_bytes),
-            content_type.map(|value| value.as_bytes()),
-            Some(body),
-        ])
-    }
-
-    /// Each part with its length before it, so that none can end in the next; an absent one is not an empty one.
-    fn of_parts<'a>(parts: impl IntoIterator<Item = Option<&'a [u8]>>) -> Self {
-        let mut digest = Sha256::new();
-        for part in parts {
-            let len = part.map_or(u64::MAX, |part| part.len() as u64);
-            digest.update(len.to_be_bytes());
-            digest.update(part.unwrap_or_default());
-        }
-        Self(digest.finalize().into())
-    }
+    /// A second mark for work that nothing tells apart but its key.
+    pub(crate) const ONES: Self = Self([1; Self::LEN]);
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
@@ -44,6 +27,93 @@ impl Fingerprint {
 
     pub(crate) fn to_bytes(self) -> Bytes {
         Bytes::copy_from_slice(&self.0)
+    }
+}
+
+/// Writes a digest part by part, each with its length before it, so that none can end in the next. An absent part is not an empty one.
+#[derive(Default)]
+struct Parts256(Sha256);
+
+impl Parts256 {
+    fn part(&mut self, part: Option<&[u8]>) {
+        let len = part.map_or(u64::MAX, |part| part.len() as u64);
+        self.0.update(len.to_be_bytes());
+        self.0.update(part.unwrap_or_default());
+    }
+
+    fn finish(self) -> Fingerprint {
+        Fingerprint(self.0.finalize().into())
+    }
+}
+
+type Own = Arc<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
+
+/// Which parts of a request count.
+#[derive(Clone, Default)]
+pub(super) struct Comparison {
+    /// Headers that count besides the content type.
+    pub(super) headers: Vec<HeaderName>,
+    /// Whether a JSON body counts by its values, not by how it is written.
+    #[cfg(feature = "json")]
+    pub(super) json_values: bool,
+    /// One's own fingerprint, which replaces all of this.
+    pub(super) own: Option<Own>,
+}
+
+impl Comparison {
+    pub(super) fn fingerprint(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
+        let mut digest = Parts256::default();
+        if let Some(own) = &self.own {
+            digest.part(Some(&own(parts, body)));
+            return digest.finish();
+        }
+        let uri = original_uri(parts);
+        digest.part(Some(parts.method.as_str().as_bytes()));
+        digest.part(host(parts).as_deref().map(str::as_bytes));
+        digest.part(Some(uri.path().as_bytes()));
+        digest.part(uri.query().map(str::as_bytes));
+        for name in &self.headers {
+            let values = parts.headers.get_all(name).iter();
+            let values: Vec<_> = values.map(|value| value.as_bytes()).collect();
+            digest.part(Some(&values.len().to_be_bytes()));
+            values.iter().for_each(|value| digest.part(Some(value)));
+        }
+        self.body(&mut digest, parts, body);
+        digest.finish()
+    }
+
+    fn body(&self, digest: &mut Parts256, parts: &Parts, body: &[u8]) {
+        let content_type = parts.headers.get(header::CONTENT_TYPE);
+        let content_type = content_type.map(|value| value.as_bytes());
+        if let Some(boundary) = content_type.and_then(multipart::boundary) {
+            digest.part(Some(b"multipart"));
+            multipart::parts(body, &boundary).for_each(|part| digest.part(Some(part)));
+            return;
+        }
+        digest.part(content_type);
+        #[cfg(feature = "json")]
+        if self.json_values
+            && let Some(values) = super::json::canonical(body)
+        {
+            return digest.part(Some(values.as_bytes()));
+        }
+        digest.part(Some(body));
+    }
+}
+
+/// The host that the request was sent to, in lower case.
+fn host(parts: &Parts) -> Option<String> {
+    let authority = parts.uri.authority().map(|authority| authority.as_str());
+    let sent = || parts.headers.get(header::HOST)?.to_str().ok();
+    authority.or_else(sent).map(str::to_ascii_lowercase)
+}
+
+impl fmt::Debug for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Comparison")
+            .field("headers", &self.headers)
+            .field("own", &self.own.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -59,7 +129,7 @@ mod tests {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        Fingerprint::of(&parts, body.as_bytes())
+        Comparison::default().fingerprint(&parts, body.as_bytes())
     }
 
     #[test]
@@ -75,10 +145,28 @@ mod tests {
             of("POST", "/a", Some(""), "bc"),
             of("POST", "/a", Some("bc"), ""),
             of("POST", "/a", Some("b"), "d"),
+            of("POST", "http://one/a", Some("b"), "c"),
+            of("POST", "http://two/a", Some("b"), "c"),
         ];
         for (at, one) in all.iter().enumerate() {
             assert!(!all[at + 1..].contains(one), "{at}");
         }
         assert_eq!(all[0], of("POST", "/a", Some("b"), "c"));
+        assert_eq!(all[10], of("POST", "http://ONE/a", Some("b"), "c"));
+    }
+
+    #[test]
+    fn the_boundary_of_a_multipart_body_does_not_count() {
+        let form = |boundary: &str, value: &str| {
+            let content_type = format!("multipart/form-data; boundary={boundary}");
+            let body = format!(
+                "--{boundary}\r\ncontent-disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n"
+            );
+            of("POST", "/a", Some(&content_type), &body)
+        };
+        assert_eq!(form("one", "5"), form("two", "5"));
+        assert_ne!(form("one", "5"), form("one", "6"));
+        // A boundary in the content of another cannot hide a difference.
+        assert_ne!(form("one", "--two"), form("two", "--one"));
     }
 }

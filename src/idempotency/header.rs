@@ -1,31 +1,83 @@
-//! The `Idempotency-Key` header field.
+//! Where a request's key comes from: the `Idempotency-Key` header field, or one's own source.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use http::{HeaderMap, HeaderName, HeaderValue, request::Parts};
 use sfv::{BareItem, Item, Parser};
 
-pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The longest key, in bytes.
 const MAX_LEN: usize = 255;
 
-/// The request's key; `None` if it has none. An error says what is wrong, without repeating what the client sent.
-pub(super) fn parse(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'static str> {
-    let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
+type Find = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
+/// Where a request's key comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Header(HeaderName),
+    Computed(Find),
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self::Header(IDEMPOTENCY_KEY)
+    }
+}
+
+impl Source {
+    /// The request's key; `None` if it has none. An error says what is wrong, without repeating what the client sent.
+    pub(super) fn read(&self, parts: &Parts, strict: bool) -> Result<Option<String>, String> {
+        let read = match self {
+            Self::Header(name) => parse(&parts.headers, name, strict),
+            Self::Computed(find) => find(parts).map(check_len).transpose(),
+        };
+        read.map_err(|why| format!("the {} {why}", self.name()))
+    }
+
+    /// What messages call the key.
+    pub(super) fn name(&self) -> Cow<'_, str> {
+        match self {
+            Self::Header(name) if *name != IDEMPOTENCY_KEY => name.as_str().into(),
+            _ => "Idempotency-Key".into(),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => f.debug_tuple("Header").field(name).finish(),
+            Self::Computed(_) => f.write_str("Computed"),
+        }
+    }
+}
+
+fn parse(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    strict: bool,
+) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(name).iter();
     let Some(line) = lines.next() else {
         return Ok(None);
     };
     if lines.next().is_some() {
-        return Err("the request has more than one Idempotency-Key");
+        return Err("is there more than once");
     }
     let key = match line.as_bytes() {
         [b'"', ..] => quoted(line)?,
-        _ if strict => return Err("the Idempotency-Key is not a string in double quotes"),
+        _ if strict => return Err("is not a string in double quotes"),
         bare => self::bare(bare)?,
     };
+    check_len(key).map(Some)
+}
+
+fn check_len(key: String) -> Result<String, &'static str> {
     match key.len() {
-        0 => Err("the Idempotency-Key is empty"),
-        1..=MAX_LEN => Ok(Some(key)),
-        _ => Err("the Idempotency-Key is longer than 255 bytes"),
+        0 => Err("is empty"),
+        1..=MAX_LEN => Ok(key),
+        _ => Err("is longer than 255 bytes"),
     }
 }
 
@@ -36,20 +88,20 @@ fn quoted(line: &HeaderValue) -> Result<String, &'static str> {
             bare_item: BareItem::String(key),
             ..
         }) => Ok(String::from(key)),
-        _ => Err("the Idempotency-Key begins like a string in double quotes, and is not one"),
+        _ => Err("begins like a string in double quotes, and is not one"),
     }
 }
 
-/// What most clients send.
+/// A value without quotes, as most clients send it.
 fn bare(line: &[u8]) -> Result<String, &'static str> {
     if line.contains(&b',') {
-        return Err("the Idempotency-Key has a comma in it: a proxy may have joined two");
+        return Err("has a comma in it: a proxy may have joined two");
     }
     if !line
         .iter()
         .all(|byte| byte.is_ascii_graphic() && *byte != b'"')
     {
-        return Err("the Idempotency-Key has characters that are not visible ASCII");
+        return Err("has characters that are not visible ASCII");
     }
     Ok(line.iter().copied().map(char::from).collect())
 }
@@ -63,7 +115,7 @@ mod tests {
         for line in lines {
             headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(line).unwrap());
         }
-        parse(&headers, strict)
+        parse(&headers, &IDEMPOTENCY_KEY, strict)
     }
 
     #[test]

@@ -38,23 +38,60 @@ pub(crate) struct Keeping {
     pub(crate) within: Duration,
 }
 
+/// The guard of a request that was begun, and the record that stands for its outcome. Dropped before the store has confirmed a
+/// record, it does not free the key: the request must not be begun again, and a record that is on its way to the store may yet
+/// arrive there.
+pub(crate) struct Begun {
+    guard: Option<LockGuard>,
+    record: Bytes,
+}
+
+impl Begun {
+    pub(crate) fn new(guard: LockGuard, record: Bytes) -> Self {
+        let guard = Some(guard);
+        Self { guard, record }
+    }
+
+    /// The guard again, whose drop frees the key.
+    pub(crate) fn into_guard(mut self) -> LockGuard {
+        self.guard.take().expect("it is taken once")
+    }
+
+    fn guard(&self) -> &LockGuard {
+        self.guard.as_ref().expect("it is taken at the end")
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.abandon(&self.record);
+        }
+    }
+}
+
 impl Keeping {
     /// Ends the turn with the record; if that was lost, claims the key anew for it.
     pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
         let until = later(now(), self.within);
+        let begun = Begun::new(guard, self.record.clone());
         loop {
-            let error = match guard.record((&self.record, self.retain), until).await {
-                Ok(Released::Freed) => return Kept::Yes,
+            let recording = begun.guard().record((&self.record, self.retain), until);
+            let error = match recording.await {
+                Ok(Released::Freed) => {
+                    drop(begun.into_guard());
+                    return Kept::Yes;
+                }
                 Ok(Released::NotOurs) => break,
                 Err(error) => error,
             };
             if let Some(kept) = self.gives_up(&error, until) {
-                // The key is not freed: what is on its way to the store may yet arrive there.
-                guard.abandon(&self.record);
                 return kept;
             }
             sleep_until(later(now(), PAUSE)).await;
         }
+        // Local requests with the same key wait on until the record is there.
+        let _lost = begun.into_guard();
         self.keep_late(until).await
     }
 

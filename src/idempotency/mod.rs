@@ -2,12 +2,18 @@
 //!
 //! See [`IdempotencyLayer`].
 
+mod begin;
 mod body;
 mod fingerprint;
+mod future;
 mod header;
+#[cfg(feature = "json")]
+mod json;
 mod keep;
 mod layer;
+mod multipart;
 mod once;
+mod policy;
 mod read;
 mod record;
 mod run;
@@ -18,10 +24,20 @@ mod settings;
 #[cfg(feature = "axum")]
 mod extract;
 
+// The machinery of records, which single flights share.
+pub(crate) use {
+    fingerprint::Fingerprint,
+    keep::Keeping,
+    read::{Response as ReadResponse, response as read_response},
+    record::{Answer, Outcome, Record, Tombstone, kept as kept_headers},
+};
+
 pub use body::IdempotentBody;
+pub use future::ResponseFuture;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::Json;
 pub use once::{Once, Recordable, RunOnceError};
-pub use service::{Idempotency, ResponseFuture};
-pub use settings::{IdempotencyKey, Keep};
+pub use policy::{Answered, Keep};
+pub use service::Idempotency;
+pub use settings::IdempotencyKey;

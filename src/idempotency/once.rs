@@ -7,13 +7,16 @@ use bytes::Bytes;
 use super::{
     fingerprint::Fingerprint,
     keep::{Keeping, Kept},
-    record::{Outcome, Record},
+    record::{Outcome, Record, Tombstone},
 };
 use crate::{
-    Error, ErrorKind, LockKey, Locks,
-    locks::{Holding, NoTurn},
+    Error, ErrorKind, LockGuard, LockKey, Locks, key,
+    locks::{Holding, NoTurn, Wait},
     trace,
 };
+
+/// The label of all keys of work that is done once, which tells them from plain locks.
+const LABEL: &str = "once";
 
 /// How long [`Locks::run_once`] tries to store a result.
 const STORE_WITHIN: Duration = Duration::from_secs(5);
@@ -67,17 +70,20 @@ impl Locks {
     /// for the same key meanwhile waits for the result, for as long as [`lock`](Locks::lock) would; whoever asks later gets
     /// it at once.
     ///
-    /// For what queue consumers and webhooks receive twice. An `Err` of the work is not kept. A process that
-    /// crashes during the work lets another begin it anew, once the lease has passed: work that must not be begun twice needs
-    /// to be fenced besides.
+    /// For what queue consumers and webhooks receive twice. An `Err` of the work is not kept. A process that crashes during the
+    /// work lets another begin it anew, once the lease has passed; and work that outlasts its lease may run beside another's. So the
+    /// work gets the [`LockGuard`]: send its [`token`](LockGuard::token) along with every write, and stop when it is
+    /// [`lost`](LockGuard::lost).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
     /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::LockGuard;
+    ///
     /// let day = Duration::from_secs(24 * 3600);
-    /// let send = async || Ok::<_, std::io::Error>(String::from("sent"));
+    /// let send = async |guard: LockGuard| Ok::<_, std::io::Error>(format!("sent as {}", guard.token()));
     /// assert!(!locks.run_once("webhook/17", day, send).await?.replayed);
     /// assert!(locks.run_once("webhook/17", day, send).await?.replayed);
     /// # Ok(())
@@ -95,27 +101,65 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
         retain: Duration,
-        work: impl AsyncFnOnce() -> Result<T, E>,
+        work: impl AsyncFnOnce(LockGuard) -> Result<T, E>,
     ) -> Result<Once<T>, RunOnceError<E>>
     where
         T: Recordable,
     {
         let key = key.try_into().map_err(Into::into)?;
-        let key = LockKey::new(format!("once,{key}"))?;
+        self.run_claimed(key, retain, self.usual_wait(), work).await
+    }
+
+    /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for somebody else who does the same work, and then fails
+    /// with [`ErrorKind::Held`].
+    ///
+    /// # Errors
+    ///
+    /// See [`RunOnceError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`run_once`](Locks::run_once).
+    pub async fn run_once_within<T, E>(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+        retain: Duration,
+        limit: Duration,
+        work: impl AsyncFnOnce(LockGuard) -> Result<T, E>,
+    ) -> Result<Once<T>, RunOnceError<E>>
+    where
+        T: Recordable,
+    {
+        let key = key.try_into().map_err(Into::into)?;
+        self.run_claimed(key, retain, Wait::AtMost(limit), work)
+            .await
+    }
+
+    async fn run_claimed<T, E>(
+        &self,
+        key: LockKey,
+        retain: Duration,
+        wait: Wait,
+        work: impl AsyncFnOnce(LockGuard) -> Result<T, E>,
+    ) -> Result<Once<T>, RunOnceError<E>>
+    where
+        T: Recordable,
+    {
+        let key = key::prefixed(LABEL, &key);
         let claim = Bytes::from_static(b"once");
         let guard = match self
-            .claim(&key, claim.clone(), self.usual_wait(), Holding::default())
+            .claim(&key, claim.clone(), wait, Holding::default())
             .await
         {
             Ok(guard) => guard,
             Err(NoTurn::Recorded(record)) => return recorded(record),
             Err(miss) => return Err(miss.into_error().into()),
         };
-        let value = work().await.map_err(RunOnceError::Work)?;
+        let value = work(guard.clone()).await.map_err(RunOnceError::Work)?;
         let bytes = value.to_bytes();
         let outcome = match &bytes {
             Ok(bytes) => Outcome::Value(bytes.clone()),
-            Err(_) => Outcome::Tombstone,
+            Err(_) => Outcome::Tombstone(Tombstone::NotKept),
         };
         let record = Record {
             fingerprint: Fingerprint::NONE,
@@ -146,7 +190,8 @@ impl Locks {
             kept => Ok(Once {
                 value,
                 replayed: false,
-                stored: kept == Kept::Yes,
+                // A record that is forgotten at once is none.
+                stored: kept == Kept::Yes && !retain.is_zero(),
             }),
         }
     }

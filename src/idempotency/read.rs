@@ -1,93 +1,105 @@
 //! Reading bodies, up to a limit.
 
-use std::{error::Error as StdError, pin::Pin};
+use std::{error::Error as StdError, future::poll_fn, pin::Pin, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use futures_util::future::{FutureExt, poll_fn};
+use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame};
+use tokio::time::{Instant, timeout_at};
 
 use super::body::{IdempotentBody, Rest};
+use crate::{read_body::Joined, rejection::body_error, time::later};
 
 /// Why a request's body was not read.
 pub(super) enum Unread {
     TooLarge,
-    Broken,
+    Broken(Box<dyn StdError + Send + Sync>),
 }
 
 /// The whole body of a request.
-pub(super) async fn request<B: Body<Data = Bytes>>(body: B, limit: usize) -> Result<Bytes, Unread> {
+pub(super) async fn request<B>(body: B, limit: usize) -> Result<Bytes, Unread>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+{
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLarge);
     }
     let mut body = std::pin::pin!(body);
-    let mut read = BytesMut::new();
+    let mut read = Joined::new(&body.size_hint(), limit);
     while let Some(frame) = next(body.as_mut()).await {
-        let data = frame
-            .map_err(|_| Unread::Broken)?
-            .into_data()
-            .unwrap_or_default();
+        let frame = frame.map_err(|error| {
+            let error = error.into();
+            match body_error::is_over_limit(&*error) {
+                true => Unread::TooLarge,
+                false => Unread::Broken(error),
+            }
+        })?;
+        let data = frame.into_data().unwrap_or_default();
         if data.len() > limit - read.len() {
             return Err(Unread::TooLarge);
         }
-        read.extend_from_slice(&data);
+        read.push(data);
     }
-    Ok(read.freeze())
+    Ok(read.into_bytes())
 }
 
 /// A response's body, as far as it was read.
-pub(super) enum Response<B> {
-    /// All of it, and how to send it.
-    Whole(Bytes, IdempotentBody<B>),
-    /// It cannot be kept: it is too long, does not end for now, broke off, or has trailers.
-    Streams(IdempotentBody<B>),
+pub(crate) enum Response<B> {
+    /// All of it.
+    Whole {
+        data: Bytes,
+        trailers: Option<HeaderMap>,
+    },
+    /// The body cannot be kept. It goes out from where it was read to.
+    NotKept(IdempotentBody<B>, WhyNot),
 }
 
-/// Reads a response's body if it fits, without keeping one that is streamed from its reader.
-pub(super) async fn response<B>(body: B, limit: usize) -> Response<B>
+/// Why a response's body cannot be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhyNot {
+    TooLarge,
+    /// The body did not end within the time for reading it.
+    TooSlow,
+    BrokeOff,
+}
+
+/// Reads a response's body if it fits and ends in time.
+pub(crate) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
-    let size = body.size_hint();
-    if size.lower() > limit as u64 {
-        return Response::Streams(IdempotentBody::inner(body));
+    if body.size_hint().lower() > limit as u64 {
+        return Response::NotKept(IdempotentBody::inner(body), WhyNot::TooLarge);
     }
-    // A body that says how long it is will end. One that does not may go on for ever, and is read only
-    // as far as it is there.
-    let will_end = size.exact().is_some();
+    let until = later(Instant::now(), within);
     let mut body = Box::pin(body);
-    let (mut frames, mut len): (Vec<Frame<Bytes>>, usize) = (Vec::new(), 0);
-    loop {
-        let frame = match will_end {
-            true => Some(next(body.as_mut()).await),
-            false => next(body.as_mut()).now_or_never(),
+    let mut read = Joined::new(&body.size_hint(), limit);
+    let mut trailers: Option<HeaderMap> = None;
+    let (rest, why) = loop {
+        let frame = match timeout_at(until, next(body.as_mut())).await {
+            Err(_) => break (Rest::Boxed(body), WhyNot::TooSlow),
+            Ok(None) => {
+                let data = read.into_bytes();
+                return Response::Whole { data, trailers };
+            }
+            Ok(Some(Err(error))) => break (Rest::Error(Some(error.into())), WhyNot::BrokeOff),
+            Ok(Some(Ok(frame))) => frame,
         };
-        match frame {
-            Some(Some(Ok(frame))) => {
-                len += frame.data_ref().map_or(0, Bytes::len);
-                frames.push(frame);
-                if len > limit {
-                    break;
-                }
+        match frame.into_data() {
+            Ok(data) => read.push(data),
+            Err(frame) => {
+                let more = frame.into_trailers().unwrap_or_default();
+                trailers.get_or_insert_default().extend(more);
             }
-            Some(Some(Err(error))) => {
-                let rest = Rest::Error(Some(error.into()));
-                return Response::Streams(IdempotentBody::read(frames, rest));
-            }
-            Some(None) if frames.iter().any(Frame::is_trailers) => {
-                return Response::Streams(IdempotentBody::read(frames, Rest::Nothing));
-            }
-            Some(None) => {
-                let data = frames.iter().filter_map(Frame::data_ref);
-                let whole: BytesMut = data.flat_map(|data| data.iter().copied()).collect();
-                return Response::Whole(
-                    whole.freeze(),
-                    IdempotentBody::read(frames, Rest::Nothing),
-                );
-            }
-            None => break,
         }
-    }
-    Response::Streams(IdempotentBody::read(frames, Rest::Boxed(body)))
+        if read.len() > limit {
+            break (Rest::Boxed(body), WhyNot::TooLarge);
+        }
+    };
+    let data = Some(read.into_bytes()).filter(|data| !data.is_empty());
+    let frames = data.map(Frame::data).into_iter();
+    let frames = frames.chain(trailers.map(Frame::trailers));
+    Response::NotKept(IdempotentBody::read(frames, rest), why)
 }
 
 async fn next<B: Body>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Data>, B::Error>> {

@@ -1,21 +1,24 @@
-//! What is kept of a finished request, as bytes in the store.
+//! The record of a request, as bytes in the store.
 //!
 //! ```text
-//! version  1 byte, 1
-//! kind     1 byte: A an answer, T a tombstone, V a value
-//! request  32 bytes, its fingerprint; zeros for a value
-//! answer:  status u16, number of headers u16, each: name's length u16, name, value's length u32, value; then the body
-//! value:   the bytes
+//! version     1 byte, 2
+//! kind        1 byte: A an answer, T a tombstone, V a value
+//! request     32 bytes, its fingerprint; zeros for a value
+//! answer:     status u16, headers, trailers, then the body
+//!   headers   their number u16, each: the name's length u16, the name, the value's length u32, the value
+//!   trailers  as headers, and one more in their number, so that 0 means that there were none at all
+//! tombstone:  1 byte: N the answer could not be kept, U the outcome is not known
+//! value:      the bytes
 //! ```
 //! Numbers are big-endian. A version that is not known, and bytes that do not add up, are errors for the request that
-//! meets them: there is an answer, so the handler must not run a second time.
+//! meets them: there is a record, so the handler must not run a second time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::fingerprint::Fingerprint;
+use super::{body::IdempotentBody, fingerprint::Fingerprint};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What became of a request.
 #[derive(Debug, Clone)]
@@ -26,12 +29,21 @@ pub(crate) struct Record {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// It was answered like this.
+    /// The request was answered like this.
     Answer(Answer),
-    /// It was answered, and the answer could not be kept.
-    Tombstone,
-    /// It was not a request over HTTP, and came to this.
+    /// The request was begun, and there is no answer to give.
+    Tombstone(Tombstone),
+    /// The result of [`run_once`](crate::Locks::run_once).
     Value(Bytes),
+}
+
+/// Why there is no answer to a request that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tombstone {
+    /// The request was answered, and the answer could not be kept.
+    NotKept,
+    /// Nobody knows how the request ended.
+    Unknown,
 }
 
 /// A response that can be given again.
@@ -39,35 +51,58 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Option<HeaderMap>,
     pub(crate) body: Bytes,
 }
 
 /// Headers that belong to one exchange, and are not given again.
-const NOT_KEPT: [HeaderName; 13] = [
-    header::SET_COOKIE,
-    header::WWW_AUTHENTICATE,
-    header::DATE,
-    header::CONTENT_LENGTH,
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
+const NEVER_REPLAYED: [&str; 28] = [
+    // Of one connection.
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "alt-svc",
+    // Of one request.
+    "date",
+    "age",
+    "via",
+    "x-request-id",
+    "x-correlation-id",
+    "request-id",
+    "traceparent",
+    "tracestate",
+    "server-timing",
+    // Of one client.
+    "set-cookie",
+    "www-authenticate",
+    // Of one origin.
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-expose-headers",
+    "access-control-max-age",
 ];
 
-/// The headers that are given again: not those above, nor those that `Connection` names.
-pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
+/// The headers that are given again: not those above, nor the layer's own list, nor those that `Connection` names.
+pub(crate) fn kept(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
     let connection = headers.get_all(header::CONNECTION).iter();
     let named = connection
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse::<HeaderName>().ok());
     let mut kept = headers.clone();
-    for name in NOT_KEPT.into_iter().chain(named) {
+    for name in NEVER_REPLAYED {
+        kept.remove(name);
+    }
+    for name in never.iter().cloned().chain(named) {
         kept.remove(name);
     }
     kept
@@ -75,20 +110,38 @@ pub(super) fn kept(headers: &HeaderMap) -> HeaderMap {
 
 impl Record {
     pub(crate) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::new();
+        let mut bytes = BytesMut::with_capacity(self.len());
         bytes.put_u8(VERSION);
         bytes.put_u8(match &self.outcome {
             Outcome::Answer(_) => b'A',
-            Outcome::Tombstone => b'T',
+            Outcome::Tombstone(_) => b'T',
             Outcome::Value(_) => b'V',
         });
         bytes.put(self.fingerprint.to_bytes());
         match &self.outcome {
             Outcome::Answer(answer) => answer.encode(&mut bytes),
-            Outcome::Tombstone => {}
+            Outcome::Tombstone(Tombstone::NotKept) => bytes.put_u8(b'N'),
+            Outcome::Tombstone(Tombstone::Unknown) => bytes.put_u8(b'U'),
             Outcome::Value(value) => bytes.put_slice(value),
         }
         bytes.freeze()
+    }
+
+    /// How many bytes the record takes, so that they are allocated once.
+    fn len(&self) -> usize {
+        let content = match &self.outcome {
+            Outcome::Answer(answer) => {
+                let headers = answer
+                    .headers
+                    .iter()
+                    .chain(answer.trailers.iter().flatten());
+                let headers = headers.map(|(name, value)| 6 + name.as_str().len() + value.len());
+                6 + headers.sum::<usize>() + answer.body.len()
+            }
+            Outcome::Tombstone(_) => 1,
+            Outcome::Value(value) => value.len(),
+        };
+        2 + Fingerprint::LEN + content
     }
 
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
@@ -102,7 +155,8 @@ impl Record {
         let fingerprint = Fingerprint::from_bytes(&fingerprint).ok_or(DAMAGED)?;
         let outcome = match kind {
             b'A' => Outcome::Answer(Answer::decode(bytes)?),
-            b'T' if bytes.is_empty() => Outcome::Tombstone,
+            b'T' if *bytes == *b"N" => Outcome::Tombstone(Tombstone::NotKept),
+            b'T' if *bytes == *b"U" => Outcome::Tombstone(Tombstone::Unknown),
             b'V' => Outcome::Value(bytes),
             _ => return Err(DAMAGED),
         };
@@ -114,17 +168,21 @@ impl Record {
 }
 
 impl Answer {
+    /// The answer, once more.
+    pub(crate) fn into_response<B>(self) -> Response<IdempotentBody<B>> {
+        let body = IdempotentBody::with_trailers(self.body, self.trailers);
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+
     fn encode(&self, bytes: &mut BytesMut) {
         bytes.put_u16(self.status.as_u16());
-        // More than a server accepts; a response that has more of them loses the rest when it is given again.
-        let count = u16::try_from(self.headers.len()).unwrap_or(u16::MAX);
-        bytes.put_u16(count);
-        for (name, value) in self.headers.iter().take(usize::from(count)) {
-            // `http` allows no longer names.
-            bytes.put_u16(name.as_str().len() as u16);
-            bytes.put_slice(name.as_str().as_bytes());
-            bytes.put_u32(value.len() as u32);
-            bytes.put_slice(value.as_bytes());
+        put_headers(bytes, &self.headers, 0);
+        match &self.trailers {
+            Some(trailers) => put_headers(bytes, trailers, 1),
+            None => bytes.put_u16(0),
         }
         bytes.put_slice(&self.body);
     }
@@ -132,23 +190,51 @@ impl Answer {
     fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
         let status = bytes.try_get_u16().map_err(|_| DAMAGED)?;
         let status = StatusCode::from_u16(status).map_err(|_| DAMAGED)?;
-        let count = bytes.try_get_u16().map_err(|_| DAMAGED)?;
-        let mut headers = HeaderMap::new();
-        for _ in 0..count {
-            let len = bytes.try_get_u16().map_err(|_| DAMAGED)?;
-            let name = take(&mut bytes, usize::from(len))?;
-            let name = HeaderName::from_bytes(&name).map_err(|_| DAMAGED)?;
-            let len = bytes.try_get_u32().map_err(|_| DAMAGED)?;
-            let value = take(&mut bytes, len as usize)?;
-            let value = HeaderValue::from_maybe_shared(value).map_err(|_| DAMAGED)?;
-            headers.append(name, value);
+        // No server sends an informational status as an answer.
+        if status.is_informational() {
+            return Err(DAMAGED);
         }
+        let count = bytes.try_get_u16().map_err(|_| DAMAGED)?;
+        let headers = take_headers(&mut bytes, count)?;
+        let trailers = match bytes.try_get_u16().map_err(|_| DAMAGED)? {
+            0 => None,
+            count => Some(take_headers(&mut bytes, count - 1)?),
+        };
         Ok(Self {
             status,
             headers,
+            trailers,
             body: bytes,
         })
     }
+}
+
+/// Writes `headers.len() + more` and the headers. A map has no more than 32,768 entries, so their number fits.
+fn put_headers(bytes: &mut BytesMut, headers: &HeaderMap, more: u16) {
+    let count = headers.len().min(usize::from(u16::MAX - 1)) as u16;
+    bytes.put_u16(count + more);
+    for (name, value) in headers.iter().take(usize::from(count)) {
+        // `http` allows no longer names.
+        bytes.put_u16(name.as_str().len() as u16);
+        bytes.put_slice(name.as_str().as_bytes());
+        bytes.put_u32(value.len() as u32);
+        bytes.put_slice(value.as_bytes());
+    }
+}
+
+fn take_headers(bytes: &mut Bytes, count: u16) -> Result<HeaderMap, &'static str> {
+    let mut headers = HeaderMap::new();
+    for _ in 0..count {
+        let len = bytes.try_get_u16().map_err(|_| DAMAGED)?;
+        let name = take(bytes, usize::from(len))?;
+        let name = HeaderName::from_bytes(&name).map_err(|_| DAMAGED)?;
+        let len = bytes.try_get_u32().map_err(|_| DAMAGED)?;
+        let value = take(bytes, len as usize)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| DAMAGED)?;
+        // A map has less room than a record may claim to need.
+        headers.try_append(name, value).map_err(|_| DAMAGED)?;
+    }
+    Ok(headers)
 }
 
 const DAMAGED: &str = "the kept answer is damaged";
@@ -174,6 +260,10 @@ mod tests {
             outcome: Outcome::Answer(Answer {
                 status: StatusCode::CREATED,
                 headers,
+                trailers: Some(HeaderMap::from_iter([(
+                    HeaderName::from_static("grpc-status"),
+                    HeaderValue::from_static("0"),
+                )])),
                 body: Bytes::from_static(b"\0body"),
             }),
         }
@@ -201,11 +291,44 @@ mod tests {
             }
         }
         let mut newer = whole.to_vec();
-        newer[0] = 2;
+        newer[0] = 3;
         assert_eq!(
             Record::decode(newer.into()).unwrap_err(),
             "the kept answer was written by another version"
         );
+    }
+
+    #[test]
+    fn the_length_of_a_record_is_known_beforehand() {
+        let [value, tombstone] = [
+            Outcome::Value(Bytes::from_static(b"value")),
+            Outcome::Tombstone(Tombstone::Unknown),
+        ]
+        .map(|outcome| Record {
+            fingerprint: Fingerprint::NONE,
+            outcome,
+        });
+        for record in [record(), value, tombstone] {
+            assert_eq!(record.encode().len(), record.len());
+        }
+    }
+
+    /// As many headers as the count can say; a `HeaderMap` panics on so many.
+    #[test]
+    fn a_record_that_nobody_of_us_wrote_does_not_panic() {
+        let mut bytes = BytesMut::new();
+        bytes.put_slice(&[VERSION, b'A']);
+        bytes.put_bytes(0, Fingerprint::LEN);
+        bytes.put_u16(200);
+        bytes.put_u16(u16::MAX);
+        for number in 0..u16::MAX {
+            let name = format!("x-{number}");
+            bytes.put_u16(name.len() as u16);
+            bytes.put_slice(name.as_bytes());
+            bytes.put_u32(0);
+        }
+        bytes.put_u16(0);
+        assert_eq!(Record::decode(bytes.freeze()).unwrap_err(), DAMAGED);
     }
 
     #[test]
@@ -219,12 +342,15 @@ mod tests {
             ("x-hop", "1"),
             ("transfer-encoding", "chunked"),
             ("www-authenticate", "w"),
+            ("x-request-id", "r"),
+            ("access-control-allow-origin", "o"),
+            ("x-mine", "m"),
             ("location", "/l"),
             ("content-type", "t"),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        let kept = kept(&headers);
+        let kept = kept(&headers, &[HeaderName::from_static("x-mine")]);
         let mut names: Vec<_> = kept.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["content-type", "location"]);

@@ -1,194 +1,40 @@
-//! The way of a request: claim its key, run and keep the answer, or give the kept one again.
+//! The run of a request that has claimed its key, and the end of its claim.
+//!
+//! 1. Until the inner service is called, nothing has begun: whatever fails frees the key.
+//! 2. From the call on, the key is not freed unless the handler's answer says that nothing was done. A request that is dropped on the
+//!    way, with its runtime, leaves its lease to run out ([`Begun`]).
+//! 3. A refusal by a layer further in is never the record. It goes by its reason: a lost lease is a tombstone, all others say that
+//!    the handler did not begin.
 
-use std::{error::Error as StdError, future::poll_fn, sync::Arc};
+use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, request::Parts};
+use futures_util::FutureExt;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
+    begin::First,
     body::IdempotentBody,
     fingerprint::Fingerprint,
-    keep::{Keeping, Kept},
-    read::{self, Unread},
-    record::{self, Answer, Outcome, Record},
+    keep::{Begun, Keeping, Kept},
+    policy::{Answered, Keep},
+    read::{self, WhyNot},
+    record::{self, Answer, Outcome, Record, Tombstone},
     scope::Place,
     settings::{Claim, Settings},
 };
 use crate::{
-    Error, ErrorKind, LockGuard,
-    locks::{Holding, NoTurn},
-    middleware::{NotLocked, Turns},
-    rejection::{Reason, Rejection},
+    locks::reentry,
+    rejection::{Reason, Rejection, grpc},
     trace,
 };
 
-/// Under what name a request's guards have the layer's.
-const NAME: &str = "idempotency";
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 
-/// A request whose turn it is to run.
-struct First {
-    settings: Arc<Settings>,
-    claim: Claim,
-    fingerprint: Fingerprint,
-    guard: LockGuard,
-    place: Place,
-}
-
-/// How a request that does not run is answered.
-enum Instead {
-    Again(Answer),
-    Refuse(Rejection),
-}
-
-impl From<Rejection> for Instead {
-    fn from(rejection: Rejection) -> Self {
-        Self::Refuse(rejection)
-    }
-}
-
-pub(super) async fn handle<S, ReqBody, ResBody>(
-    settings: Arc<Settings>,
-    service: S,
-    request: Request<ReqBody>,
-) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send, Error: Send>,
-    S: Clone + Send + 'static,
-    ReqBody: Body<Data = Bytes> + From<Bytes> + Send + 'static,
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
-{
-    let (mut parts, body) = request.into_parts();
-    let instead = match settings.claim(&mut parts) {
-        Ok(None) => {
-            let not_claimed = Err(NotLocked::NoKey);
-            Turns::note(&mut parts.extensions, Some(NAME.into()), not_claimed);
-            let request = Request::from_parts(parts, body);
-            return Ok(call(service, request).await?.map(IdempotentBody::inner));
-        }
-        // A layer further out has claimed the same for this very request, and keeps the answer.
-        Ok(Some(claim))
-            if Turns::find(&parts.extensions, &settings.locks, &claim.key).is_some() =>
-        {
-            let request = Request::from_parts(parts, body);
-            return Ok(call(service, request).await?.map(IdempotentBody::inner));
-        }
-        Ok(Some(claim)) => match begin(settings.clone(), claim, &mut parts, body).await {
-            Ok((first, body)) => {
-                let request = Request::from_parts(parts, body.into());
-                return run(first, service, request).await;
-            }
-            Err(instead) => instead,
-        },
-        Err(rejection) => rejection.into(),
-    };
-    Ok(match instead {
-        Instead::Again(answer) => again(answer),
-        Instead::Refuse(rejection) => settings.render(&rejection).map(IdempotentBody::whole),
-    })
-}
-
-/// Claims the key, with all that it takes to tell whether it is for the same request.
-async fn begin<ReqBody: Body<Data = Bytes>>(
-    settings: Arc<Settings>,
-    claim: Claim,
-    parts: &mut Parts,
-    body: ReqBody,
-) -> Result<(First, Bytes), Instead> {
-    let refuse = |reason, detail: &'static str| {
-        Rejection::new(reason, detail)
-            .with_idempotency_key(&claim.name)
-            .with_retry_after(settings.retry_after)
-    };
-    let place = settings.scopes.enter(&claim.scope).ok_or_else(|| {
-        refuse(
-            Reason::TooManyRunning,
-            "too many requests of this client are under way",
-        )
-    })?;
-    let body = read::request(body, settings.max_request)
-        .await
-        .map_err(|unread| match unread {
-            Unread::TooLarge => refuse(
-                Reason::BodyTooLarge,
-                "the request's body is too large to be read before it runs",
-            ),
-            Unread::Broken => refuse(Reason::BodyBroken, "the request's body broke off"),
-        })?;
-    let fingerprint = Fingerprint::of(parts, &body);
-    let claiming = settings.locks.claim(
-        &claim.key,
-        fingerprint.to_bytes(),
-        settings.wait,
-        Holding::default(),
-    );
-    let miss = match claiming.await {
-        Ok(guard) => {
-            parts.extensions.insert(claim.name.clone());
-            Turns::note(&mut parts.extensions, Some(NAME.into()), Ok(&guard));
-            let first = First {
-                settings,
-                claim,
-                fingerprint,
-                guard,
-                place,
-            };
-            return Ok((first, body));
-        }
-        Err(miss) => miss,
-    };
-    Err(match miss {
-        NoTurn::OtherFingerprint => key_reused(&claim).into(),
-        NoTurn::Recorded(record) => recorded(record, fingerprint, &claim)?,
-        NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
-    })
-}
-
-/// What a record means for a request.
-fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<Instead, Rejection> {
-    let refuse = |reason, detail| Rejection::new(reason, detail).with_idempotency_key(&claim.name);
-    let record = Record::decode(record).map_err(|why| refuse(Reason::RecordUnreadable, why))?;
-    if record.fingerprint != fingerprint {
-        return Err(key_reused(claim));
-    }
-    match record.outcome {
-        Outcome::Answer(answer) => Ok(Instead::Again(answer)),
-        Outcome::Tombstone => Err(refuse(
-            Reason::AnswerNotKept,
-            "a request with this Idempotency-Key was completed, and its answer could not be kept",
-        )),
-        Outcome::Value(_) => Err(refuse(
-            Reason::RecordUnreadable,
-            "what is kept is not an answer",
-        )),
-    }
-}
-
-fn key_reused(claim: &Claim) -> Rejection {
-    Rejection::new(
-        Reason::KeyReused,
-        "this Idempotency-Key was used for another request",
-    )
-    .with_idempotency_key(&claim.name)
-}
-
-fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
-    let rejection = match error.kind() {
-        ErrorKind::Held => Rejection::new(
-            Reason::InProgress,
-            "a request with this Idempotency-Key is under way",
-        )
-        .with_retry_after(settings.retry_after),
-        _ => Rejection::from_error(error, settings.retry_after),
-    };
-    rejection.with_idempotency_key(&claim.name)
-}
-
 /// Runs the handler to its end, whether or not anybody still waits for its answer.
-async fn run<S, ReqBody, ResBody>(
+pub(super) async fn run<S, ReqBody, ResBody>(
     first: First,
     service: S,
     request: Request<ReqBody>,
@@ -200,12 +46,10 @@ where
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     let busy = first.settings.locks.busy();
-    let task = trace::spawn(async move {
+    let task = trace::spawn(reentry::carry(async move {
         let _busy = busy;
-        // An error, or a panic, drops `first` and with it the turn: the next one runs.
-        let response = call(service, request).await?;
-        Ok(first.end(response).await)
-    });
+        first.run(service, request).await
+    }));
     match task.await {
         Ok(response) => response,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -215,12 +59,41 @@ where
 }
 
 impl First {
-    /// Keeps the answer, if it is to be kept, and gives it out.
-    async fn end<B>(self, response: Response<B>) -> Response<IdempotentBody<B>>
+    async fn run<S, ReqBody, ResBody>(
+        self,
+        mut service: S,
+        request: Request<ReqBody>,
+    ) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
     where
-        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+        ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
-        let (mut parts, body) = response.into_parts();
+        poll_fn(|cx| service.poll_ready(cx)).await?;
+        // That may have taken longer than the lease lasts.
+        if !self.guard.is_held() {
+            let detail = "the claim was lost before the request could begin";
+            let rejection = Rejection::new(Reason::InProgress, detail)
+                .with_idempotency_key(&self.claim.name)
+                .with_retry_after(self.settings.retry_after);
+            let response = self.settings.render(rejection, self.claim.wire);
+            return Ok(response.map(IdempotentBody::whole));
+        }
+        let running = self.begin();
+        let handling = AssertUnwindSafe(async move { service.call(request).await });
+        match handling.catch_unwind().await {
+            Ok(Ok(response)) => Ok(running.answered(response).await),
+            Ok(Err(error)) => {
+                running.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                Err(error)
+            }
+            Err(panic) => {
+                running.panicked().await;
+                std::panic::resume_unwind(panic)
+            }
+        }
+    }
+
+    fn begin(self) -> Running {
         let Self {
             settings,
             claim,
@@ -228,43 +101,139 @@ impl First {
             guard,
             place,
         } = self;
-        let _place = place;
-        if !settings.keeps(&parts) {
-            return Response::from_parts(parts, IdempotentBody::inner(body));
-        }
-        let (outcome, body) = match read::response(body, settings.max_response).await {
-            // A switch of protocols cannot be given again.
-            read::Response::Whole(bytes, body) if !parts.status.is_informational() => {
-                let answer = Answer {
-                    status: parts.status,
-                    headers: record::kept(&parts.headers),
-                    body: bytes,
-                };
-                (Outcome::Answer(answer), body)
-            }
-            read::Response::Whole(_, body) | read::Response::Streams(body) => {
-                (Outcome::Tombstone, body)
-            }
-        };
-        let record = Record {
+        let unknown = Record {
             fingerprint,
-            outcome,
+            outcome: Outcome::Tombstone(Tombstone::Unknown),
         };
-        let keeping = Keeping {
-            locks: settings.locks.clone(),
-            key: claim.key,
-            claim: fingerprint.to_bytes(),
-            record: record.encode(),
-            retain: settings.retain,
-            within: settings.store_within,
+        Running {
+            settings,
+            claim,
+            fingerprint,
+            begun: Begun::new(guard, unknown.encode()),
+            _place: place,
+        }
+    }
+}
+
+/// A request whose handler was called.
+struct Running {
+    settings: Arc<Settings>,
+    claim: Claim,
+    fingerprint: Fingerprint,
+    begun: Begun,
+    _place: Place,
+}
+
+impl Running {
+    /// Ends the claim as the answer says, and gives the answer out.
+    async fn answered<B>(self, response: Response<B>) -> Response<IdempotentBody<B>>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+    {
+        let (parts, body) = response.into_parts();
+        // The status of a gRPC response is in its trailers.
+        if !grpc::is_grpc(&parts.headers) {
+            match self.keeps(&parts, None) {
+                Keep::Yes => {}
+                Keep::No => return self.free(parts, IdempotentBody::inner(body)),
+                Keep::Tombstone => {
+                    let unknown = Outcome::Tombstone(Tombstone::Unknown);
+                    return self
+                        .give_out(parts, IdempotentBody::inner(body), unknown)
+                        .await;
+                }
+            }
+        }
+        let not_kept = Outcome::Tombstone(Tombstone::NotKept);
+        if is_endless(&parts) {
+            trace::answer_not_kept(ENDLESS);
+            return self
+                .give_out(parts, IdempotentBody::inner(body), not_kept)
+                .await;
+        }
+        let settings = &self.settings;
+        let (data, trailers) =
+            match read::response(body, settings.max_response, settings.read_within).await {
+                read::Response::Whole { data, trailers } => (data, trailers),
+                read::Response::NotKept(body, why) => {
+                    trace::answer_not_kept(advice(why));
+                    return self.give_out(parts, body, not_kept).await;
+                }
+            };
+        let body = IdempotentBody::with_trailers(data.clone(), trailers.clone());
+        let outcome = match self.keeps(&parts, trailers.as_ref()) {
+            Keep::No => return self.free(parts, body),
+            Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
+            Keep::Yes => Outcome::Answer(Answer {
+                status: parts.status,
+                headers: record::kept(&parts.headers, &self.settings.never_replayed),
+                trailers,
+                body: data,
+            }),
         };
-        let stored = match keeping.keep(guard).await {
+        self.give_out(parts, body, outcome).await
+    }
+
+    /// A panic counts as the answer 500, which duplicates get; whoever serves the request sees the panic.
+    async fn panicked(self) {
+        let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
+            .with_idempotency_key(&self.claim.name);
+        let (parts, body) = self
+            .settings
+            .render(rejection, self.claim.wire)
+            .into_parts();
+        let mut head = response::Response::new(()).into_parts().0;
+        head.status = StatusCode::INTERNAL_SERVER_ERROR;
+        let outcome = match self.keeps(&head, None) {
+            Keep::No => return drop(self.begun.into_guard()),
+            Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
+            Keep::Yes => Outcome::Answer(Answer {
+                status: parts.status,
+                headers: record::kept(&parts.headers, &self.settings.never_replayed),
+                trailers: None,
+                body,
+            }),
+        };
+        self.end(outcome).await;
+    }
+
+    fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
+        let answer = Answered { parts, trailers };
+        let handlers = || parts.extensions.get::<Keep>().copied();
+        let keep = answer
+            .of_refusal()
+            .or_else(handlers)
+            .unwrap_or_else(|| (self.settings.keep)(&answer));
+        match keep {
+            // A switch of protocols cannot be given again.
+            Keep::Yes if parts.status.is_informational() => Keep::Tombstone,
+            keep => keep,
+        }
+    }
+
+    /// Frees the key, and gives the answer out.
+    fn free<B>(self, parts: response::Parts, body: B) -> Response<B> {
+        drop(self.begun.into_guard());
+        Response::from_parts(parts, body)
+    }
+
+    /// Ends the claim with this outcome, and gives the answer out.
+    async fn give_out<B>(
+        self,
+        mut parts: response::Parts,
+        body: IdempotentBody<B>,
+        outcome: Outcome,
+    ) -> Response<IdempotentBody<B>> {
+        let (settings, claim) = (self.settings.clone(), self.claim.clone());
+        let stored = match self.end(outcome).await {
             Kept::Yes => return Response::from_parts(parts, body),
             Kept::Superseded => {
                 let detail = "the lock was lost, and another request with this Idempotency-Key has run since";
                 let rejection =
                     Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
-                return settings.render(&rejection).map(IdempotentBody::whole);
+                return settings
+                    .render(rejection, claim.wire)
+                    .map(IdempotentBody::whole);
             }
             Kept::No => "false",
             Kept::Unknown => "unknown",
@@ -274,23 +243,45 @@ impl First {
             .insert(STORED, HeaderValue::from_static(stored));
         Response::from_parts(parts, body)
     }
+
+    async fn end(self, outcome: Outcome) -> Kept {
+        let record = Record {
+            fingerprint: self.fingerprint,
+            outcome,
+        };
+        let keeping = Keeping {
+            locks: self.settings.locks.clone(),
+            key: self.claim.key,
+            claim: self.fingerprint.to_bytes(),
+            record: record.encode(),
+            retain: self.settings.retain,
+            within: self.settings.store_within,
+        };
+        let bytes = keeping.record.len();
+        let kept = keeping.keep(self.begun.into_guard()).await;
+        if kept == Kept::Yes {
+            trace::stored(self.claim.scope.as_str(), bytes, self.settings.retain);
+        }
+        kept
+    }
 }
 
-/// A kept answer, once more.
-fn again<B>(answer: Answer) -> Response<IdempotentBody<B>> {
-    let mut response = Response::new(IdempotentBody::whole(answer.body));
-    *response.status_mut() = answer.status;
-    *response.headers_mut() = answer.headers;
-    response
-        .headers_mut()
-        .insert(REPLAYED, HeaderValue::from_static("true"));
-    response
+/// Server-sent events go on for as long as their client listens, and must not be held back to see whether they end.
+fn is_endless(parts: &response::Parts) -> bool {
+    let content_type = parts.headers.get(http::header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
-async fn call<S, B>(mut service: S, request: Request<B>) -> Result<S::Response, S::Error>
-where
-    S: Service<Request<B>>,
-{
-    poll_fn(|cx| service.poll_ready(cx)).await?;
-    service.call(request).await
+const ENDLESS: &str = "the response is an event stream, which cannot be kept; take the route out of the layer's scope";
+
+fn advice(why: WhyNot) -> &'static str {
+    match why {
+        WhyNot::TooLarge => {
+            "the response is larger than what is kept; raise `IdempotencyLayer::max_response`"
+        }
+        WhyNot::TooSlow => {
+            "the response did not end in time; raise `IdempotencyLayer::read_within`, or take a streaming route out of the layer's scope"
+        }
+        WhyNot::BrokeOff => "the response broke off while it was read",
+    }
 }

@@ -1,47 +1,53 @@
-//! How many requests of each scope are under way, so that one tenant cannot take all the room.
+//! How many requests of each scope are under way in this process, so that one tenant cannot take all the room.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+};
 
-use crate::{LockKey, sync::Mutex};
+use crate::{LockKey, Locks};
 
-/// Counts only while there is a limit; a scope without requests takes no room.
-#[derive(Clone, Default)]
-pub(super) struct Scopes {
-    limit: Option<usize>,
-    running: Arc<Mutex<HashMap<LockKey, usize>>>,
+/// A scope within the keys of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Scope {
+    space: Arc<str>,
+    key: LockKey,
 }
 
-/// One request's place in its scope.
-pub(super) struct Place(Option<(Scopes, LockKey)>);
+/// One request's place in its scope; none where the layer has no limit.
+#[derive(Debug)]
+pub(super) struct Place(Option<Scope>);
 
-impl Scopes {
-    pub(super) fn limited(limit: usize) -> Self {
-        Self {
-            limit: Some(limit),
-            running: Arc::default(),
-        }
-    }
+/// Counts for all layers of the process, and only for those that have a limit. A scope without requests takes no room.
+static RUNNING: LazyLock<Mutex<HashMap<Scope, usize>>> = LazyLock::new(Mutex::default);
 
-    /// `None` when the scope has no room left.
-    pub(super) fn enter(&self, scope: &LockKey) -> Option<Place> {
-        let Some(limit) = self.limit else {
-            return Some(Place(None));
-        };
-        let mut running = self.running.lock();
-        let count = running.get(scope).copied().unwrap_or(0);
-        (count < limit).then(|| {
-            running.insert(scope.clone(), count + 1);
-            Place(Some((self.clone(), scope.clone())))
-        })
-    }
+fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `None` when the scope has no room left.
+pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Place> {
+    let Some(limit) = limit else {
+        return Some(Place(None));
+    };
+    let scope = Scope {
+        space: locks.space().clone(),
+        key: scope.clone(),
+    };
+    let mut running = running();
+    let count = running.get(&scope).copied().unwrap_or(0);
+    (count < limit).then(|| {
+        running.insert(scope.clone(), count + 1);
+        Place(Some(scope))
+    })
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some((scopes, scope)) = self.0.take() else {
+        let Some(scope) = self.0.take() else {
             return;
         };
-        let mut running = scopes.running.lock();
+        let mut running = running();
         match running.get_mut(&scope) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(running.remove(&scope)),
@@ -54,17 +60,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_scope_takes_nobody_and_an_empty_one_no_room() {
-        let scopes = Scopes::limited(2);
+    fn a_full_scope_takes_no_request_and_an_empty_one_no_room() {
+        let locks = Locks::in_memory();
         let [a, b] = ["a", "b"].map(|scope| LockKey::new(scope).unwrap());
-        let first = scopes.enter(&a);
-        let second = scopes.enter(&a);
+        let enter = |scope| enter(&locks, scope, Some(2));
+        let first = enter(&a);
+        let second = enter(&a);
         assert!(first.is_some() && second.is_some());
-        assert!(scopes.enter(&a).is_none());
-        assert!(scopes.enter(&b).is_some());
+        assert!(enter(&a).is_none());
+        assert!(enter(&b).is_some());
         drop(first);
-        assert!(scopes.enter(&a).is_some());
+        assert!(enter(&a).is_some());
         drop(second);
-        assert!(scopes.running.lock().is_empty());
+        let mut counted = running().clone();
+        counted.retain(|scope, _| scope.space == *locks.space());
+        assert!(counted.is_empty());
     }
 }

@@ -2,8 +2,7 @@
 
 use std::{
     error::Error as StdError,
-    fmt,
-    pin::Pin,
+    marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -13,31 +12,42 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{body::IdempotentBody, run, settings::Settings};
+use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
+use crate::{
+    middleware::{NotLocked, Turns},
+    read_body::{Rebuild, SameBody},
+    rejection::Wire,
+};
 
 /// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
-pub struct Idempotency<S> {
+pub struct Idempotency<S, M = SameBody> {
     inner: S,
     settings: Arc<Settings>,
+    body: PhantomData<M>,
 }
 
-impl<S> Idempotency<S> {
+impl<S, M> Idempotency<S, M> {
     pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
+        Self {
+            inner,
+            settings,
+            body: PhantomData,
+        }
     }
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<S>
+impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<S, M>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
-    S: Service<Request<ReqBody>, Future: Send, Error: Send>,
-    ReqBody: Body<Data = Bytes, Error: Send> + From<Bytes> + Send + 'static,
+    M: Rebuild<ReqBody, Body: Send + 'static>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S: Service<Request<M::Body>, Future: Send, Error: Send>,
+    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     type Response = Response<IdempotentBody<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<ResBody, S::Error>;
+    type Future = ResponseFuture<S, M::Body, ResBody>;
 
     /// Always ready: the inner service is made ready for a request once that is to run.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -46,28 +56,27 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         // A clone will do: it is made ready later, `self.inner` never.
-        let handling = run::handle(self.settings.clone(), self.inner.clone(), request);
-        ResponseFuture(Box::pin(handling))
-    }
-}
-
-/// The future of an [`Idempotency`]'s response.
-///
-/// A box, since its services are `Send + 'static` in any case: handlers are tasks.
-pub struct ResponseFuture<ResBody, E>(Boxed<Result<Response<IdempotentBody<ResBody>>, E>>);
-
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-impl<ResBody, E> Future for ResponseFuture<ResBody, E> {
-    type Output = Result<Response<IdempotentBody<ResBody>>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl<ResBody, E> fmt::Debug for ResponseFuture<ResBody, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+        let inner = self.inner.clone();
+        let (mut parts, body) = request.into_parts();
+        match self.settings.claim(&mut parts) {
+            Ok(None) => {
+                Turns::note_claim(&mut parts.extensions, Err(NotLocked::NoKey));
+                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
+            }
+            // A layer further out has claimed the same for this very request, and keeps the answer.
+            Ok(Some(claim))
+                if Turns::find(&parts.extensions, &self.settings.locks, &claim.key).is_some() =>
+            {
+                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
+            }
+            Ok(Some(claim)) => {
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::claim::<M, ReqBody>(self.settings.clone(), claim, inner, request)
+            }
+            Err(rejection) => {
+                let response = self.settings.render(rejection, Wire::of(&parts.headers));
+                ResponseFuture::refuse(response.map(IdempotentBody::whole))
+            }
+        }
     }
 }

@@ -3,28 +3,23 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Response, request, response};
+use http::{HeaderName, Method, Response, request};
 
-use super::{header, scope::Scopes};
+use super::{
+    fingerprint::Comparison,
+    header::Source,
+    policy::{Answered, Keep},
+    scope::{self, Place},
+};
 use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
-    locks::Wait,
-    rejection::{Reason, Rejection, Renderer},
+    locks::{Holding, Wait},
+    rejection::{Reason, Rejection, Renderer, Wire, grpc},
 };
 
 /// The label of all keys of idempotent requests, which tells them from plain locks.
 const LABEL: &str = "idempotency";
-
-/// A handler's own word on whether its response is kept, among the response's extensions. It overrules the layer's
-/// [`keep_if`](super::IdempotencyLayer::keep_if).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Keep {
-    /// Something was changed: a request that is sent again gets this response again.
-    Yes,
-    /// Nothing was changed: a request that is sent again runs the handler again.
-    No,
-}
 
 /// The request's `Idempotency-Key`, among its extensions. With the feature `axum` it is an extractor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,23 +38,29 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
-type Policy = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
+type Policy = Arc<dyn Fn(&Answered<'_>) -> Keep + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
     pub(super) scope: Arc<dyn DeriveKey>,
     pub(super) retain: Duration,
+    pub(super) holding: Holding,
+    pub(super) at_most_once: bool,
     pub(super) methods: Vec<Method>,
     pub(super) required: bool,
     pub(super) strict: bool,
+    pub(super) source: Source,
+    pub(super) comparison: Comparison,
+    pub(super) never_replayed: Vec<HeaderName>,
     pub(super) wait: Wait,
     pub(super) max_request: usize,
     pub(super) max_response: usize,
     pub(super) retry_after: Duration,
     pub(super) store_within: Duration,
+    pub(super) read_within: Duration,
     pub(super) keep: Policy,
-    pub(super) scopes: Scopes,
+    pub(super) max_running: Option<usize>,
     pub(super) renderer: Renderer,
 }
 
@@ -69,6 +70,10 @@ pub(super) struct Claim {
     pub(super) key: LockKey,
     pub(super) scope: LockKey,
     pub(super) name: IdempotencyKey,
+    /// How the request's refusal is told.
+    pub(super) wire: Wire,
+    /// How long the request waits for one with the same key.
+    pub(super) wait: Wait,
 }
 
 impl Settings {
@@ -77,56 +82,100 @@ impl Settings {
             locks,
             scope,
             retain: Duration::from_secs(24 * 3600),
+            holding: Holding::default(),
+            at_most_once: false,
             methods: vec![Method::POST, Method::PATCH],
             required: false,
             strict: false,
+            source: Source::default(),
+            comparison: Comparison::default(),
+            never_replayed: Vec::new(),
             wait: Wait::AtMost(Duration::from_secs(5)),
             max_request: 1024 * 1024,
             max_response: 1024 * 1024,
             retry_after: Duration::from_secs(1),
             store_within: Duration::from_secs(5),
-            keep: Arc::new(|response| {
-                let status = response.status;
-                status.is_success() || status.is_redirection() || status == 402
-            }),
-            scopes: Scopes::default(),
+            read_within: Duration::from_secs(5),
+            keep: Arc::new(Keep::by_status),
+            max_running: None,
             renderer: Renderer::default(),
         }
     }
 
+    /// How long a claim is held.
+    pub(super) fn holding(&self) -> Holding {
+        match self.at_most_once {
+            true => Holding {
+                lease: Some(self.retain),
+                ..self.holding
+            },
+            false => self.holding,
+        }
+    }
+
     /// What the request claims; `None` if it passes straight through.
+    ///
+    /// The scope is asked before the header: a request that is out of scope, and one without a route, needs no key.
     pub(super) fn claim(&self, parts: &mut request::Parts) -> Result<Option<Claim>, Rejection> {
         if !self.methods.contains(&parts.method) {
             return Ok(None);
         }
-        let bad = |detail| Rejection::new(Reason::BadIdempotencyKey, detail);
-        let Some(name) = header::parse(&parts.headers, self.strict).map_err(bad)? else {
-            return match self.required {
-                true => Err(bad("the request has no Idempotency-Key, and needs one")),
-                false => Ok(None),
-            };
+        if let Err(error) = self.locks.check_holding(self.holding()) {
+            return Err(Rejection::misconfigured(error.to_string()));
+        }
+        let name = self.source.read(parts, self.strict);
+        if matches!(name, Ok(None)) && !self.required {
+            return Ok(None);
+        }
+        let scope = self.scope.derive(parts);
+        let name = match (&scope, name) {
+            (Ok(Derived::NoLock | Derived::NoRoute), _) => return Ok(None),
+            (_, Ok(Some(name))) => IdempotencyKey(name.into()),
+            (_, Ok(None)) => {
+                return Err(Rejection::new(
+                    Reason::MissingIdempotencyKey,
+                    format!("the request has no {}, and needs one", self.source.name()),
+                ));
+            }
+            (_, Err(detail)) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
         };
-        let name = IdempotencyKey(name.into());
-        match self.scope.derive(parts) {
+        match scope {
             Ok(Derived::Key(scope)) => Ok(Some(Claim {
                 key: key::scoped(LABEL, &scope, name.as_str()),
                 scope,
                 name,
+                wire: Wire::of(&parts.headers),
+                wait: self.wait_of(parts),
             })),
             Ok(Derived::NoLock | Derived::NoRoute) => Ok(None),
+            Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
+                "the scope of an idempotency layer is one key, not several".into(),
+            )),
             Err(error) => Err(Rejection::from_key_error(error).with_idempotency_key(&name)),
         }
     }
 
-    pub(super) fn keeps(&self, response: &response::Parts) -> bool {
-        match response.extensions.get::<Keep>() {
-            Some(keep) => *keep == Keep::Yes,
-            None => (self.keep)(response),
+    /// A gRPC client that has given up does not wait any more.
+    fn wait_of(&self, parts: &request::Parts) -> Wait {
+        match (self.wait, grpc::timeout(&parts.headers)) {
+            (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
+            (wait, _) => wait,
         }
     }
 
-    pub(super) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        self.renderer.render(rejection)
+    /// Takes a place among the requests of the scope that are under way in this process.
+    pub(super) fn enter(&self, claim: &Claim) -> Result<Place, Rejection> {
+        let place = scope::enter(&self.locks, &claim.scope, self.max_running);
+        place.ok_or_else(|| {
+            let detail = "too many requests of this client are under way";
+            Rejection::new(Reason::TooManyRunning, detail)
+                .with_idempotency_key(&claim.name)
+                .with_retry_after(self.retry_after)
+        })
+    }
+
+    pub(super) fn render(&self, rejection: Rejection, wire: Wire) -> Response<Bytes> {
+        self.renderer.render(&rejection.told_on(wire))
     }
 }
 
@@ -138,11 +187,16 @@ impl fmt::Debug for Settings {
             .field("methods", &self.methods)
             .field("required", &self.required)
             .field("strict", &self.strict)
+            .field("source", &self.source)
+            .field("comparison", &self.comparison)
+            .field("never_replayed", &self.never_replayed)
             .field("wait", &self.wait)
             .field("max_request", &self.max_request)
             .field("max_response", &self.max_response)
             .field("retry_after", &self.retry_after)
             .field("store_within", &self.store_within)
+            .field("read_within", &self.read_within)
+            .field("max_running", &self.max_running)
             .finish_non_exhaustive()
     }
 }

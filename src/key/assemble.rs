@@ -2,62 +2,84 @@
 
 use http::{Uri, request::Parts};
 
-#[cfg(feature = "axum")]
-use super::axum::MatchedRoute;
 use super::{
-    DeriveKey, Derived, KeyError, LockKey, RequestKey,
+    DeriveKey, Derived, KeyError, LockKey, RequestKey, RequestView,
     digest::hash_key,
     encode::{IS, IS_HMAC_SHA256, NEXT, push_value},
-    parts::Incoming,
+    parts::Values,
+    values::Given,
 };
+#[cfg(feature = "axum")]
+use super::{axum::MatchedRoute, parts::Part};
 
 impl DeriveKey for RequestKey {
     fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
         if self.condition.as_ref().is_some_and(|holds| !holds(parts)) {
             return Ok(Derived::NoLock);
         }
+        self.derive_locked(parts)
+    }
+}
+
+impl RequestKey {
+    #[cfg(not(feature = "axum"))]
+    fn derive_locked(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
+        let view = RequestView::new(parts);
+        self.write(&Values::Request(&view)).map(Derived::Key)
+    }
+
+    #[cfg(feature = "axum")]
+    fn derive_locked(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
         // Before the parts are read, so that a 404 stays one also when a header is missing.
-        #[cfg(feature = "axum")]
         let route = match self.needs_route() {
-            false => None,
             true => MatchedRoute::of(parts)?,
+            false if self.parts.iter().any(Part::is_computed) => MatchedRoute::if_matched(parts)?,
+            false => None,
         };
-        #[cfg(feature = "axum")]
         if route.is_none() && self.requires_match() {
             return Ok(Derived::NoRoute);
         }
-        self.write(&Incoming {
-            parts,
-            max_value_len: self.max_value_len,
-            #[cfg(feature = "axum")]
-            route,
-        })
-        .map(Derived::Key)
+        let view = RequestView::new(parts, route);
+        let written = self.write(&Values::Request(&view));
+        if written.is_err() && view.lacks_route() && MatchedRoute::of(parts)?.is_none() {
+            return Ok(Derived::NoRoute);
+        }
+        written.map(Derived::Key)
     }
-}
 
-#[cfg(feature = "axum")]
-impl RequestKey {
     /// A fallback is for routes without the part, not for a layer in the wrong place.
+    #[cfg(feature = "axum")]
     fn needs_route(&self) -> bool {
-        self.parts.iter().any(|part| part.is_of_route())
+        self.parts.iter().any(Part::is_of_route)
     }
 
+    #[cfg(feature = "axum")]
     fn requires_match(&self) -> bool {
-        self.parts
-            .iter()
-            .any(|part| part.is_of_route() && part.is_required())
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.is_of_route() && part.is_required())
     }
-}
 
-impl RequestKey {
-    fn write(&self, request: &Incoming<'_>) -> Result<LockKey, KeyError> {
+    /// The key of these values, without a request.
+    pub(super) fn fill(&self, given: &Given) -> Result<LockKey, KeyError> {
+        let is_open = |label: &str| {
+            let mut parts = self.parts.iter();
+            parts.any(|part| !part.is_constant() && part.label() == label)
+        };
+        if let Some(label) = given.labels().find(|label| !is_open(label)) {
+            return Err(KeyError::misconfigured(format!(
+                "the key has no part `{label}` that could be given a value"
+            )));
+        }
+        self.write(&Values::Given(given))
+    }
+
+    fn write(&self, values: &Values<'_>) -> Result<LockKey, KeyError> {
         let mut key = String::with_capacity(TYPICAL_LEN);
         for (at, part) in self.parts.iter().enumerate() {
             if at > 0 {
                 key.push(NEXT);
             }
-            part.write(request, &mut key)?;
+            part.write(values, self.max_value_len, &mut key)?;
         }
         match &self.secret {
             Some(secret) => secret.hash_key(&mut key, self.readable_len()),
@@ -87,6 +109,15 @@ pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
         hash_key(&mut key, label.len());
     }
     LockKey::from_encoded(&key)
+}
+
+/// A key behind a label of this crate; hashed where the two are too long together.
+pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
+    let mut text = format!("{label}{NEXT}{key}");
+    if text.len() > LockKey::MAX_LEN {
+        hash_key(&mut text, label.len());
+    }
+    LockKey::from_encoded(&text)
 }
 
 /// The request's target before any nested router stripped its prefix.

@@ -53,6 +53,14 @@ impl MatchedRoute {
         Ok(Some(Self { path, params }))
     }
 
+    /// The route of this request, `None` when none was matched, for whatever reason.
+    pub(super) fn if_matched(parts: &mut Parts) -> Result<Option<Self>, KeyError> {
+        match parts.extensions.get::<MatchedPath>() {
+            Some(_) => Self::of(parts),
+            None => Ok(None),
+        }
+    }
+
     pub(super) fn pattern(&self) -> &str {
         self.path.as_str()
     }

@@ -1,6 +1,10 @@
 //! A key made of parts.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Display},
+    str::FromStr,
+    sync::Arc,
+};
 
 use http::request::Parts;
 
@@ -42,6 +46,56 @@ impl RequestKey {
         self
     }
 
+    /// Gives the part before this another label. Default: the name of the header or parameter; the label that an extension, a
+    /// closure or a value was given; `path`, `method`, `host`, `route`.
+    ///
+    /// Only labels and values make a key, not where a value came from. So routes whose parameters have different names, or
+    /// a header and a parameter, can mean the same:
+    ///
+    /// ```
+    /// use tower_distributed_lock::key;
+    ///
+    /// let by_header = key::name("account").header("x-account-id").labelled("id");
+    /// let by_query = key::name("account").query("id");
+    /// assert_eq!(by_header.with("id", 7).lock_key()?, by_query.with("id", 7).lock_key()?);
+    /// # Ok::<(), key::KeyError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the label is empty, or the part before is a name.
+    #[track_caller]
+    pub fn labelled(mut self, label: impl AsRef<str>) -> Self {
+        let label = label.as_ref();
+        assert!(!label.is_empty(), "a part of a key needs a label");
+        self.last().set_label(label);
+        self
+    }
+
+    /// Reads the part before this as a `T`, and writes that into the key: one resource then has one key, however a client
+    /// writes its id. A value that is no `T` is refused (400).
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::key::{self, DeriveKey};
+    ///
+    /// let account = key::name("account").query("id").parsed_as::<u64>();
+    /// let (mut parts, ()) = Request::post("/transfers?id=007").body(())?.into_parts();
+    /// assert_eq!(account.derive(&mut parts)?.key().unwrap().as_str(), "account,id=7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the part before is a name.
+    #[track_caller]
+    pub fn parsed_as<T: FromStr + Display>(mut self) -> Self {
+        let last = self.last();
+        assert!(!last.is_name(), "a name is not parsed");
+        last.set_type::<T>();
+        self
+    }
+
     /// A request without the part before this locks the same as one that sends `value`.
     ///
     /// Right where the handler, too, takes `value` for what is not sent: one resource then has one key. It gives a
@@ -52,7 +106,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When `value` is empty, or the part before is a name, the path or the method, which are never absent.
+    /// When `value` is empty, or the part before is a name, a value, the path or the method, which are never absent.
     #[track_caller]
     pub fn or(self, value: impl Into<String>) -> Self {
         let value = value.into();
@@ -62,11 +116,11 @@ impl RequestKey {
 
     /// A request without the part before this has a key, too: one that no value can forge.
     ///
-    /// In the key, nothing stands for the value then, as in `account,header.x-region=`.
+    /// In the key, nothing stands for the value then, as in `account,x-region=`.
     ///
     /// # Panics
     ///
-    /// When the part before is a name, the path or the method, which are never absent.
+    /// When the part before is a name, a value, the path or the method, which are never absent.
     #[track_caller]
     pub fn optional(self) -> Self {
         self.when_absent(Absent::Distinct)
@@ -74,10 +128,12 @@ impl RequestKey {
 
     #[track_caller]
     fn when_absent(mut self, absent: Absent) -> Self {
-        if let Some(last) = self.parts.last_mut() {
-            last.set_absent(absent);
-        }
+        self.last().set_absent(absent);
         self
+    }
+
+    fn last(&mut self) -> &mut Part {
+        self.parts.last_mut().expect("a key begins with a part")
     }
 
     /// Locks only requests for which this holds; others pass straight through. Default: all.

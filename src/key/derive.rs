@@ -45,6 +45,8 @@ pub trait DeriveKey: Send + Sync + 'static {
 pub enum Derived {
     /// This key.
     Key(LockKey),
+    /// All of these keys together; see [`all_of`](super::all_of()).
+    Keys(Vec<LockKey>),
     /// Nothing, on purpose: the request passes straight through.
     NoLock,
     /// Nothing, because the router found no route for the request, and the key needs one. It passes straight through,
@@ -53,11 +55,20 @@ pub enum Derived {
 }
 
 impl Derived {
-    /// The key, if there is one to lock.
+    /// The key, if there is one to lock and no more.
     pub fn key(&self) -> Option<&LockKey> {
+        match self.keys() {
+            [key] => Some(key),
+            _ => None,
+        }
+    }
+
+    /// All keys that are to be locked.
+    pub fn keys(&self) -> &[LockKey] {
         match self {
-            Self::Key(key) => Some(key),
-            Self::NoLock | Self::NoRoute => None,
+            Self::Key(key) => std::slice::from_ref(key),
+            Self::Keys(keys) => keys,
+            Self::NoLock | Self::NoRoute => &[],
         }
     }
 }
@@ -65,6 +76,12 @@ impl Derived {
 impl From<LockKey> for Derived {
     fn from(key: LockKey) -> Self {
         Self::Key(key)
+    }
+}
+
+impl From<Vec<LockKey>> for Derived {
+    fn from(keys: Vec<LockKey>) -> Self {
+        Self::Keys(keys)
     }
 }
 

@@ -5,8 +5,6 @@
 //! above all `,`, `=`, `#` and `%` themselves. So the text can be split again without doubt, and two different
 //! lists are two different texts.
 
-use std::fmt::{self, Write};
-
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 /// Names, labels and values: what needs no quotes in a shell and no escape in redis-cli stays.
@@ -49,18 +47,6 @@ pub(super) fn push_route(out: &mut String, route: &str) {
     out.extend(percent_encode(route.as_bytes(), ROUTE));
 }
 
-/// Encodes what is written to it as a value.
-///
-/// Encoding byte by byte, it does not matter where a `Display` divides its output.
-pub(super) struct ValueWriter<'a>(pub(super) &'a mut String);
-
-impl Write for ValueWriter<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        push_value(self.0, text);
-        Ok(())
-    }
-}
-
 pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
@@ -90,14 +76,6 @@ mod tests {
     fn separators_and_unreadable_bytes_are_encoded() {
         assert_eq!(value("a,b=c#d%e"), "a%2Cb%3Dc%23d%25e");
         assert_eq!(value("ü \n\"{}*"), "%C3%BC%20%0A%22%7B%7D%2A");
-    }
-
-    #[test]
-    fn writing_in_pieces_is_writing_at_once() {
-        let mut out = String::new();
-        let (id, owner) = (7, "ü,");
-        write!(ValueWriter(&mut out), "{owner}{id}").unwrap();
-        assert_eq!(out, value("ü,7"));
     }
 
     #[test]

@@ -6,14 +6,14 @@
 //! use http::Request;
 //! use tower_distributed_lock::key::{self, DeriveKey};
 //!
-//! let key = key::name("account").header("x-tenant-id").path();
+//! let key = key::name("account").header("x-tenant-id").labelled("tenant").path();
 //!
 //! let request = Request::post("/accounts/a%3Ab").header("x-tenant-id", "acme, inc").body(())?;
 //! let (mut parts, ()) = request.into_parts();
 //! let derived = key.derive(&mut parts)?;
 //! assert_eq!(
 //!     derived.key().unwrap().as_str(),
-//!     "account,header.x-tenant-id=acme%2C%20inc,path=/accounts/a:b"
+//!     "account,tenant=acme%2C%20inc,path=/accounts/a:b"
 //! );
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -29,16 +29,22 @@
 //!
 //! # How a key is written
 //!
-//! Each part is labelled, and encoded so that no value can forge a separator: the text can be split again without
-//! doubt. Most characters stay, so that an operator finds a lock with redis-cli. Two exceptions are hashed, and
-//! say so by their label, which no value can forge either:
+//! The parts stand in the order written, with commas between them: a name as it is, every other part as `label=value`, as in
+//! `account,tenant=acme,id=7`. The label is the program's ([`RequestKey::labelled`]), and does not tell where the value came from: a
+//! header and a parameter of one label and value are one key.
 //!
-//! - a path, extension or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
+//! ASCII letters, digits and `-._~:@+/` stay; every other byte of a name, label or value is percent-encoded with upper-case
+//! digits (`{`, `}` and `*` stay in a route; in a path, a slash that was encoded stays so). No value can forge a separator: the
+//! text can be split again without doubt, and an operator finds a lock with redis-cli. Two exceptions are hashed, and say so
+//! by their label, which no value can forge either:
+//!
+//! - a path, route, extension, value or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
 //!   (a header and whatever else a client can make as long as it likes is refused instead);
 //! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
 //!   beginning stay: `account,#sha256=…`.
 //!
-//! This is a format: all processes that lock each other out have to write it in the same way.
+//! This is a format: all processes that lock each other out have to write it in the same way. [`RequestKey::with`] and
+//! [`RequestKey::lock_key`] write it outside of a request.
 //!
 //! # Parts that are not there
 //!
@@ -65,6 +71,7 @@
 //! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run
 //! for it.
 
+mod all;
 mod assemble;
 #[cfg(feature = "axum")]
 mod axum;
@@ -76,12 +83,17 @@ mod error;
 mod lock_key;
 mod parts;
 mod select;
+mod values;
+mod view;
 
-pub(crate) use assemble::{original_uri, scoped};
+pub use all::{AllOf, all_of};
+pub(crate) use assemble::{original_uri, prefixed, scoped};
 pub use builder::RequestKey;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};
 pub use lock_key::LockKey;
-pub use select::{extension, from_fn, header, host, method, name, path, query};
+pub use select::{extension, extension_with, from_fn, header, host, method, name, path, query};
 #[cfg(feature = "axum")]
-pub use select::{param, route};
+pub use select::{param, param_as, route};
+pub use values::KeyValues;
+pub use view::RequestView;

@@ -2,13 +2,16 @@
 
 use std::{borrow::Cow, fmt::Display, sync::Arc};
 
-use http::{HeaderName, request::Parts};
+#[cfg(feature = "axum")]
+use std::str::FromStr;
 
-use super::{RequestKey, parts::Source};
+use http::HeaderName;
+
+use super::{RequestKey, RequestView, parts::Source};
 
 /// A constant, such as what kind of thing is locked.
 ///
-/// Best at the beginning of every key: `param.id=42` alone could be an account or an order.
+/// Best at the beginning of every key: `id=42` alone could be an account or an order.
 ///
 /// # Panics
 ///
@@ -84,17 +87,43 @@ pub fn extension<T>(label: impl Into<Cow<'static, str>>) -> RequestKey
 where
     T: Display + Send + Sync + 'static,
 {
-    RequestKey::of(Source::extension::<T>(not_empty(label)))
+    RequestKey::of(Source::displayed_extension::<T>(not_empty(label)))
 }
 
-/// What a closure finds in a request; `None` when there is nothing, which is
-/// [refused](super#parts-that-are-not-there) like a missing header.
+/// A request [`extension`] without a [`Display`] of its own, or with another than the key needs: as the closure writes it.
 ///
 /// ```
 /// # use tower_distributed_lock::key;
-/// let key = key::name("upload").from_fn("device", |parts| {
-///     let agent = parts.headers.get("user-agent")?.to_str().ok()?;
-///     Some(agent.split('/').next()?.to_owned())
+/// #[derive(Clone)]
+/// struct User { tenant: u64 }
+///
+/// let key = key::name("account").extension_with("tenant", |user: &User| user.tenant);
+/// ```
+///
+/// # Panics
+///
+/// When the label is empty.
+#[track_caller]
+pub fn extension_with<T, D>(
+    label: impl Into<Cow<'static, str>>,
+    text: impl Fn(&T) -> D + Send + Sync + 'static,
+) -> RequestKey
+where
+    T: Send + Sync + 'static,
+    D: Display,
+{
+    RequestKey::of(Source::extension(not_empty(label), text))
+}
+
+/// The text that a closure finds in a request, borrowed from it or not; `None` when there is nothing, which is
+/// [refused](super#parts-that-are-not-there) like a missing header. The closure sees the request's
+/// [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
+///
+/// ```
+/// # use tower_distributed_lock::key;
+/// let key = key::name("upload").from_fn("device", |request| {
+///     let agent = request.headers.get("user-agent")?.to_str().ok()?;
+///     Some(agent.split('/').next()?.into()) // `into`: from a `&str` as from a `String`
 /// });
 /// ```
 ///
@@ -104,7 +133,7 @@ where
 #[track_caller]
 pub fn from_fn<F>(label: impl Into<Cow<'static, str>>, find: F) -> RequestKey
 where
-    F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    F: for<'r> Fn(&'r RequestView<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
 {
     RequestKey::of(Source::Computed(not_empty(label), Arc::new(find)))
 }
@@ -115,7 +144,10 @@ pub fn route() -> RequestKey {
     RequestKey::of(Source::Route)
 }
 
-/// A path parameter of the matched route, decoded, as axum's `Path` gives it to the handler.
+/// A path parameter of the matched route as text, decoded, as axum's `Path<String>` gives it to the handler.
+///
+/// **A handler that takes `Path<u64>` needs [`param_as`]:** to it `/7`, `/07` and `/%2B7` are one account, and as text they are
+/// three, with three locks.
 ///
 /// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a
 /// route such as `/user-{id}` takes).
@@ -127,6 +159,18 @@ pub fn route() -> RequestKey {
 #[track_caller]
 pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Param(not_empty(name)))
+}
+
+/// A path parameter of the matched route, read as a `T` as axum's `Path<T>` reads it, and written as `T` writes itself: one
+/// resource has one key, however a client writes its id. A parameter that is no `T` is refused (400).
+///
+/// # Panics
+///
+/// When the name is empty.
+#[cfg(feature = "axum")]
+#[track_caller]
+pub fn param_as<T: FromStr + Display>(name: impl Into<Cow<'static, str>>) -> RequestKey {
+    param(name).parsed_as::<T>()
 }
 
 /// Each adds a part, after those that are there.
@@ -186,7 +230,36 @@ impl RequestKey {
     where
         T: Display + Send + Sync + 'static,
     {
-        self.and(Source::extension::<T>(not_empty(label)))
+        self.and(Source::displayed_extension::<T>(not_empty(label)))
+    }
+
+    /// Adds a request extension as a closure [writes it](extension_with()).
+    ///
+    /// # Panics
+    ///
+    /// When the label is empty.
+    #[track_caller]
+    pub fn extension_with<T, D>(
+        self,
+        label: impl Into<Cow<'static, str>>,
+        text: impl Fn(&T) -> D + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        D: Display,
+    {
+        self.and(Source::extension(not_empty(label), text))
+    }
+
+    /// Adds a value that is the same for all requests, such as a region; or, where no request is, the value of a part:
+    /// see [`lock_key`](Self::lock_key).
+    ///
+    /// # Panics
+    ///
+    /// When the label is empty.
+    #[track_caller]
+    pub fn value(self, label: impl Into<Cow<'static, str>>, value: impl Display) -> Self {
+        self.and(Source::Value(not_empty(label), value.to_string()))
     }
 
     /// Adds what a [closure](from_fn()) finds.
@@ -197,7 +270,7 @@ impl RequestKey {
     #[track_caller]
     pub fn from_fn<F>(self, label: impl Into<Cow<'static, str>>, find: F) -> Self
     where
-        F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+        F: for<'r> Fn(&'r RequestView<'r>) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     {
         self.and(Source::Computed(not_empty(label), Arc::new(find)))
     }
@@ -217,6 +290,17 @@ impl RequestKey {
     #[track_caller]
     pub fn param(self, name: impl Into<Cow<'static, str>>) -> Self {
         self.and(Source::Param(not_empty(name)))
+    }
+
+    /// Adds a path parameter that is read [as a `T`](param_as()).
+    ///
+    /// # Panics
+    ///
+    /// When the name is empty.
+    #[cfg(feature = "axum")]
+    #[track_caller]
+    pub fn param_as<T: FromStr + Display>(self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.param(name).parsed_as::<T>()
     }
 }
 

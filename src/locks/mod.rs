@@ -9,6 +9,7 @@ mod inner;
 mod line;
 mod lines;
 mod recording;
+pub(crate) mod reentry;
 mod renewing;
 mod several;
 mod shutdown;
@@ -167,6 +168,11 @@ impl Locks {
         self.0.record_late(key, claim, record, until).await
     }
 
+    /// What tells the keys of these locks from those of locks in another store.
+    pub(crate) fn space(&self) -> &Arc<str> {
+        &self.0.space
+    }
+
     /// How long to wait where nothing else is said.
     pub(crate) fn usual_wait(&self) -> Wait {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
@@ -180,6 +186,7 @@ impl Locks {
         holding: Holding,
         fail_fast: bool,
     ) -> Result<LockGuard, Error> {
+        reentry::check(self, key)?;
         let request = WaitRequest {
             fail_fast,
             holding,
@@ -200,6 +207,7 @@ impl Locks {
         wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
+        reentry::check(self, &key)?;
         let turn = self.turn(&key, request(None, wait), wait).await;
         turn.map_err(NoTurn::into_error)
     }

@@ -234,13 +234,13 @@ async fn a_store_that_panics_at_a_release_does_not_stop_the_line() {
 #[tokio::test(start_paused = true)]
 async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_somebody_elses() {
     let (store, locks) = with(Bug::LosesAGrant);
-    let once = locks.run_once("k", 100 * SECOND, async || {
+    let once = locks.run_once("k", 100 * SECOND, async |_| {
         let key = LockKey::new("once,k").unwrap();
         assert!(store.force_release(key).await.unwrap());
         Ok::<_, std::convert::Infallible>(())
     });
     assert!(once.await.unwrap().stored);
-    let again = locks.run_once("k", 100 * SECOND, async || Err::<(), _>("done again"));
+    let again = locks.run_once("k", 100 * SECOND, async |_| Err::<(), _>("done again"));
     assert!(again.await.unwrap().replayed);
 }
 

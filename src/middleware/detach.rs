@@ -14,10 +14,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked, settings::Settings,
+    DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked,
+    held::{Guards, HeldTurn},
+    settings::Settings,
     turns::Turns,
 };
-use crate::trace;
+use crate::{locks::reentry, trace};
 
 /// Like [`DistributedLockLayer`], for handlers that must run to their end although their client goes away. Made by
 /// [`DistributedLockLayer::detached`].
@@ -62,25 +64,28 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guard = Turns::last(request.extensions());
+        let guards = Turns::last(request.extensions());
         let busy = self.settings.locks.busy();
         let handler = self.inner.call(request);
-        let task = match guard {
+        let task = match guards {
             Err(NoGuard::NotLocked(reason)) if reason != NotLocked::FailedOpen => {
                 return DetachedFuture(Kind::Attached(handler));
             }
-            Ok(guard) if self.settings.loss == LeaseLoss::Cancel => trace::spawn(async move {
-                let _busy = busy;
-                tokio::select! {
-                    biased;
-                    _ = guard.lost() => None,
-                    response = handler => Some(response),
-                }
-            }),
-            guard => trace::spawn(async move {
-                let _held = (busy, guard);
+            Ok(guards) if self.settings.loss == LeaseLoss::Cancel => {
+                trace::spawn(reentry::carry(async move {
+                    let _busy = busy;
+                    let mut turn = HeldTurn::new(Guards::from(guards), true);
+                    tokio::select! {
+                        biased;
+                        _ = turn.lost() => None,
+                        response = handler => Some(response),
+                    }
+                }))
+            }
+            guards => trace::spawn(reentry::carry(async move {
+                let _held = (busy, guards);
                 Some(handler.await)
-            }),
+            })),
         };
         DetachedFuture(Kind::Detached(task))
     }

@@ -3,23 +3,28 @@
 use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
 use http::Response;
 use http_body::Body;
 use tokio::time::timeout;
 
-use super::{Fenced, LockBody, held::HeldTurn, settings::Settings};
+use super::{
+    Fenced, LockBody,
+    held::{Guards, HeldTurn},
+    settings::Settings,
+};
 use crate::{Error, ErrorKind, LockGuard};
 
 /// How long a response waits for the release of its key at most.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The store is asked: for a turn, or whether one was ours. What comes of it is the turn, if there is one to hold.
-pub(super) type Asking = Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + Send>>;
+pub(super) type Asking = Pin<Box<dyn Future<Output = Result<Option<Guards>, Error>> + Send>>;
 
 /// How a turn ends after its handler, which has given a `T`.
 pub(super) enum End<T> {
-    /// What the handler gave goes out now; with a guard, the turn may go on with it.
-    Respond(T, LockGuard),
+    /// What the handler gave goes out now; with the guards, the turn may go on with it.
+    Respond(T, Guards),
     /// The turn was lost: what the handler gave is not to be trusted.
     Lost,
     /// What the handler gave goes out once the store has been asked.
@@ -44,29 +49,29 @@ where
     if trust != Trust::Always && turn.is_lost() {
         return End::Lost;
     }
-    let guard = turn.into_guard();
+    let guards = turn.into_guards();
     let goes_on = matches!(&outcome, Ok(response) if holds_on(response, settings));
-    let frees = guard.is_only_one() && !goes_on;
+    let frees = guards.are_only_ones() && !goes_on;
     if trust == Trust::IfConfirmed || (settings.wait.is_none() && frees) {
-        return End::Ask(Box::pin(ask(guard, trust, frees)), outcome);
+        return End::Ask(Box::pin(ask(guards, trust, frees)), outcome);
     }
-    End::Respond(outcome, guard)
+    End::Respond(outcome, guards)
 }
 
 /// The response as it goes out. Its body holds the turn, if that is to go on.
 pub(super) fn respond<B, E>(
     outcome: Result<Response<B>, E>,
-    guard: Option<LockGuard>,
+    guards: Option<Guards>,
     settings: &Settings,
 ) -> Result<Response<LockBody<B>>, E>
 where
     B: Body<Data = Bytes>,
 {
     let response = outcome?;
-    let guard = guard.filter(|_| holds_on(&response, settings));
+    let guards = guards.filter(|_| holds_on(&response, settings));
     let watched = !is_fenced(&response);
-    Ok(response.map(|body| match guard {
-        Some(guard) => LockBody::held(body, HeldTurn::new(guard, watched)),
+    Ok(response.map(|body| match guards {
+        Some(guards) => LockBody::held(body, HeldTurn::new(guards, watched)),
         None => LockBody::free(body),
     }))
 }
@@ -88,16 +93,20 @@ enum Trust {
 }
 
 /// Releases the turn, or only asks whether it is still ours; returns it if it goes on.
-async fn ask(guard: LockGuard, trust: Trust, frees: bool) -> Result<Option<LockGuard>, Error> {
-    let (answer, guard) = match frees {
-        true => (timeout(RELEASE_LIMIT, guard.release()).await, None),
-        false => (timeout(RELEASE_LIMIT, guard.confirm()).await, Some(guard)),
+async fn ask(guards: Guards, trust: Trust, frees: bool) -> Result<Option<Guards>, Error> {
+    let (answer, guards) = match frees {
+        true => (timeout(RELEASE_LIMIT, release(guards)).await, None),
+        false => {
+            let confirming = try_join_all(guards.as_slice().iter().map(LockGuard::confirm));
+            let answer = timeout(RELEASE_LIMIT, confirming).await;
+            (answer.map(|answer| answer.map(drop)), Some(guards))
+        }
     };
     let is_lost = |error: &Error| error.kind() == ErrorKind::Lost;
     match (trust, answer) {
-        (_, Ok(Ok(()))) | (Trust::Always, _) => Ok(guard),
+        (_, Ok(Ok(()))) | (Trust::Always, _) => Ok(guards),
         (Trust::UnlessLost, Ok(Err(error))) if is_lost(&error) => Err(error),
-        (Trust::UnlessLost, _) => Ok(guard),
+        (Trust::UnlessLost, _) => Ok(guards),
         (Trust::IfConfirmed, Ok(Err(error))) => Err(Error::with_source(
             ErrorKind::Lost,
             format!("the lease could not be confirmed before the response: {error}"),
@@ -107,5 +116,16 @@ async fn ask(guard: LockGuard, trust: Trust, frees: bool) -> Result<Option<LockG
             ErrorKind::Lost,
             format!("the store did not confirm the lease within {RELEASE_LIMIT:?}"),
         )),
+    }
+}
+
+/// Releases all turns together; an error is that of the first of them.
+async fn release(guards: Guards) -> Result<(), Error> {
+    match guards {
+        Guards::One(guard) => guard.release().await,
+        Guards::Several(guards) => {
+            let answers = join_all(guards.into_iter().map(LockGuard::release)).await;
+            answers.into_iter().collect()
+        }
     }
 }

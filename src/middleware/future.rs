@@ -19,11 +19,15 @@ use tower_service::Service;
 use super::{
     LeaseLoss, LockBody,
     ending::{Asking, End, end, respond},
-    held::HeldTurn,
+    held::{Guards, HeldTurn},
     settings::{Plan, Settings},
     turns::{NotLocked, Turns},
 };
-use crate::{Error, ErrorKind, LockGuard, rejection::Rejection};
+use crate::{
+    Error, ErrorKind,
+    locks::reentry::{self, Held},
+    rejection::{Rejection, Wire},
+};
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
 #[pin_project]
@@ -38,6 +42,10 @@ where
     stage: Stage<S::Future, ResBody, S::Error>,
     /// Below the stage, and so dropped after it: the handler is gone before the next one's turn comes.
     turn: Option<HeldTurn>,
+    /// The turns that the handler runs under.
+    held: Option<Held>,
+    /// How the request's refusal is told.
+    wire: Wire,
 }
 
 type Outcome<B, E> = Result<Response<B>, E>;
@@ -61,6 +69,7 @@ where
         service: S,
         request: Request<ReqBody>,
         plan: Plan,
+        wire: Wire,
     ) -> Self {
         let mut future = Self {
             settings,
@@ -68,16 +77,18 @@ where
             request: Some(request),
             stage: Stage::Readying,
             turn: None,
+            held: None,
+            wire,
         };
         match plan {
             Plan::Pass(reason) => {
                 future.turn = begin(&future.settings, &mut future.request, Err(reason));
             }
-            Plan::Enter(guard) => {
-                future.turn = begin(&future.settings, &mut future.request, Ok(guard));
+            Plan::Enter(guards) => {
+                future.turn = begin(&future.settings, &mut future.request, Ok(guards));
             }
-            Plan::Lock(key) => {
-                let acquiring = future.settings.clone().acquire(key);
+            Plan::Lock(wanted) => {
+                let acquiring = future.settings.clone().acquire(wanted);
                 future.stage = Stage::Acquiring(Box::pin(acquiring));
             }
             Plan::Refuse(rejection) => future.stage = Stage::Refused(rejection),
@@ -126,14 +137,15 @@ where
             }
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let response = this.settings.renderer.render(rejection);
+                    let rejection = rejection.clone().told_on(*this.wire);
+                    let response = this.settings.renderer.render(&rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }
                 StageProj::Acquiring(acquiring) => {
                     let stage = match ready!(acquiring.as_mut().poll(cx)) {
-                        Ok(guard) => {
-                            let guard = guard.ok_or(NotLocked::FailedOpen);
-                            *this.turn = begin(this.settings, this.request, guard);
+                        Ok(guards) => {
+                            let guards = guards.ok_or(NotLocked::FailedOpen);
+                            *this.turn = begin(this.settings, this.request, guards);
                             Stage::Readying
                         }
                         Err(error) => Stage::Refused(this.settings.refuse(error)),
@@ -149,19 +161,20 @@ where
                         continue;
                     }
                     let request = this.request.take().expect("a request is called once");
-                    let handling = this.service.call(request);
+                    *this.held = this.turn.as_ref().map(|turn| reentry::with(turn.guards()));
+                    let handling = under(this.held, || this.service.call(request));
                     this.stage.set(Stage::Handling(handling));
                 }
                 StageProj::Handling(handling) => {
-                    let outcome = ready!(handling.poll(cx));
+                    let outcome = ready!(under(this.held, || handling.poll(cx)));
                     let Some(turn) = this.turn.take() else {
                         return Poll::Ready(respond(outcome, None, this.settings));
                     };
                     // What the handler's future still holds must go before its turn does, its guards above all.
                     this.stage.set(Stage::Done);
                     match end(turn, outcome, this.settings) {
-                        End::Respond(outcome, guard) => {
-                            return Poll::Ready(respond(outcome, Some(guard), this.settings));
+                        End::Respond(outcome, guards) => {
+                            return Poll::Ready(respond(outcome, Some(guards), this.settings));
                         }
                         End::Lost => {
                             let rejection = this.settings.refuse(lost());
@@ -173,9 +186,9 @@ where
                     }
                 }
                 StageProj::Ending(asking, outcome) => match ready!(asking.as_mut().poll(cx)) {
-                    Ok(guard) => {
+                    Ok(guards) => {
                         let outcome = outcome.take().expect("a response is given once");
-                        return Poll::Ready(respond(outcome, guard, this.settings));
+                        return Poll::Ready(respond(outcome, guards, this.settings));
                     }
                     Err(error) => {
                         let rejection = this.settings.refuse(error);
@@ -188,6 +201,14 @@ where
     }
 }
 
+/// Runs a step of the handler where it can be seen which turns it runs under.
+fn under<T>(held: &Option<Held>, step: impl FnOnce() -> T) -> T {
+    match held {
+        Some(held) => reentry::scope(held, step),
+        None => step(),
+    }
+}
+
 fn lost() -> Error {
     Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
 }
@@ -196,14 +217,15 @@ fn lost() -> Error {
 fn begin<B>(
     settings: &Settings,
     request: &mut Option<Request<B>>,
-    guard: Result<LockGuard, NotLocked>,
+    guards: Result<Guards, NotLocked>,
 ) -> Option<HeldTurn> {
     if let Some(request) = request {
-        let noted = guard.as_ref().map_err(|reason| *reason);
+        let noted = guards.as_ref().map_err(|reason| *reason);
+        let noted = noted.map(Guards::as_slice);
         Turns::note(request.extensions_mut(), settings.name.clone(), noted);
     }
     let watched = settings.loss == LeaseLoss::Cancel;
-    guard.ok().map(|guard| HeldTurn::new(guard, watched))
+    guards.ok().map(|guards| HeldTurn::new(guards, watched))
 }
 
 impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>

@@ -77,6 +77,7 @@ use crate::{
 /// |---|---|
 /// | [`methods`](Self::methods), [`all_methods`](Self::all_methods) | those that are not safe |
 /// | [`wait`](Self::wait), [`reject_if_held`](Self::reject_if_held) | waits 5 s, then 423 |
+/// | [`lease`](Self::lease), [`max_hold`](Self::max_hold) | those of the [`Locks`] |
 /// | [`on_lease_loss`](Self::on_lease_loss) | the handler is cancelled, 409 |
 /// | [`confirm_before_response`](Self::confirm_before_response) | no |
 /// | [`hold_until_body_ends`](Self::hold_until_body_ends) | no: until the handler's future ends |
@@ -90,6 +91,21 @@ use crate::{
 /// On axum, `post(handler).route_layer(..)` or `Router::route_layer`: requests without a route do not
 /// contend then. Further in than authentication, whose tenant is part of the key; further out than a concurrency limit:
 /// the inner service is made ready only once the turn has come, so a request that waits does not sit on a permit.
+///
+/// With `LoadShed`: outside of this layer it sheds nothing, because this layer is always ready, and its requests wait in line instead
+/// of in `poll_ready`. Put it inside, around what is really limited; the length of a line is limited by
+/// [`longest_line`](crate::LocksBuilder::longest_line).
+///
+/// # What a handler must not do
+///
+/// - **Lock its own key again.** The request would wait for its own end. In the handler's task this is noticed, and fails at once with
+///   [`ErrorKind::Held`](crate::ErrorKind::Held); in a task that the handler spawns it waits for as long as it may. Use the guard, or a
+///   clone of it.
+/// - **Lock a second key while another handler does it the other way round.** Two handlers that each hold their layer's key and ask for
+///   the other's wait for each other until one's limit ends it. Lock both in the layer ([`key::all_of`](crate::key::all_of())), or
+///   neither, with [`lock_all`](crate::Locks::lock_all) in the handler.
+/// - **Rely on task-locals in a [`detached`](Self::detached) handler.** It is a task of its own: task-locals that a layer further out has set
+///   are not there. The same goes for a handler behind an [`IdempotencyLayer`](crate::IdempotencyLayer). The tracing span is.
 ///
 /// # When a client goes away
 ///
@@ -108,7 +124,9 @@ pub struct DistributedLockLayer {
 }
 
 impl DistributedLockLayer {
-    /// Locks what `key` derives from each request, by `locks`.
+    /// Locks what `key` derives from each request, by `locks`. A key function that derives several keys
+    /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has them locked together: one after another in one fixed
+    /// order, all or none within one [`wait`](Self::wait), and released together.
     pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
         Self {
             settings: Arc::new(Settings::new(locks, Arc::new(key))),
@@ -125,7 +143,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.name = Some(name))
     }
 
-    /// Locks these methods only. Default: those that are not safe (RFC 9110: all but GET, HEAD, OPTIONS and TRACE).
+    /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default: those that are not safe (RFC 9110:
+    /// all but GET, HEAD, OPTIONS and TRACE).
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = Methods::Chosen(methods.into_iter().collect());
         self.set(|settings| settings.methods = methods)
@@ -136,7 +155,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.methods = Methods::All)
     }
 
-    /// How long a request waits for its turn before it is refused with 423. Default: 5 s.
+    /// How long a request waits for its turn before it is refused with 423; a gRPC request no longer than its own deadline
+    /// (`grpc-timeout`). Default: 5 s.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Some(limit))
     }
@@ -148,6 +168,19 @@ impl DistributedLockLayer {
     /// with another guard, or with the body ([`hold_until_body_ends`](Self::hold_until_body_ends)).
     pub fn reject_if_held(self) -> Self {
         self.set(|settings| settings.wait = None)
+    }
+
+    /// How long the store keeps the key of a process that has crashed; see [`LocksBuilder::lease`](crate::LocksBuilder::lease). Requests of one
+    /// process that share a lease have that of the first of them. A lease that cannot work is answered with 500, and the log says
+    /// why. Default: that of the [`Locks`].
+    pub fn lease(self, lease: Duration) -> Self {
+        self.set(|settings| settings.holding.lease = Some(lease))
+    }
+
+    /// How long a handler may run before its turn is lost; see [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that of the
+    /// [`Locks`].
+    pub fn max_hold(self, longest: Duration) -> Self {
+        self.set(|settings| settings.holding.max_hold = Some(longest))
     }
 
     /// What happens to a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
@@ -174,6 +207,9 @@ impl DistributedLockLayer {
     /// Lets requests pass without a lock when the store cannot be reached. Default: they are refused with 503.
     ///
     /// Only for what may run twice at once without harm. Such a request has no guard.
+    ///
+    /// A store that hangs costs the request that finds it out its whole [`wait`](Self::wait). So for a second after that, and as long as the
+    /// store stays away, one request in each second asks, and all others pass at once.
     pub fn fail_open(self) -> Self {
         self.set(|settings| settings.fail_open = true)
     }
@@ -184,10 +220,11 @@ impl DistributedLockLayer {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
-    pub fn on_rejection(
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
         self,
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
         self.set(|settings| settings.renderer = Renderer::new(render))
     }

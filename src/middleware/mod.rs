@@ -8,6 +8,7 @@ mod ending;
 mod future;
 mod held;
 mod layer;
+mod outage;
 mod service;
 mod settings;
 mod turns;

@@ -11,6 +11,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{LockBody, ResponseFuture, settings::Settings};
+use crate::rejection::Wire;
 
 /// A service whose requests have their turn at their key. See [`DistributedLockLayer`](super::DistributedLockLayer).
 #[derive(Debug, Clone)]
@@ -42,9 +43,16 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let plan = self.settings.plan(&mut parts);
+        let wire = Wire::of(&parts.headers);
         let request = Request::from_parts(parts, body);
         // Usually the service that was polled ready has to be swapped out and used, since a clone need not be
         // ready. Here `self.inner` is never polled, and the clone is, later: see `poll_ready`.
-        ResponseFuture::new(self.settings.clone(), self.inner.clone(), request, plan)
+        ResponseFuture::new(
+            self.settings.clone(),
+            self.inner.clone(),
+            request,
+            plan,
+            wire,
+        )
     }
 }

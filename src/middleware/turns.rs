@@ -15,9 +15,20 @@ pub(crate) struct Turns(Vec<Passed>);
 
 #[derive(Clone)]
 struct Passed {
+    by: Layer,
     name: Option<Arc<str>>,
-    turn: Result<WeakGuard, NotLocked>,
+    turns: Result<Arc<[WeakGuard]>, NotLocked>,
 }
+
+/// What kind of layer a request has passed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Lock,
+    Idempotency,
+}
+
+/// Under what name a request's guards have the idempotency layer's.
+const IDEMPOTENCY: &str = "idempotency";
 
 /// Why a request that has passed a lock's layer has no guard of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,52 +54,88 @@ pub enum NoGuard {
     NotLocked(NotLocked),
     /// It was locked, and the turn has ended.
     Ended,
+    /// The layer has locked several keys for the request, and no one of their tokens fences it: see [`LockGuards`].
+    Several,
 }
 
 impl Turns {
-    /// Notes what a layer has done.
-    pub(crate) fn note(
+    /// Notes what a lock's layer has done.
+    pub(super) fn note(
         extensions: &mut Extensions,
         name: Option<Arc<str>>,
-        turn: Result<&LockGuard, NotLocked>,
+        guards: Result<&[LockGuard], NotLocked>,
     ) {
-        let turn = turn.map(LockGuard::downgrade);
-        let turns = extensions.get_or_insert_default::<Self>();
-        turns.0.push(Passed { name, turn });
+        Self::push(extensions, Layer::Lock, name, guards);
+    }
+
+    /// Notes what an idempotency layer has claimed.
+    pub(crate) fn note_claim(extensions: &mut Extensions, guard: Result<&LockGuard, NotLocked>) {
+        let name = Some(IDEMPOTENCY.into());
+        let guards = guard.map(std::slice::from_ref);
+        Self::push(extensions, Layer::Idempotency, name, guards);
+    }
+
+    fn push(
+        extensions: &mut Extensions,
+        by: Layer,
+        name: Option<Arc<str>>,
+        guards: Result<&[LockGuard], NotLocked>,
+    ) {
+        let turns = guards.map(|guards| guards.iter().map(LockGuard::downgrade).collect());
+        let passed = extensions.get_or_insert_default::<Self>();
+        passed.0.push(Passed { by, name, turns });
     }
 
     /// The turn that the request has at this key already, and still.
     pub(crate) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
-        let turns = &extensions.get::<Self>()?.0;
-        turns
-            .iter()
-            .filter_map(|passed| passed.turn.as_ref().ok()?.upgrade())
+        let passed = extensions.get::<Self>()?.0.iter();
+        passed
+            .flat_map(Passed::guards)
             .find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 
-    /// What the last layer that the request has passed has done, whatever those further out did.
-    pub(super) fn last(extensions: &Extensions) -> Result<LockGuard, NoGuard> {
+    /// What the last lock's layer that the request has passed has done, whatever those further out did.
+    fn last_lock(extensions: &Extensions) -> Result<&Passed, NoGuard> {
         let turns = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
-        Self::guard(turns.0.last().into_iter())
+        let mut locks = turns.0.iter().rev();
+        locks
+            .find(|passed| passed.by == Layer::Lock)
+            .ok_or(NoGuard::NoLayer)
     }
 
-    fn guard<'a>(
-        passed: impl DoubleEndedIterator<Item = &'a Passed>,
-    ) -> Result<LockGuard, NoGuard> {
-        let mut found = NoGuard::NoLayer;
-        for passed in passed.rev() {
-            match &passed.turn {
-                Ok(turn) => return turn.upgrade().ok_or(NoGuard::Ended),
-                Err(reason) if found == NoGuard::NoLayer => found = NoGuard::NotLocked(*reason),
-                Err(_) => {}
-            }
+    /// All guards of the last lock's layer that the request has passed.
+    pub(super) fn last(extensions: &Extensions) -> Result<Vec<LockGuard>, NoGuard> {
+        let passed = Self::last_lock(extensions)?;
+        match passed.turns {
+            Ok(_) => Ok(passed.guards().collect()),
+            Err(reason) => Err(NoGuard::NotLocked(reason)),
         }
-        Err(found)
+    }
+}
+
+impl Passed {
+    fn guards(&self) -> impl Iterator<Item = LockGuard> {
+        let turns = self.turns.iter().flat_map(|turns| turns.iter());
+        turns.filter_map(WeakGuard::upgrade)
+    }
+
+    /// The one guard of the layer.
+    fn guard(&self) -> Result<LockGuard, NoGuard> {
+        match &self.turns {
+            Ok(turns) => match &**turns {
+                [turn] => turn.upgrade().ok_or(NoGuard::Ended),
+                _ => Err(NoGuard::Several),
+            },
+            Err(reason) => Err(NoGuard::NotLocked(*reason)),
+        }
     }
 }
 
 impl LockGuard {
-    /// The guard of the innermost layer that has locked this request.
+    /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that this request has passed.
+    ///
+    /// Only that layer's: where it did not lock the request, there is no guard, whatever layers further out have locked. A guard of
+    /// another key would fence the wrong thing. All others go by their name, see [`LockGuards::named`].
     ///
     /// With axum, take a `LockGuard` as a handler's argument instead.
     ///
@@ -96,13 +143,14 @@ impl LockGuard {
     ///
     /// See [`NoGuard`].
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, NoGuard> {
-        let turns = extensions.get::<Turns>().ok_or(NoGuard::NoLayer)?;
-        Turns::guard(turns.0.iter())
+        Turns::last_lock(extensions)?.guard()
     }
 }
 
 /// All guards of a request, by the [`name`](crate::DistributedLockLayer::name) of their layer. With the feature `axum` it is
 /// an extractor.
+///
+/// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`.
 #[derive(Clone, Default)]
 pub struct LockGuards(Turns);
 
@@ -112,14 +160,33 @@ impl LockGuards {
         Self(extensions.get().cloned().unwrap_or_default())
     }
 
-    /// The guard of the layer with this name; the innermost, if there are several.
+    /// The guard of the layer with this name; of the innermost, if there are several.
     ///
     /// # Errors
     ///
     /// See [`NoGuard`].
     pub fn named(&self, name: &str) -> Result<LockGuard, NoGuard> {
-        let named = |passed: &&Passed| passed.name.as_deref() == Some(name);
-        Turns::guard(self.0.0.iter().filter(named))
+        let mut passed = self.0.0.iter().rev();
+        passed
+            .find(|passed| passed.name.as_deref() == Some(name))
+            .ok_or(NoGuard::NoLayer)?
+            .guard()
+    }
+
+    /// The guard of this key, by whichever lock's layer it is held.
+    pub fn of(&self, key: &LockKey) -> Option<LockGuard> {
+        self.locks().find(|guard| guard.key() == key)
+    }
+
+    /// The guards of all lock layers, from the outermost to the innermost; of a layer that locks several keys, in the order of
+    /// the keys.
+    pub fn all(&self) -> Vec<LockGuard> {
+        self.locks().collect()
+    }
+
+    fn locks(&self) -> impl Iterator<Item = LockGuard> {
+        let passed = self.0.0.iter().filter(|passed| passed.by == Layer::Lock);
+        passed.flat_map(Passed::guards)
     }
 }
 
@@ -154,6 +221,9 @@ impl fmt::Display for NoGuard {
                 "the request was not locked: {reason}; a handler that is fine with that takes an `Option<LockGuard>`"
             ),
             Self::Ended => f.write_str("the request's turn has ended already"),
+            Self::Several => f.write_str(
+                "the layer has locked several keys for the request: take `LockGuards` instead of one guard",
+            ),
         }
     }
 }

@@ -1,25 +1,28 @@
 use std::{
+    error::Error as StdError,
     fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Request, Response, request::Parts};
-use http_body::Body;
+use http_body::{Body, SizeHint};
 use pin_project::pin_project;
 use tower_service::Service;
 
+use super::{Joined, Rebuild, WholeBody};
 use crate::{
     middleware::LockBody,
-    rejection::{Reason, Rejection, Renderer},
+    rejection::{Reason, Rejection, Renderer, Wire, body_error},
 };
 
 /// The future of a [`ReadBody`](super::ReadBody)'s response.
 #[pin_project]
-pub struct ResponseFuture<S, ReqBody>
+pub struct ResponseFuture<S, M, ReqBody>
 where
-    S: Service<Request<ReqBody>>,
+    M: Rebuild<ReqBody>,
+    S: Service<Request<M::Body>>,
 {
     service: S,
     parts: Option<Parts>,
@@ -32,14 +35,15 @@ where
 #[pin_project(project = StageProj)]
 enum Stage<F, ReqBody> {
     Refused(Rejection),
-    Reading(#[pin] ReqBody, BytesMut),
+    Reading(#[pin] ReqBody, Joined),
     Readying(Option<Bytes>),
     Handling(#[pin] F),
 }
 
-impl<S, ReqBody> ResponseFuture<S, ReqBody>
+impl<S, M, ReqBody> ResponseFuture<S, M, ReqBody>
 where
-    S: Service<Request<ReqBody>>,
+    M: Rebuild<ReqBody>,
+    S: Service<Request<M::Body>>,
     ReqBody: Body<Data = Bytes>,
 {
     pub(super) fn new(
@@ -50,9 +54,10 @@ where
     ) -> Self {
         let (parts, body) = request.into_parts();
         // A length that is told beforehand need not be read.
-        let stage = match body.size_hint().lower() > limit as u64 {
+        let hint = body.size_hint();
+        let stage = match hint.lower() > limit as u64 {
             true => Stage::Refused(too_large(limit)),
-            false => Stage::Reading(body, BytesMut::new()),
+            false => Stage::Reading(body, Joined::new(&hint, limit)),
         };
         Self {
             service,
@@ -64,10 +69,11 @@ where
     }
 }
 
-impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+impl<S, M, ReqBody, ResBody> Future for ResponseFuture<S, M, ReqBody>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    ReqBody: Body<Data = Bytes> + From<Bytes>,
+    M: Rebuild<ReqBody>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>>,
+    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
     type Output = Result<Response<LockBody<ResBody>>, S::Error>;
 
@@ -76,22 +82,25 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    return Poll::Ready(Ok(this.renderer.render(rejection).map(LockBody::whole)));
+                    let headers = this.parts.as_ref().map(|parts| &parts.headers);
+                    let wire = headers.map(Wire::of).unwrap_or_default();
+                    let rejection = rejection.clone().told_on(wire);
+                    return Poll::Ready(Ok(this.renderer.render(&rejection).map(LockBody::whole)));
                 }
                 StageProj::Reading(body, read) => {
                     let rejection = match ready!(body.poll_frame(cx)) {
                         Some(Ok(frame)) => {
                             let data = frame.into_data().unwrap_or_default();
                             if data.len() <= *this.limit - read.len() {
-                                read.extend_from_slice(&data);
+                                read.push(data);
                                 continue;
                             }
                             too_large(*this.limit)
                         }
-                        Some(Err(_)) => broken(),
+                        Some(Err(error)) => broken(error.into()),
                         None => {
-                            let whole = std::mem::take(read).freeze();
-                            this.stage.set(Stage::Readying(Some(whole)));
+                            let read = std::mem::replace(read, Joined::new(&SizeHint::new(), 0));
+                            this.stage.set(Stage::Readying(Some(read.into_bytes())));
                             continue;
                         }
                     };
@@ -100,8 +109,9 @@ where
                 StageProj::Readying(whole) => {
                     ready!(this.service.poll_ready(cx))?;
                     let whole = whole.take().expect("a body is given on once");
-                    let parts = this.parts.take().expect("a request is called once");
-                    let request = Request::from_parts(parts, ReqBody::from(whole));
+                    let mut parts = this.parts.take().expect("a request is called once");
+                    parts.extensions.insert(WholeBody(whole.clone()));
+                    let request = Request::from_parts(parts, M::whole(whole));
                     let handling = this.service.call(request);
                     this.stage.set(Stage::Handling(handling));
                 }
@@ -120,13 +130,19 @@ fn too_large(limit: usize) -> Rejection {
     Rejection::new(Reason::BodyTooLarge, detail)
 }
 
-fn broken() -> Rejection {
-    Rejection::new(Reason::BodyBroken, "the request's body broke off")
+/// A limit further out stays what it is.
+fn broken(error: Box<dyn StdError + Send + Sync>) -> Rejection {
+    match body_error::is_over_limit(&*error) {
+        true => Rejection::new(Reason::BodyTooLarge, "the request's body is too large"),
+        false => Rejection::new(Reason::BodyBroken, "the request's body broke off"),
+    }
+    .with_cause(error)
 }
 
-impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+impl<S, M, ReqBody> fmt::Debug for ResponseFuture<S, M, ReqBody>
 where
-    S: Service<Request<ReqBody>>,
+    M: Rebuild<ReqBody>,
+    S: Service<Request<M::Body>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture")

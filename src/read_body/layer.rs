@@ -1,8 +1,10 @@
+use std::marker::PhantomData;
+
 use bytes::Bytes;
 use http::Response;
 use tower_layer::Layer;
 
-use super::ReadBody;
+use super::{AnyBody, ReadBody, SameBody};
 use crate::rejection::{Rejection, Renderer};
 
 /// Reads the whole body of each request, up to a limit, before it goes on.
@@ -11,7 +13,8 @@ use crate::rejection::{Rejection, Renderer};
 /// it is complete: an upload that trickles in holds no key, and an HTTP/1 server notices a client that goes away while
 /// its request waits or its handler runs.
 ///
-/// A body over the limit is refused with 413, as soon as that is known; one that breaks off, with 400. Trailers are not kept.
+/// A body over the limit, or over one further out, is refused with 413, as soon as that is known; one that breaks off, with 400.
+/// Trailers are not kept. Key functions further in find the body as [`WholeBody`].
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -25,10 +28,35 @@ use crate::rejection::{Rejection, Renderer};
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct ReadBodyLayer {
+pub struct ReadBodyLayer<M = SameBody> {
     limit: usize,
     renderer: Renderer,
+    body: PhantomData<M>,
 }
+
+/// The whole body of a request, among its extensions: a [`ReadBodyLayer`] leaves it there for the key functions of layers further in.
+///
+/// ```
+/// use http::request::Parts;
+/// use tower_distributed_lock::{
+///     LockKey,
+///     key::{Derived, KeyError},
+///     read_body::WholeBody,
+/// };
+///
+/// /// Locks every account that a batch of payments names, one in each line.
+/// fn accounts(parts: &mut Parts) -> Result<Derived, KeyError> {
+///     let WholeBody(body) = parts
+///         .extensions
+///         .get()
+///         .ok_or_else(|| KeyError::misconfigured("add a `ReadBodyLayer` outside of the lock's layer"))?;
+///     let text = std::str::from_utf8(body).map_err(|_| KeyError::bad_request("the body is not UTF-8"))?;
+///     let keys = text.lines().map(|id| LockKey::new(format!("account,id={id}")));
+///     Ok(Derived::Keys(keys.collect::<Result<_, _>>()?))
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeBody(pub Bytes);
 
 impl ReadBodyLayer {
     /// Reads bodies of up to `limit` bytes.
@@ -36,21 +64,35 @@ impl ReadBodyLayer {
         Self {
             limit,
             renderer: Renderer::default(),
+            body: PhantomData,
         }
     }
 
-    /// Renders refusals in one's own way. Default: [`Rejection::to_response`].
-    pub fn on_rejection(
+    /// Gives the inner service a [`RequestBody`](super::RequestBody). Default: the same type of body, which has to be one that can be
+    /// made from [`Bytes`], as axum's can, and hyper's `Incoming` cannot.
+    pub fn any_body(self) -> ReadBodyLayer<AnyBody> {
+        ReadBodyLayer {
+            limit: self.limit,
+            renderer: self.renderer,
+            body: PhantomData,
+        }
+    }
+}
+
+impl<M> ReadBodyLayer<M> {
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
         mut self,
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
         self.renderer = Renderer::new(render);
         self
     }
 }
 
-impl<S> Layer<S> for ReadBodyLayer {
-    type Service = ReadBody<S>;
+impl<S, M> Layer<S> for ReadBodyLayer<M> {
+    type Service = ReadBody<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
         ReadBody::new(inner, self.limit, self.renderer.clone())

@@ -3,9 +3,13 @@
 //! See [`ReadBodyLayer`].
 
 mod future;
+mod joined;
 mod layer;
+mod rebuild;
 mod service;
 
 pub use future::ResponseFuture;
-pub use layer::ReadBodyLayer;
+pub(crate) use joined::Joined;
+pub use layer::{ReadBodyLayer, WholeBody};
+pub use rebuild::{AnyBody, Rebuild, RequestBody, SameBody};
 pub use service::ReadBody;

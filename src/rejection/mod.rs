@@ -1,9 +1,15 @@
 //! Every refusal, and how it is told: as `application/problem+json` (RFC 9457).
 //!
-//! Each response also has the [`Rejection`] itself among its extensions, for layers further out, and each can be
-//! rendered in one's own way with a layer's [`on_rejection`](crate::DistributedLockLayer::on_rejection).
+//! Each response also has the [`Rejection`] itself among its extensions. So a [`RejectionLayer`] further out can render the
+//! refusals of all layers, of extractors and of handlers in one's own way, in one place; a layer's own
+//! [`on_rejection`](crate::DistributedLockLayer::on_rejection) does so for that layer.
 //!
-//! `type` is a URI that does not change, one for each of the reasons below; `title` and `status` go with it. `detail`
+//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would give.
+//!
+//! gRPC requests, told by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
+//! clients that retry, and the reason's code as `refusal-code`.
+//!
+//! `type` is a URI that does not change, one for each of the reasons below, whose last part is [`Reason::code`]; `title` and `status` go with it. `detail`
 //! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
 //! request may simply be sent again: it is `false` where the handler may have acted. Refusals of the idempotency layer have
 //! the request's key as `idempotency_key`, where it was readable.
@@ -11,8 +17,11 @@
 //! # bad-key
 //! **400**. No lock key can be derived from the request.
 //!
+//! # missing-idempotency-key
+//! **400**. The request has no `Idempotency-Key`, and needs one.
+//!
 //! # bad-idempotency-key
-//! **400**. The request's `Idempotency-Key` is missing, doubled or malformed.
+//! **400**. The request's `Idempotency-Key` is doubled or malformed.
 //!
 //! # body-broken
 //! **400**. The request's body ended before its time.
@@ -27,6 +36,10 @@
 //! **409**. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
 //! streamed.
 //!
+//! # outcome-unknown
+//! **409**. A request with the same `Idempotency-Key` was begun, and nobody knows how it ended: its handler was cancelled, its lock was
+//! lost, or it gave no answer. The handler does not run a second time.
+//!
 //! # body-too-large
 //! **413**. The request's body is larger than what is read before locking.
 //!
@@ -38,6 +51,9 @@
 //!
 //! # too-many-running
 //! **429**, with `Retry-After`. The client has too many requests under way.
+//!
+//! # handler-panicked
+//! **500**. The handler of a request with this `Idempotency-Key` panicked. It may have acted, and does not run a second time.
 //!
 //! # record-unreadable
 //! **500**. The kept answer cannot be read. The handler does not run a second time.
@@ -54,17 +70,21 @@
 //! # closed
 //! **503**, with `Retry-After`. This process is about to end.
 
+pub(crate) mod body_error;
+pub(crate) mod grpc;
+mod layer;
 mod problem;
 mod render;
 
-use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub(crate) use self::render::Renderer;
-use crate::{Error, ErrorKind, key::KeyError, trace};
+pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
+pub(crate) use self::{grpc::Wire, render::Renderer};
+use crate::{Error, ErrorKind, key::KeyError};
 
 /// A refusal: why, and what the client is told.
 #[derive(Debug, Clone)]
@@ -75,12 +95,14 @@ pub struct Rejection {
     retry_after: Option<Duration>,
     idempotency_key: Option<String>,
     source: Option<Source>,
+    wire: Wire,
 }
 
 /// What only the log is told.
 #[derive(Debug, Clone)]
 enum Source {
     Error(Error),
+    Cause(Arc<dyn StdError + Send + Sync>),
     Misconfigured(String),
 }
 
@@ -90,7 +112,9 @@ enum Source {
 pub enum Reason {
     /// No lock key can be derived from the request: 400.
     BadKey,
-    /// The `Idempotency-Key` is missing, doubled or malformed: 400.
+    /// The request has no `Idempotency-Key`, and needs one: 400.
+    MissingIdempotencyKey,
+    /// The `Idempotency-Key` is doubled or malformed: 400.
     BadIdempotencyKey,
     /// The request's body ended before its time: 400.
     BodyBroken,
@@ -100,6 +124,8 @@ pub enum Reason {
     InProgress,
     /// A request with the same `Idempotency-Key` was completed, and its answer not kept: 409.
     AnswerNotKept,
+    /// A request with the same `Idempotency-Key` was begun, and nobody knows how it ended: 409.
+    OutcomeUnknown,
     /// The request's body is larger than what is read before locking: 413.
     BodyTooLarge,
     /// The `Idempotency-Key` was used for another request: 422.
@@ -108,6 +134,8 @@ pub enum Reason {
     Held,
     /// The client has too many requests under way: 429.
     TooManyRunning,
+    /// The handler panicked: 500. Only kept answers have this reason: it is for the duplicates of the request.
+    Panicked,
     /// The kept answer cannot be read: 500.
     RecordUnreadable,
     /// The layer is where its key cannot be, or is not there at all: 500.
@@ -126,17 +154,29 @@ impl Reason {
     /// The status of the response.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::BadKey | Self::BadIdempotencyKey | Self::BodyBroken => StatusCode::BAD_REQUEST,
-            Self::LeaseLost | Self::InProgress | Self::AnswerNotKept => StatusCode::CONFLICT,
+            Self::BadKey
+            | Self::MissingIdempotencyKey
+            | Self::BadIdempotencyKey
+            | Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::LeaseLost | Self::InProgress | Self::AnswerNotKept | Self::OutcomeUnknown => {
+                StatusCode::CONFLICT
+            }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Held => StatusCode::LOCKED,
             Self::TooManyRunning => StatusCode::TOO_MANY_REQUESTS,
-            Self::RecordUnreadable | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::LineFull | Self::TooManyKeys | Self::StoreUnreachable | Self::Closed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         }
+    }
+
+    /// A word for programs, which does not change: the heading in [this module](self) that explains the reason.
+    pub fn code(self) -> &'static str {
+        problem::name(self).0
     }
 
     /// Whether the same request may simply be sent again: later it may succeed, and the handler has not acted.
@@ -163,11 +203,24 @@ impl Rejection {
             retry_after: None,
             idempotency_key: None,
             source: None,
+            wire: Wire::default(),
         }
     }
 
     pub(crate) fn with_idempotency_key(mut self, key: impl fmt::Display) -> Self {
         self.idempotency_key = Some(key.to_string());
+        self
+    }
+
+    /// Told as the request wants it.
+    pub(crate) fn told_on(mut self, wire: Wire) -> Self {
+        self.wire = wire;
+        self
+    }
+
+    /// Why it happened, for the log.
+    pub(crate) fn with_cause(mut self, cause: Box<dyn StdError + Send + Sync>) -> Self {
+        self.source = Some(Source::Cause(cause.into()));
         self
     }
 
@@ -253,9 +306,15 @@ impl Rejection {
     }
 
     /// The refusal as a response, the way it is told unless one's own
-    /// [`on_rejection`](crate::DistributedLockLayer::on_rejection) tells it otherwise.
+    /// [`on_rejection`](crate::DistributedLockLayer::on_rejection) tells it otherwise. Writes nothing to the log.
+    ///
+    /// A gRPC request (by its content type) gets a gRPC status, see [`Reason::grpc_status`].
     pub fn to_response(&self) -> Response<Bytes> {
-        trace::refused(self);
+        if self.wire == Wire::Grpc {
+            let mut response = grpc::response(self);
+            response.extensions_mut().insert(self.clone());
+            return response;
+        }
         let mut response = Response::new(Bytes::from(problem::json(self)));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
@@ -281,6 +340,7 @@ impl Rejection {
     pub(crate) fn background(&self) -> &dyn fmt::Display {
         match &self.source {
             Some(Source::Error(error)) => error,
+            Some(Source::Cause(cause)) => cause,
             Some(Source::Misconfigured(detail)) => detail,
             None => &self.detail,
         }
@@ -297,14 +357,31 @@ impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.source {
             Some(Source::Error(error)) => Some(error),
+            Some(Source::Cause(cause)) => Some(&**cause),
             _ => None,
         }
+    }
+}
+
+/// As a layer would refuse, with a `Retry-After` of 1 s where a later try makes sense.
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Self {
+        Self::from_error(error, Duration::from_secs(1))
     }
 }
 
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
+        crate::trace::refused(&self);
         self.to_response().map(axum::body::Body::from)
+    }
+}
+
+/// So that `?` works in handlers: the response is the one that a layer would give, see [`rejection`](self).
+#[cfg(feature = "axum")]
+impl axum::response::IntoResponse for Error {
+    fn into_response(self) -> axum::response::Response {
+        Rejection::from(self).into_response()
     }
 }

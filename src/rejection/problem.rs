@@ -24,10 +24,14 @@ pub(super) fn json(rejection: &Rejection) -> String {
     json
 }
 
-fn name(reason: Reason) -> (&'static str, &'static str) {
+/// The code and the title of a reason.
+pub(super) fn name(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::BadKey => ("bad-key", "No lock key in the request"),
         Reason::BadIdempotencyKey => ("bad-idempotency-key", "No valid Idempotency-Key"),
+        Reason::MissingIdempotencyKey => ("missing-idempotency-key", "No Idempotency-Key"),
+        Reason::OutcomeUnknown => ("outcome-unknown", "Begun, outcome unknown"),
+        Reason::Panicked => ("handler-panicked", "Handler panicked"),
         Reason::InProgress => (
             "in-progress",
             "A request with this Idempotency-Key is under way",

@@ -15,17 +15,19 @@ pub(crate) struct Renderer(Option<Render>);
 type Render = Arc<dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync>;
 
 impl Renderer {
-    pub(crate) fn new(
-        render: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+    pub(crate) fn new<B: Into<Bytes>>(
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
-        Self(Some(Arc::new(render)))
+        Self(Some(Arc::new(move |rejection| {
+            render(rejection).map(Into::into)
+        })))
     }
 
     pub(crate) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
+        trace::refused(rejection);
         let Some(render) = &self.0 else {
             return rejection.to_response();
         };
-        trace::refused(rejection);
         let mut response = render(rejection);
         response.extensions_mut().insert(rejection.clone());
         response

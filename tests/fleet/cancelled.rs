@@ -56,7 +56,7 @@ async fn a_waiter_that_is_killed_delays_the_others_by_its_deadline_at_most() {
     );
     let settings = [("STORE", &*url), ("WAIT_MS", "60000")];
     let [first, mut second, third] = [(); 3].map(|()| Replica::start(&settings));
-    let account = key("account,ext.tenant=acme,param.id=a");
+    let account = key("account,tenant=acme,id=a");
     let queued = async |places: usize| {
         eventually("it is queued", async || {
             store.see(&account).await.queue.len() == places

@@ -7,11 +7,11 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed_lock::{
-    DistributedLockLayer, LockGuard, Locks, Status, key,
+    DistributedLockLayer, ErrorKind, LockGuard, Locks, Status, key,
     middleware::{LockGuards, NoGuard, NotLocked},
 };
 
@@ -77,7 +77,7 @@ async fn guards_of_several_layers_are_found_by_name() {
         .route_layer(lock(key::name("account").param("id")).name("account"))
         .route_layer(lock(key::name("tenant").param("tenant")).name("tenant"));
     let answer = Server::start(app).await.post("/tenants/a/accounts/7").await;
-    let expected = "tenant,param.tenant=a account,param.id=7 account,param.id=7";
+    let expected = "tenant,tenant=a account,id=7 account,id=7";
     assert_eq!(answer.text(), expected);
     nothing_left(&locks).await;
 }
@@ -179,4 +179,60 @@ async fn a_handler_can_release_early() {
         assert_eq!(status, StatusCode::OK);
     }
     nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn head_is_locked_as_get_is() {
+    let locks = Locks::in_memory();
+    let says = async |guard: Option<LockGuard>| [("x-locked", guard.is_some().to_string())];
+    for (methods, locked) in [
+        (vec![Method::GET], "true"),
+        (vec![Method::HEAD], "true"),
+        (vec![Method::POST], "false"),
+    ] {
+        let layer = lock(&locks).methods(methods.clone());
+        let app = Router::new().route("/accounts/{id}", get(says).route_layer(layer));
+        let server = Server::start(app).await;
+        let answer = server.send(Method::HEAD, "/accounts/7").await;
+        assert_eq!(answer.header("x-locked"), Some(locked), "{methods:?}");
+    }
+}
+
+/// Waiting would be for its own end.
+#[tokio::test]
+async fn a_handler_that_locks_its_own_key_is_told_at_once() {
+    let locks = Locks::in_memory();
+    let handler = |locks: Locks| {
+        async move |guard: LockGuard| {
+            let error = locks.lock(ACCOUNT_7).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Held);
+            assert!(error.to_string().contains("use its guard"), "{error}");
+            // Other keys are fine, and so is this one once its turn has ended.
+            drop(locks.lock("account,id=8").await.unwrap());
+            guard.release().await.unwrap();
+            drop(locks.lock(ACCOUNT_7).await.unwrap());
+        }
+    };
+    let attached = post(handler(locks.clone())).route_layer(lock(&locks));
+    let detached = post(handler(locks.clone())).route_layer(lock(&locks).detached());
+    let inner = key::name("inner");
+    let inner = DistributedLockLayer::new(locks.clone(), inner).name("inner");
+    let nested = async |locks: Locks| {
+        let error = locks.lock(ACCOUNT_7).await.unwrap_err();
+        assert!(error.to_string().contains("use its guard"), "{error}");
+    };
+    let nested = {
+        let locks = locks.clone();
+        post(async move || nested(locks).await)
+    };
+    let nested = nested.route_layer(inner).route_layer(lock(&locks));
+    for (name, handler) in [
+        ("attached", attached),
+        ("detached", detached),
+        ("nested", nested),
+    ] {
+        let app = Router::new().route("/accounts/{id}", handler);
+        let answer = Server::start(app).await.post("/accounts/7").await;
+        assert_eq!(answer.status, StatusCode::OK, "{name}: {}", answer.text());
+    }
 }

@@ -115,7 +115,7 @@ async fn keys_are_told_at_debug_level_only() {
     // A loss, a store that fails in between, a release that fails.
     let lost = tokio::spawn(server.post("/accounts/secret"));
     gate.arrival().await;
-    let key = LockKey::new("account,param.id=secret").unwrap();
+    let key = LockKey::new("account,id=secret").unwrap();
     store.force_release(key).await.unwrap();
     assert_eq!(
         within("409", lost).await.unwrap().status,

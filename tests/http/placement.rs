@@ -33,7 +33,7 @@ async fn it_works_everywhere_in_a_router() {
         Router::new().merge(routes().route_layer(lock())),
     ] {
         let answer = Server::start(app).await.post("/accounts/7").await;
-        assert_eq!(answer.text(), "account,param.id=7");
+        assert_eq!(answer.text(), "account,id=7");
     }
 }
 
@@ -47,7 +47,7 @@ async fn it_works_in_and_around_nested_routers() {
         Router::new().nest("/banks/{bank}", routes()).layer(lock()),
     ] {
         let answer = Server::start(app).await.post("/banks/a/accounts/7").await;
-        assert_eq!(answer.text(), "account,param.id=7");
+        assert_eq!(answer.text(), "account,id=7");
     }
 }
 

@@ -149,3 +149,57 @@ async fn its_refusals_can_be_told_in_ones_own_way() {
     assert!(response.starts_with("HTTP/1.1 418"), "{response}");
     assert!(response.ends_with("the request's body has more than 16 bytes"));
 }
+
+#[tokio::test]
+async fn a_limit_further_out_stays_413() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let limit = axum::middleware::map_request(async |request: axum::extract::Request| {
+        request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, 8)))
+    });
+    let server = Server::start(app(&locks, &gate).layer(limit)).await;
+    let start = head("transfer-encoding: chunked");
+    let chunks = "\r\n\r\na\r\n0123456789\r\n0\r\n\r\n";
+    let mut client = server.raw(start.trim_end().to_owned() + chunks).await;
+    let response = read_to_end(&mut client).await;
+    assert_refused(&response, "413", "body-too-large", &gate, &locks).await;
+}
+
+/// A service on hyper alone, whose `Incoming` nobody can make from bytes.
+#[tokio::test]
+async fn bodies_of_hyper_itself_can_be_read() {
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
+    use tower::ServiceBuilder;
+    use tower_distributed_lock::{IdempotencyLayer, key, read_body::RequestBody};
+
+    type Twice = RequestBody<RequestBody<Incoming>>;
+    let locks = Locks::in_memory();
+    let echo = async |request: http::Request<Twice>| {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        Ok::<_, std::convert::Infallible>(http::Response::new(Full::new(body)))
+    };
+    let service = ServiceBuilder::new()
+        .layer(ReadBodyLayer::new(16).any_body())
+        .layer(IdempotencyLayer::new(locks, key::name("everybody")).any_body())
+        .service_fn(echo);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server::at(listener.local_addr().unwrap());
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = hyper_util::service::TowerToHyperService::new(service.clone());
+            let stream = hyper_util::rt::TokioIo::new(stream);
+            let serving = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(serving.serve_connection(stream, service));
+        }
+    });
+    let mut client = server.connect().await;
+    for replayed in [None, Some("true")] {
+        let request = http::Request::post("/").header("idempotency-key", "k");
+        let answer = client.whole(request.body("body".into()).unwrap()).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.text(), "body");
+        assert_eq!(answer.header("idempotent-replayed"), replayed);
+    }
+}

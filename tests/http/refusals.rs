@@ -11,6 +11,7 @@ use axum::{
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
+use tokio::time::Instant;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, Locks, key,
     rejection::{Reason, Rejection},
@@ -121,7 +122,30 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let answer = server.post("/accounts/7").await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, "false"));
     store.set_fault(None);
-    assert_eq!(server.post("/accounts/7").await.text(), "true");
+    // For a moment it is remembered that the store was away.
+    let locked_again = async {
+        while server.post("/accounts/7").await.text() != "true" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("requests are locked again", locked_again).await;
+}
+
+#[tokio::test]
+async fn failing_open_does_not_cost_each_request_its_whole_wait() {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    store.set_fault(Some(Fault::Hang));
+    let wait = Duration::from_millis(500);
+    let server = Server::start(app(lock(&locks).wait(wait).fail_open())).await;
+    let began = Instant::now();
+    for _ in 0..20 {
+        let answer = server.post("/accounts/7").await;
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    // The first request finds out, and one in each second after that.
+    assert!(began.elapsed() < 10 * wait, "{:?}", began.elapsed());
+    store.set_fault(None);
 }
 
 #[tokio::test]

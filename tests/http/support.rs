@@ -29,7 +29,7 @@ pub(crate) fn account() -> RequestKey {
     key::name("account").param("id")
 }
 
-pub(crate) const ACCOUNT_7: &str = "account,param.id=7";
+pub(crate) const ACCOUNT_7: &str = "account,id=7";
 
 /// What most tests lock with. Waits for as long as a busy machine may take.
 pub(crate) fn lock(locks: &Locks) -> DistributedLockLayer {

@@ -9,12 +9,12 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
     Locks, Stats,
-    store::{Fault, MemoryStore},
+    store::{Fault, MemoryStore, Store},
 };
 
 use crate::{
     support::eventually,
-    web::{Runs, app, layer, pay, send, sending},
+    web::{Runs, app, layer, lock_key, pay, send, sending},
 };
 
 const WITHIN: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_ag
         let store = MemoryStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let runs = AtomicU64::new(0);
-        let work = async || {
+        let work = async |_| {
             sleep(Duration::from_millis(10)).await;
             store.set_fault(Some(fault));
             Ok::<_, Infallible>(runs.fetch_add(1, SeqCst).to_string())
@@ -121,4 +121,25 @@ async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_ag
         })
         .await;
     }
+}
+
+/// As when a process is told to end and does not wait for its handlers.
+#[test]
+fn a_runtime_that_ends_does_not_free_what_was_begun() {
+    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let app = app(layer(&locks), runs.handler());
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let ending = runtime();
+    ending.block_on(async {
+        drop(sending(&app, pay()));
+        runs.arrival().await;
+    });
+    drop(ending);
+    // The handler was cut off: nobody knows how far it came.
+    runtime().block_on(async {
+        let seen = Store::inspect(&store, lock_key()).await.unwrap();
+        assert!(seen.holder.is_some(), "{seen:?}");
+    });
+    assert_eq!((runs.begun(), runs.ended()), (1, 0));
 }

@@ -13,7 +13,7 @@ use tower_distributed_lock::{
 use tracing::{Event, Level, Subscriber, field::Field};
 use tracing_subscriber::{Registry, layer::Context, prelude::*};
 
-use crate::web::{Runs, app, layer, pay, sending};
+use crate::web::{Runs, app, layer, pay, pay_as, send, sending};
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
@@ -62,4 +62,60 @@ async fn an_answer_that_could_not_be_stored_is_an_error_in_the_log_without_its_k
         line.contains("idempotency.not_kept") && !line.contains("acme"),
         "{line}"
     );
+}
+
+/// The lines of this level, in the order written.
+fn lines_of(log: &Log, level: Level) -> Vec<String> {
+    let lines = log.0.lock().unwrap();
+    let lines = lines.iter().filter(|(of, _)| *of == level);
+    lines.map(|(_, line)| line.clone()).collect()
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    ignore = "without the feature there is no log"
+)]
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_kept_is_told_at_once_with_the_fix() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let locks = Locks::in_memory();
+    let large = app(layer(&locks).max_response(3), async || "four");
+    send(&large, pay_as("large")).await;
+    let endless = app(layer(&locks), async || {
+        axum::body::Body::from_stream(
+            futures_util::stream::pending::<Result<String, axum::Error>>(),
+        )
+    });
+    let request = pay().body(axum::body::Body::from("five")).unwrap();
+    let _response = tower::ServiceExt::oneshot(endless, request).await.unwrap();
+    let lines = lines_of(&log, Level::WARN);
+    let [large, endless] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        large.contains("idempotency.answer_not_kept") && large.contains("max_response"),
+        "{large}"
+    );
+    assert!(endless.contains("read_within"), "{endless}");
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    ignore = "without the feature there is no log"
+)]
+#[tokio::test]
+async fn a_missing_key_is_logged_as_that() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let required = app(layer(&Locks::in_memory()).required(), async || {});
+    let request = http::Request::post("/pay").header("x-tenant-id", "acme");
+    send(&required, request).await;
+    let lines = lines_of(&log, Level::DEBUG);
+    let refused = lines.iter().filter(|line| line.contains("lock.refused"));
+    let refused: Vec<_> = refused.collect();
+    let [line] = &refused[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(line.contains("MissingIdempotencyKey"), "{line}");
 }

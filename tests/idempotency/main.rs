@@ -3,6 +3,7 @@
 //! The whole table runs over the memory store and a quorum, on a paused clock, and over a real Redis. Tests wait for what must come
 //! for as long as it takes, so that none is right only on a fast machine.
 
+mod choices;
 #[cfg(feature = "redis")]
 mod cost;
 #[cfg(all(feature = "redis", unix))]

@@ -16,7 +16,7 @@ use tower_distributed_lock::{IdempotencyLayer, LockKey, Locks, key};
 use crate::support::PATIENCE;
 
 /// Where the answer to [`pay`] with the key `k` is kept.
-pub(crate) const KEY: &str = "idempotency,header.x-tenant-id=acme,key=k";
+pub(crate) const KEY: &str = "idempotency,x-tenant-id=acme,key=k";
 
 pub(crate) fn lock_key() -> LockKey {
     LockKey::new(KEY).unwrap()

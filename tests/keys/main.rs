@@ -1,6 +1,7 @@
 //! Lock keys from requests.
 
 mod hostile;
+mod outside;
 mod parts;
 mod properties;
 mod whole;

@@ -21,7 +21,7 @@ fn routes() -> Router {
 async fn route_layer_knows_the_route_and_is_not_run_for_a_404() {
     let router = routes().route_layer(observed(account().route()));
     let key = key_at(router.clone(), "/accounts/a%3Ab").await;
-    assert_eq!(key, "account,param.id=a:b,route=/accounts/{id}");
+    assert_eq!(key, "account,id=a:b,route=/accounts/{id}");
     assert_eq!(outcome(router, "/nowhere").await, None);
 }
 
@@ -42,7 +42,7 @@ async fn layer_knows_the_route_and_lets_a_404_pass() {
         );
     }
     let router = routes().layer(observed(account()));
-    assert_eq!(key_at(router, "/accounts/7").await, "account,param.id=7");
+    assert_eq!(key_at(router, "/accounts/7").await, "account,id=7");
 }
 
 #[tokio::test]
@@ -81,13 +81,10 @@ async fn a_route_without_the_parameter_is_a_misconfiguration_unless_there_is_a_f
     );
 
     let router = routes().layer(observed(account().or("all")));
-    assert_eq!(
-        key_at(router.clone(), "/about").await,
-        "account,param.id=all"
-    );
-    assert_eq!(key_at(router, "/nowhere").await, "account,param.id=all");
+    assert_eq!(key_at(router.clone(), "/about").await, "account,id=all");
+    assert_eq!(key_at(router, "/nowhere").await, "account,id=all");
     let router = routes().layer(observed(account().optional()));
-    assert_eq!(key_at(router, "/about").await, "account,param.id=");
+    assert_eq!(key_at(router, "/about").await, "account,id=");
 }
 
 #[tokio::test]
@@ -108,7 +105,7 @@ async fn two_parameters_of_one_name_are_a_misconfiguration() {
 #[tokio::test]
 async fn a_nested_router_counts_the_prefix() {
     let inner = || routes().route_layer(observed(account().param("tenant").path().route()));
-    let expected = "account,param.id=7,param.tenant=t,path=/api/t/accounts/7,\
+    let expected = "account,id=7,tenant=t,path=/api/t/accounts/7,\
                     route=/api/{tenant}/accounts/{id}";
     let nested = Router::new().nest("/api/{tenant}", inner());
     assert_eq!(key_at(nested, "/api/t/accounts/7").await, expected);
@@ -179,10 +176,7 @@ async fn a_405_has_a_key_except_in_a_method_routers_route_layer() {
     }
     let transfer = post(|| async {}).route_layer(observed(account()));
     let router = Router::new().route("/accounts/{id}", transfer);
-    assert_eq!(
-        key_at(router.clone(), "/accounts/7").await,
-        "account,param.id=7"
-    );
+    assert_eq!(key_at(router.clone(), "/accounts/7").await, "account,id=7");
     let response = send(router, "PUT", "/accounts/7").await;
     assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
     assert!(response.extensions().get::<Outcome>().is_none());
@@ -193,4 +187,56 @@ async fn a_parameter_that_path_refuses_is_refused() {
     let router = routes().route_layer(observed(account()));
     let error = outcome(router, "/accounts/%ff").await.unwrap().unwrap_err();
     assert_eq!(error.kind(), KeyErrorKind::Malformed);
+}
+
+#[tokio::test]
+async fn one_account_has_one_key_however_its_id_is_written() {
+    let account = key::name("account").param_as::<u64>("id");
+    let router = routes().route_layer(observed(account));
+    for id in ["7", "07", "007", "%2B7", "%37"] {
+        let key = key_at(router.clone(), &format!("/accounts/{id}")).await;
+        assert_eq!(key, "account,id=7", "{id}");
+    }
+    for id in ["x", "-7", "7a", "%207"] {
+        let outcome = outcome(router.clone(), &format!("/accounts/{id}")).await;
+        let error = outcome.unwrap().unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Malformed, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn routes_with_other_parameter_names_share_a_key() {
+    let deposits = post(|| async {}).route_layer(observed(account()));
+    let withdrawals = key::name("account").param("account_id").labelled("id");
+    let withdrawals = post(|| async {}).route_layer(observed(withdrawals));
+    let router = Router::new()
+        .route("/accounts/{id}", deposits)
+        .route("/withdrawals/{account_id}", withdrawals);
+    for uri in ["/accounts/7", "/withdrawals/7"] {
+        assert_eq!(key_at(router.clone(), uri).await, "account,id=7");
+    }
+}
+
+#[tokio::test]
+async fn a_closure_sees_path_parameters() {
+    let half = || {
+        key::name("account").from_fn("bank", |request| {
+            Some(request.param("id")?.split('-').next()?.into())
+        })
+    };
+    let router = routes().layer(observed(half()));
+    let key = key_at(router.clone(), "/accounts/7-42").await;
+    assert_eq!(key, "account,bank=7");
+    // As with `param`: a 404 passes, a route without the parameter and a layer in the wrong place are refused.
+    assert_eq!(
+        outcome(router.clone(), "/nowhere").await,
+        Some(Ok(Derived::NoRoute))
+    );
+    let error = outcome(router, "/about").await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), KeyErrorKind::Missing);
+    let around = ServiceBuilder::new()
+        .layer(observed(half()))
+        .service(routes());
+    let response = send(around, "POST", "/accounts/7-42").await;
+    assert!(outcome_in(&response).unwrap_err().is_misconfigured());
 }

@@ -36,10 +36,10 @@ fn parts_are_combined_in_the_order_written() {
         .header("x-tenant-id");
     let all = all
         .extension::<u32>("user")
-        .from_fn("v", |parts| Some(format!("{:?}", parts.version)));
+        .from_fn("v", |request| Some(format!("{:?}", request.version).into()));
     assert_eq!(
         key_of(&all, request()),
-        "n,path=/a,method=POST,host=example.com,query.q=1,header.x-tenant-id=acme,ext.user=7,fn.v=HTTP/1.1"
+        "n,path=/a,method=POST,host=example.com,q=1,x-tenant-id=acme,user=7,v=HTTP/1.1"
     );
     assert_eq!(
         key_of(&key::method().path(), request()),
@@ -51,24 +51,41 @@ fn parts_are_combined_in_the_order_written() {
     );
 }
 
+/// A key tells what is locked, not how the request said so.
 #[test]
-fn equal_values_of_different_parts_are_different_keys() {
+fn a_value_is_one_key_wherever_it_came_from() {
     let request = || {
         get("/v?x=v")
             .header("x", "v")
             .extension("v")
             .header("host", "v")
     };
-    let v = |_: &Parts| Some("v".to_owned());
     let keys = [
-        key::name("v"),
         key::header("x"),
         key::query("x"),
         key::extension::<&str>("x"),
-        key::from_fn("x", v),
-        key::host(),
-        key::name("header.x=v"),
-        key::from_fn("x=v", v),
+        key::extension_with("x", |text: &&str| *text),
+        key::from_fn("x", |_| Some("v".into())),
+        key::host().labelled("x"),
+    ];
+    for wanted in keys {
+        assert_eq!(key_of(&wanted, request()), "x=v", "{wanted:?}");
+    }
+}
+
+#[test]
+fn names_labels_and_values_cannot_be_mistaken_for_each_other() {
+    let request = || get("/v").header("x", "v");
+    let found = |label| key::from_fn(label, |_| Some("v".into()));
+    let keys = [
+        key::name("v"),
+        key::name("x"),
+        key::header("x"),
+        key::name("x=v"),
+        found("x=v"),
+        found("x,x"),
+        key::name("x").name("v"),
+        key::header("x").name("x"),
     ];
     let mut texts: Vec<_> = keys
         .iter()
@@ -84,16 +101,16 @@ fn a_fallback_is_the_value_it_stands_for() {
     let wanted = tenant().or("a,b");
     let sent = key_of(&wanted, get("/").header("x-tenant-id", "a,b"));
     assert_eq!(key_of(&wanted, get("/")), sent);
-    assert_eq!(sent, "header.x-tenant-id=a%2Cb");
+    assert_eq!(sent, "x-tenant-id=a%2Cb");
 }
 
 #[test]
 fn optional_absence_is_no_value_that_could_be_sent() {
     let wanted = tenant().optional().name("x");
-    assert_eq!(key_of(&wanted, get("/")), "header.x-tenant-id=,x");
+    assert_eq!(key_of(&wanted, get("/")), "x-tenant-id=,x");
     assert_eq!(
         key_of(&wanted, get("/").header("x-tenant-id", "-")),
-        "header.x-tenant-id=-,x"
+        "x-tenant-id=-,x"
     );
 }
 
@@ -112,14 +129,8 @@ fn what_is_wrong_is_not_absent() {
 #[test]
 fn a_fallback_is_for_the_part_before_it() {
     let wanted = key::header("a").or("1").header("b").or("2");
-    assert_eq!(
-        key_of(&wanted, get("/").header("b", "3")),
-        "header.a=1,header.b=3"
-    );
-    assert_eq!(
-        key_of(&wanted, get("/").header("a", "3")),
-        "header.a=3,header.b=2"
-    );
+    assert_eq!(key_of(&wanted, get("/").header("b", "3")), "a=1,b=3");
+    assert_eq!(key_of(&wanted, get("/").header("a", "3")), "a=3,b=2");
 }
 
 #[test]
@@ -210,4 +221,9 @@ fn what_cannot_work_panics_when_it_is_written() {
     panics(|| key::path().optional());
     panics(|| key::method().or("GET"));
     panics(|| key::path().hashed_with("short"));
+    panics(|| key::name("x").labelled("y"));
+    panics(|| key::header("x").labelled(""));
+    panics(|| key::name("x").parsed_as::<u64>());
+    panics(|| key::name("x").value("", 1));
+    panics(|| key::name("x").value("y", 1).optional());
 }

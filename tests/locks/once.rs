@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tower_distributed_lock::{Locks, store::Fault};
+use tower_distributed_lock::{LockGuard, Locks, store::Fault};
 
 use crate::support::{SECOND, fleet, settle};
 
@@ -20,7 +20,7 @@ async fn a_duplicate_in_the_same_process_waits_for_the_first_although_its_lease_
         let (store, [locks]) = fleet();
         let runs = Arc::<AtomicU32>::default();
         let pay = |locks: Locks, runs: Arc<AtomicU32>| async move {
-            let work = async || {
+            let work = async |_guard: LockGuard| {
                 runs.fetch_add(1, Ordering::SeqCst);
                 sleep(60 * SECOND).await;
                 Ok::<_, Infallible>(String::from("paid"))

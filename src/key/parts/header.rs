@@ -1,6 +1,6 @@
 //! A header's one value.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use crate::key::{KeyError, KeyErrorKind};
 
@@ -22,17 +22,20 @@ pub(super) fn read<'r>(
             format!("the header `{name}` is there more than once"),
         ));
     }
-    visible(value).map(Some).ok_or_else(|| {
-        KeyError::new(
-            KeyErrorKind::Malformed,
-            format!("the header `{name}` is not visible ASCII"),
-        )
-    })
+    let text = value.to_str().ok().and_then(visible);
+    text.map(Some).ok_or_else(|| not_visible(name))
 }
 
 /// Spaces are taken between words only: around a value HTTP/1 drops them and HTTP/2 keeps them, so that one client
 /// could write one name in two ways.
-fn visible(value: &HeaderValue) -> Option<&str> {
-    let text = value.to_str().ok()?;
-    (text.trim() == text && !text.contains('\t')).then_some(text)
+pub(super) fn visible(text: &str) -> Option<&str> {
+    let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    (text.trim() == text && text.bytes().all(is_visible)).then_some(text)
+}
+
+pub(super) fn not_visible(name: &HeaderName) -> KeyError {
+    KeyError::new(
+        KeyErrorKind::Malformed,
+        format!("the header `{name}` is not visible ASCII"),
+    )
 }

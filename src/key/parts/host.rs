@@ -13,7 +13,7 @@ pub(super) fn read(parts: &Parts) -> Result<Option<Cow<'_, str>>, KeyError> {
     let from_header = match sent {
         None => None,
         Some("") => Some(Cow::Borrowed("")),
-        Some(text) => Some(canonical(&Authority::try_from(text).map_err(|_| malformed())?)?.into()),
+        Some(text) => Some(canonical_text(text)?.into()),
     };
     let from_uri = parts.uri.authority().map(canonical).transpose()?;
     match (from_uri, from_header) {
@@ -24,6 +24,11 @@ pub(super) fn read(parts: &Parts) -> Result<Option<Cow<'_, str>>, KeyError> {
         (Some(uri), _) => Ok(Some(uri.into())),
         (None, header) => Ok(header),
     }
+}
+
+/// The one form of a host that was written as text.
+pub(super) fn canonical_text(text: &str) -> Result<String, KeyError> {
+    canonical(&Authority::try_from(text).map_err(|_| malformed())?)
 }
 
 /// In lower case, without port and without the root's dot: in whichever way a client writes it, it is one host.

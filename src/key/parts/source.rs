@@ -6,28 +6,25 @@ use std::{
     sync::Arc,
 };
 
-use http::{Extensions, HeaderName, request::Parts};
+use http::{Extensions, HeaderName};
 
-use super::{Incoming, header, host, path, query};
-use crate::key::{
-    KeyError, KeyErrorKind,
-    encode::{self, ValueWriter},
-    original_uri,
-};
+use super::{header, host, path, query};
+use crate::key::{KeyError, KeyErrorKind, RequestView, encode, original_uri};
 
 type Text = Cow<'static, str>;
-type WriteExtension = Arc<dyn Fn(&Extensions, &mut String) -> Option<fmt::Result> + Send + Sync>;
-type ComputeText = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+type ReadExtension = Arc<dyn Fn(&Extensions) -> Option<Result<String, fmt::Error>> + Send + Sync>;
+type ComputeText = Arc<dyn for<'r> Fn(&'r RequestView<'r>) -> Option<Cow<'r, str>> + Send + Sync>;
 
 #[derive(Clone)]
 pub(in crate::key) enum Source {
     Name(Text),
+    Value(Text, String),
     Method,
     Path,
     Host,
     Query(Text),
     Header(HeaderName),
-    Extension(Text, WriteExtension),
+    Extension(Text, ReadExtension),
     Computed(Text, ComputeText),
     #[cfg(feature = "axum")]
     Route,
@@ -36,91 +33,116 @@ pub(in crate::key) enum Source {
 }
 
 impl Source {
-    pub(in crate::key) fn extension<T: Display + Send + Sync + 'static>(label: Text) -> Self {
-        let write = |extensions: &Extensions, out: &mut String| {
-            let value = extensions.get::<T>()?;
-            Some(write!(ValueWriter(out), "{value}"))
+    /// An extension, as `text` writes it.
+    pub(in crate::key) fn extension<T, D>(
+        label: Text,
+        text: impl Fn(&T) -> D + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        D: Display,
+    {
+        let read = move |extensions: &Extensions| {
+            let value = text(extensions.get::<T>()?);
+            Some(written(&value))
         };
-        Self::Extension(label, Arc::new(write))
+        Self::Extension(label, Arc::new(read))
     }
 
-    /// The encoded label, which tells every kind of part from every other. A name is all label.
-    pub(super) fn label(&self) -> String {
-        let (kind, name): (&str, &str) = match self {
-            Self::Name(name) => ("", name),
-            Self::Method => ("method", ""),
-            Self::Path => ("path", ""),
-            Self::Host => ("host", ""),
-            Self::Query(name) => ("query.", name),
-            Self::Header(name) => ("header.", name.as_str()),
-            Self::Extension(label, _) => ("ext.", label),
-            Self::Computed(label, _) => ("fn.", label),
-            #[cfg(feature = "axum")]
-            Self::Route => ("route", ""),
-            #[cfg(feature = "axum")]
-            Self::Param(name) => ("param.", name),
-        };
-        let mut label = String::from(kind);
-        encode::push_value(&mut label, name);
-        label
+    /// An extension that is written as its `Display` writes it.
+    pub(in crate::key) fn displayed_extension<T: Display + Send + Sync + 'static>(
+        label: Text,
+    ) -> Self {
+        let read = |extensions: &Extensions| Some(written(extensions.get::<T>()?));
+        Self::Extension(label, Arc::new(read))
     }
 
-    /// Appends the encoded value; `false` when the request has none.
-    pub(super) fn write(&self, request: &Incoming<'_>, out: &mut String) -> Result<bool, KeyError> {
-        let parts = request.parts;
+    /// The label that the part has unless the program gives another: the name of the value, not where it came from.
+    pub(super) fn label(&self) -> &str {
         match self {
-            Self::Name(_) => Ok(true),
-            Self::Method => self.write_sent(request, Some(parts.method.as_str()), out),
-            Self::Path => {
-                path::write(original_uri(parts).path(), out);
-                Ok(true)
-            }
-            Self::Host => self.write_sent(request, host::read(parts)?, out),
-            Self::Query(name) => {
-                self.write_sent(request, query::read(parts.uri.query(), name)?, out)
-            }
-            Self::Header(name) => {
-                self.write_sent(request, header::read(&parts.headers, name)?, out)
-            }
-            Self::Extension(_, write) => match write(&parts.extensions, out) {
-                Some(Err(fmt::Error)) => Err(KeyError::misconfigured(format!(
-                    "{self} could not be written: its `Display` returned an error"
-                ))),
-                written => Ok(written.is_some()),
-            },
-            Self::Computed(_, compute) => Ok(write_found(compute(parts), out)),
+            Self::Method => "method",
+            Self::Path => "path",
+            Self::Host => "host",
+            Self::Header(name) => name.as_str(),
+            Self::Name(label)
+            | Self::Value(label, _)
+            | Self::Query(label)
+            | Self::Extension(label, _)
+            | Self::Computed(label, _) => label,
             #[cfg(feature = "axum")]
-            Self::Route => Ok(request.route.as_ref().is_some_and(|route| {
-                encode::push_route(out, route.pattern());
-                true
-            })),
+            Self::Route => "route",
             #[cfg(feature = "axum")]
-            Self::Param(name) => match &request.route {
-                Some(route) => self.write_sent(request, route.param(name)?, out),
-                None => Ok(false),
-            },
+            Self::Param(label) => label,
         }
     }
 
-    /// What a client can make as long as it likes is refused beyond the limit.
-    fn write_sent(
-        &self,
-        request: &Incoming<'_>,
-        value: Option<impl AsRef<str>>,
-        out: &mut String,
-    ) -> Result<bool, KeyError> {
-        let len = value.as_ref().map_or(0, |value| value.as_ref().len());
-        if len > request.max_value_len {
-            return Err(KeyError::new(
-                KeyErrorKind::TooLong,
-                format!("{self} is longer than {} bytes", request.max_value_len),
-            ));
+    /// The value in this request, `None` when the request has none.
+    pub(super) fn read<'r>(
+        &'r self,
+        request: &'r RequestView<'r>,
+    ) -> Result<Option<Cow<'r, str>>, KeyError> {
+        Ok(match self {
+            Self::Name(_) | Self::Value(..) => self.constant(),
+            Self::Method => Some(request.method.as_str().into()),
+            Self::Path => Some(original_uri(request).path().into()),
+            Self::Host => host::read(request)?,
+            Self::Query(name) => query::read(request.uri.query(), name)?,
+            Self::Header(name) => header::read(&request.headers, name)?.map(Cow::Borrowed),
+            Self::Extension(_, read) => match read(&request.extensions).transpose() {
+                Ok(found) => found.map(Cow::Owned),
+                Err(fmt::Error) => {
+                    return Err(KeyError::misconfigured(format!(
+                        "{self} could not be written: its `Display` returned an error"
+                    )));
+                }
+            },
+            Self::Computed(_, compute) => compute(request),
+            #[cfg(feature = "axum")]
+            Self::Route => request.route().map(|route| route.pattern().into()),
+            #[cfg(feature = "axum")]
+            Self::Param(name) => match request.route() {
+                Some(route) => route.param(name)?.map(Cow::Borrowed),
+                None => None,
+            },
+        })
+    }
+
+    /// The value that the program has set.
+    pub(super) fn constant(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Value(_, value) => Some(value.into()),
+            _ => None,
         }
-        Ok(write_found(value, out))
+    }
+
+    /// Takes a value that was given outside of a request, in the form in which a request would have it.
+    pub(super) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
+        match self {
+            Self::Host => host::canonical_text(value).map(Cow::Owned),
+            Self::Header(name) => header::visible(value)
+                .map(Cow::Borrowed)
+                .ok_or_else(|| header::not_visible(name)),
+            _ => Ok(value.into()),
+        }
+    }
+
+    /// Appends the value in its encoded form.
+    pub(super) fn encode(&self, value: &str, out: &mut String) {
+        match self {
+            Self::Path => path::write(value, out),
+            #[cfg(feature = "axum")]
+            Self::Route => encode::push_route(out, value),
+            _ => encode::push_value(out, value),
+        }
     }
 
     pub(super) fn is_hashed_when_long(&self) -> bool {
-        matches!(self, Self::Path | Self::Extension(..) | Self::Computed(..))
+        match self {
+            Self::Path | Self::Value(..) | Self::Extension(..) | Self::Computed(..) => true,
+            #[cfg(feature = "axum")]
+            Self::Route => true,
+            _ => false,
+        }
     }
 
     pub(super) fn empty(&self) -> KeyError {
@@ -132,9 +154,10 @@ impl Source {
         }
     }
 
-    /// The refusal of a request that does not have this part. What only the program can have forgotten is its fault.
+    /// The refusal of a request that does not have this part. A part that only the program can have forgotten is the
+    /// program's fault.
     #[cfg_attr(not(feature = "axum"), allow(unused_variables))] // only a route can tell more
-    pub(super) fn missing(&self, request: &Incoming<'_>) -> KeyError {
+    pub(super) fn missing(&self, request: &RequestView<'_>) -> KeyError {
         match self {
             Self::Extension(..) => KeyError::misconfigured(format!(
                 "{self} is not set: add the layer that sets it outside of the lock's layer, \
@@ -144,25 +167,25 @@ impl Source {
             Self::Param(_) => KeyError::misconfigured(format!(
                 "{self} is not in the route `{}`: add the lock's layer to the routes that have it, \
                  or say with `.or(..)` or `.optional()` what the others lock",
-                request.route.as_ref().map_or("", |route| route.pattern())
+                request.route().map_or("", |route| route.pattern())
             )),
             _ => KeyError::new(KeyErrorKind::Missing, format!("{self} is missing")),
         }
     }
 }
 
-fn write_found(value: Option<impl AsRef<str>>, out: &mut String) -> bool {
-    value.is_some_and(|value| {
-        encode::push_value(out, value.as_ref());
-        true
-    })
+fn written(value: &impl Display) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    write!(text, "{value}")?;
+    Ok(text)
 }
 
-/// How messages name it.
+/// How messages name the source.
 impl Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "the name `{name}`"),
+            Self::Value(label, _) => write!(f, "the value `{label}`"),
             Self::Method => f.write_str("the method"),
             Self::Path => f.write_str("the path"),
             Self::Host => f.write_str("the host"),

@@ -8,12 +8,12 @@ use futures_util::{Stream, StreamExt, future::ready, stream};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 use tower_distributed_lock::idempotency::Keep;
 
 use crate::{
-    subject::Subject,
+    subject::{A_WHILE, Subject},
     support::PATIENCE,
     web::{Answer, Runs, app, layer, pay, pay_as, send, send_body},
 };
@@ -98,20 +98,29 @@ pub(crate) async fn a_response_over_the_limit_is_delivered_and_not_run_again(
     assert_eq!(runs.begun(), 2);
 }
 
-pub(crate) async fn a_stream_is_delivered_without_delay_and_not_run_again(subject: impl Subject) {
-    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+/// A handler that streams what the test sends it, after a first word; and the sender.
+fn streaming(
+    runs: &Runs,
+    content_type: &'static str,
+) -> (
+    impl axum::handler::Handler<((),), ()> + use<>,
+    tokio::sync::mpsc::UnboundedSender<&'static str>,
+) {
     let (more, rest) = tokio::sync::mpsc::unbounded_channel::<&'static str>();
     let rest = std::sync::Arc::new(std::sync::Mutex::new(Some(rest)));
-    let handler = {
-        let runs = runs.clone();
-        async move || {
-            runs.run().await;
-            let rest = rest.lock().unwrap().take().expect("it runs once");
-            let rest = stream::unfold(rest, async |mut rest| Some((Ok(rest.recv().await?), rest)));
-            Body::from_stream(chunks([Ok("now, ")]).chain(rest))
-        }
+    let runs = runs.clone();
+    let handler = async move || {
+        runs.run().await;
+        let rest = rest.lock().unwrap().take().expect("it runs once");
+        let rest = stream::unfold(rest, async |mut rest| Some((Ok(rest.recv().await?), rest)));
+        let body = Body::from_stream(chunks([Ok("now, ")]).chain(rest));
+        ([("content-type", content_type)], body)
     };
-    let app = app(layer(&locks), handler);
+    (handler, more)
+}
+
+/// Reads a stream that goes on while the key is taken already.
+async fn assert_streams(app: axum::Router, more: tokio::sync::mpsc::UnboundedSender<&'static str>) {
     let request = pay().body(Body::from("five")).unwrap();
     let response = timeout(PATIENCE, app.clone().oneshot(request)).await;
     let response = response.expect("it is not kept back").unwrap();
@@ -123,6 +132,23 @@ pub(crate) async fn a_stream_is_delivered_without_delay_and_not_run_again(subjec
     assert_eq!(body.next().await.unwrap().unwrap(), "then");
     drop(more);
     assert!(body.next().await.is_none());
+}
+
+pub(crate) async fn a_stream_is_held_back_for_so_long_and_not_run_again(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let (handler, more) = streaming(&runs, "application/json");
+    let app = app(layer(&locks).read_within(A_WHILE), handler);
+    let began = Instant::now();
+    assert_streams(app, more).await;
+    assert!(began.elapsed() >= A_WHILE);
+    assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn server_sent_events_are_not_held_back(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let (handler, more) = streaming(&runs, "text/event-stream");
+    let app = app(layer(&locks).read_within(10 * PATIENCE), handler);
+    assert_streams(app, more).await;
     assert_eq!(runs.begun(), 1);
 }
 
@@ -137,42 +163,51 @@ pub(crate) async fn a_stream_that_ends_at_once_is_kept(subject: impl Subject) {
     }
 }
 
-/// Says how long it is, and takes its time.
-struct Slow<B>(B, u64);
-
-impl<B: http_body::Body + Unpin> http_body::Body for Slow<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        std::pin::Pin::new(&mut self.0).poll_frame(cx)
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.1)
+/// As from an upstream: the length is told in a header, and the body itself does not know it.
+pub(crate) async fn a_body_in_several_frames_is_awaited_and_kept(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    for (tenant, length) in [("told", Some("10")), ("untold", None)] {
+        let app = app(layer(&locks), async move || {
+            let later = stream::once(async {
+                tokio::time::sleep(A_WHILE).await;
+                Ok("later")
+            });
+            let body = Body::from_stream(chunks([Ok("now, ")]).chain(later));
+            let mut response = body.into_response();
+            if let Some(length) = length {
+                let length = HeaderValue::from_static(length);
+                response.headers_mut().insert("content-length", length);
+            }
+            response
+        });
+        for replayed in [false, true] {
+            let answer = send(&app, pay_as(tenant)).await;
+            assert_eq!(
+                (answer.text(), answer.is_replayed()),
+                ("now, later", replayed)
+            );
+        }
     }
 }
 
-pub(crate) async fn a_body_of_known_length_is_awaited_and_kept(subject: impl Subject) {
+/// More than a task may poll without a break.
+pub(crate) async fn two_hundred_frames_are_kept(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let app = app(layer(&locks), async || {
-        let later = stream::once(async {
-            tokio::time::sleep(crate::subject::A_WHILE).await;
-            Ok("later")
+        let (send, receive) = tokio::sync::mpsc::unbounded_channel();
+        for number in 0..200 {
+            send.send(format!("{number} ")).unwrap();
+        }
+        let frames = stream::unfold(receive, async |mut receive| {
+            Some((Ok::<_, io::Error>(receive.recv().await?), receive))
         });
-        let body = Body::from_stream(chunks([Ok("now, ")]).chain(later));
-        Body::new(Slow(body, 10))
+        Body::from_stream(frames)
     });
-    for replayed in [false, true] {
-        let answer = send(&app, pay()).await;
-        assert_eq!(
-            (answer.text(), answer.is_replayed()),
-            ("now, later", replayed)
-        );
-    }
+    let first = send(&app, pay()).await;
+    let again = send(&app, pay()).await;
+    assert!(again.is_replayed(), "{}", again.text());
+    assert_eq!(again.body, first.body);
+    assert!(again.text().ends_with("198 199 "));
 }
 
 pub(crate) async fn a_response_that_breaks_off_is_not_run_again(subject: impl Subject) {
@@ -194,21 +229,79 @@ pub(crate) async fn a_response_that_breaks_off_is_not_run_again(subject: impl Su
     assert_eq!(runs.begun(), 1);
 }
 
-pub(crate) async fn an_answer_with_trailers_is_not_kept_as_if_it_had_none(subject: impl Subject) {
+pub(crate) async fn a_cut_answer_looks_cut(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let app = app(layer(&locks), async || {
-        let trailers =
-            HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from(0))]);
-        let data = Frame::data(Bytes::from_static(b"body"));
-        let frames = [data, Frame::trailers(trailers)].map(Ok::<_, io::Error>);
-        Body::new(StreamBody::new(stream::iter(frames)))
+        Body::from_stream(chunks([Ok("{\"amount\": 100"), broke_off()]))
     });
     let request = pay().body(Body::from("five")).unwrap();
-    let response = app.clone().oneshot(request).await.unwrap();
-    let whole = response.into_body().collect().await.unwrap();
-    assert_eq!(whole.trailers().unwrap()["grpc-status"], "0");
-    assert_eq!(whole.to_bytes(), "body");
-    assert_not_kept(&send(&app, pay()).await);
+    let response = app.oneshot(request).await.unwrap();
+    // With a length, a client would take the beginning for the whole.
+    assert_eq!(response.headers().get("content-length"), None);
+    assert_eq!(http_body::Body::size_hint(response.body()).exact(), None);
+    assert!(response.into_body().collect().await.is_err());
+}
+
+/// A body of one data frame and trailers.
+fn with_trailers(data: &'static str, grpc_status: u16) -> Body {
+    let trailers = HeaderMap::from_iter([(
+        "grpc-status".parse().unwrap(),
+        HeaderValue::from(grpc_status),
+    )]);
+    let data = Frame::data(Bytes::from_static(data.as_bytes()));
+    let frames = [data, Frame::trailers(trailers)].map(Ok::<_, io::Error>);
+    Body::new(StreamBody::new(stream::iter(frames)))
+}
+
+pub(crate) async fn trailers_are_kept_and_given_again(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    let app = app(layer(&locks), async || with_trailers("body", 0));
+    for replayed in [false, true] {
+        let request = pay().body(Body::from("five")).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(
+            response.headers().contains_key("idempotent-replayed"),
+            replayed
+        );
+        // A server that knows the length sends no trailers.
+        assert_eq!(response.headers().get("content-length"), None);
+        let whole = response.into_body().collect().await.unwrap();
+        assert_eq!(whole.trailers().unwrap()["grpc-status"], "0");
+        assert_eq!(whole.to_bytes(), "body");
+    }
+}
+
+pub(crate) async fn a_grpc_answer_goes_by_its_own_status(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    const GRPC: [(&str, &str); 1] = [("content-type", "application/grpc+proto")];
+    let runs_of = async |status: u16, trailers_only: bool| {
+        let runs_here = runs.clone();
+        let handler = async move || {
+            runs_here.run().await;
+            match trailers_only {
+                true => (GRPC, [("grpc-status", status.to_string())]).into_response(),
+                false => (GRPC, with_trailers("\0message", status)).into_response(),
+            }
+        };
+        let app = app(layer(&locks), handler);
+        let tenant = format!("{status} {trailers_only}");
+        let before = runs.begun();
+        let first = send(&app, pay_as(&tenant)).await;
+        assert_eq!(first.status, StatusCode::OK);
+        let again = send(&app, pay_as(&tenant)).await;
+        (runs.begun() - before, again.status.as_u16())
+    };
+    for trailers_only in [false, true] {
+        for kept in [0, 2, 13, 15] {
+            assert_eq!(runs_of(kept, trailers_only).await, (1, 200), "{kept}");
+        }
+        for free in [3, 5, 7, 8, 14, 16] {
+            assert_eq!(runs_of(free, trailers_only).await, (2, 200), "{free}");
+        }
+        for unknown in [1, 4] {
+            assert_eq!(runs_of(unknown, trailers_only).await, (1, 409), "{unknown}");
+        }
+    }
 }
 
 pub(crate) async fn a_switch_of_protocols_is_not_given_again(subject: impl Subject) {
@@ -226,17 +319,12 @@ pub(crate) async fn a_switch_of_protocols_is_not_given_again(subject: impl Subje
             ready(response)
         }
     };
-    let usual = app(layer(&locks), switch(None));
-    for _ in 0..2 {
-        assert_eq!(
-            send(&usual, pay()).await.status,
-            StatusCode::SWITCHING_PROTOCOLS
-        );
+    for (tenant, keep) in [("usual", None), ("kept", Some(Keep::Yes))] {
+        let app = app(layer(&locks), switch(keep));
+        let first = send(&app, pay_as(tenant)).await;
+        assert_eq!(first.status, StatusCode::SWITCHING_PROTOCOLS);
+        send(&app, pay_as(tenant))
+            .await
+            .assert_refused(409, "outcome-unknown");
     }
-    let kept = app(layer(&locks), switch(Some(Keep::Yes)));
-    assert_eq!(
-        send(&kept, pay()).await.status,
-        StatusCode::SWITCHING_PROTOCOLS
-    );
-    assert_not_kept(&send(&kept, pay()).await);
 }

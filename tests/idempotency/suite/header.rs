@@ -1,6 +1,8 @@
 //! The header field.
 
-use http::Method;
+use axum::{Router, routing::post};
+use http::{Method, StatusCode};
+use tower_distributed_lock::{IdempotencyLayer, key};
 
 use crate::{
     subject::Subject,
@@ -71,8 +73,31 @@ pub(crate) async fn a_request_without_a_key_passes_or_is_refused_if_one_is_requi
     let strict = app(layer(&locks).required(), runs.handler());
     send(&strict, without_key())
         .await
-        .assert_refused(400, "bad-idempotency-key");
+        .assert_refused(400, "missing-idempotency-key");
     assert_eq!((runs.begun(), subject.asked().await), (2, asked));
+}
+
+pub(crate) async fn what_is_out_of_scope_needs_no_key(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let scope = key::header("x-tenant-id").only_when(|parts| parts.uri.path() != "/webhooks");
+    let layer = IdempotencyLayer::new(locks.clone(), scope).required();
+    let app = app(layer, runs.handler());
+    for request in [without_key(), pay().header("idempotency-key", "another")] {
+        let answer = send(&app, request.uri("/webhooks")).await;
+        assert_eq!(answer.status, StatusCode::CREATED);
+    }
+    send(&app, without_key())
+        .await
+        .assert_refused(400, "missing-idempotency-key");
+    // A 404 stays one.
+    let by_route = IdempotencyLayer::new(locks, key::route()).required();
+    let routes = Router::new().route("/pay", post(runs.handler()));
+    let routes = routes.layer(by_route);
+    let nowhere = send(&routes, without_key().uri("/nowhere")).await;
+    assert_eq!(nowhere.status, StatusCode::NOT_FOUND);
+    send(&routes, without_key())
+        .await
+        .assert_refused(400, "missing-idempotency-key");
 }
 
 pub(crate) async fn post_and_patch_are_looked_at_and_others_by_a_setter(subject: impl Subject) {

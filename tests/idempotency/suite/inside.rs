@@ -19,15 +19,16 @@ use tower_distributed_lock::{
 use crate::{
     subject::{A_WHILE, Subject},
     support::{PATIENCE, eventually, words::Words},
-    web::{KEY, Runs, app, layer, lock_key, pay, send, sending},
+    web::{KEY, Runs, app, layer, lock_key, pay, pay_as, send, sending},
 };
 
-pub(crate) async fn a_handler_can_extract_the_key_and_the_guard(subject: impl Subject) {
+pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let handler = async |name: IdempotencyKey, guard: LockGuard, guards: LockGuards| {
+    let handler = async |name: IdempotencyKey, guards: LockGuards| {
+        let guard = guards.named("idempotency").unwrap();
         assert!(guard.is_held());
         assert_eq!(guard.key().as_str(), KEY);
-        assert_eq!(guards.named("idempotency").unwrap().token(), guard.token());
+        assert!(guards.all().is_empty());
         format!("{name} {}", guard.token())
     };
     let app = app(layer(&locks), handler);
@@ -38,8 +39,8 @@ pub(crate) async fn a_handler_can_extract_the_key_and_the_guard(subject: impl Su
 
 pub(crate) async fn an_optional_key_is_none_without_one(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let optional = async |name: Option<IdempotencyKey>, guard: Option<LockGuard>| {
-        assert_eq!(name.is_some(), guard.is_some());
+    let optional = async |name: Option<IdempotencyKey>, guards: LockGuards| {
+        assert_eq!(name.is_some(), guards.named("idempotency").is_ok());
         format!("{name:?}")
     };
     let without = || http::Request::post("/pay").header("x-tenant-id", "acme");
@@ -114,7 +115,7 @@ pub(crate) async fn authentication_then_idempotency_then_lock(subject: impl Subj
         let runs = runs.clone();
         async move |name: IdempotencyKey, guard: LockGuard, guards: LockGuards| {
             let run = runs.run().await;
-            assert_eq!(guard.key().as_str(), "account,ext.tenant=acme,param.id=7");
+            assert_eq!(guard.key().as_str(), "account,tenant=acme,id=7");
             assert!(guards.named("idempotency").unwrap().is_held() && guard.is_held());
             format!("{name}: run {run}")
         }
@@ -151,6 +152,30 @@ pub(crate) async fn authentication_then_idempotency_then_lock(subject: impl Subj
     assert_eq!(other.await.unwrap().text(), "two: run 2");
     let nobody = http::Request::post("/accounts/7").header("idempotency-key", "one");
     assert_eq!(send(&app, nobody).await.status, StatusCode::UNAUTHORIZED);
+}
+
+/// The token of the claim would be the wrong fence.
+pub(crate) async fn a_lock_that_was_skipped_is_not_replaced_by_the_claim(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    let skipped = key::name("account").only_when(|_| false);
+    let lock = || DistributedLockLayer::new(locks.clone(), skipped.clone());
+    let optional = async |guard: Option<LockGuard>, guards: LockGuards| {
+        assert!(guards.named("idempotency").unwrap().is_held());
+        assert!(guard.is_none(), "{guard:?}");
+    };
+    let needy = async |_: LockGuard| {};
+    let router = Router::new()
+        .route("/optional", post(optional))
+        .route("/needy", post(needy))
+        .route_layer(lock())
+        .route_layer(layer(&locks));
+    let answer = send(&router, pay_as("one").uri("/optional")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let answer = send(&router, pay_as("two").uri("/needy")).await;
+    answer.assert_refused(500, "misconfigured");
+    let none = app(layer(&locks), async |_: LockGuard| {});
+    let answer = send(&none, pay_as("three")).await;
+    answer.assert_refused(500, "misconfigured");
 }
 
 pub(crate) async fn two_layers_around_one_another_are_one(subject: impl Subject) {

@@ -45,6 +45,21 @@ pub(crate) async fn a_scope_that_is_full_is_429_and_others_are_not(subject: impl
     assert!(later.is_replayed());
 }
 
+pub(crate) async fn all_layers_of_a_process_count_together(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    let [one, two] = [(); 2].map(|()| app(layer(&locks).max_running(1), runs.handler()));
+    let first = sending(&one, pay());
+    runs.arrival().await;
+    let other = || http::Request::post("/pay").header("idempotency-key", "other");
+    let refused = send(&two, other().header("x-tenant-id", "acme")).await;
+    refused.assert_refused(429, "too-many-running");
+    runs.open();
+    assert_eq!(first.await.unwrap().status, StatusCode::CREATED);
+    runs.open();
+    let later = send(&two, other().header("x-tenant-id", "acme")).await;
+    assert_eq!(later.status, StatusCode::CREATED);
+}
+
 pub(crate) async fn a_place_is_free_again_after_an_answer_a_refusal_and_a_panic(
     subject: impl Subject,
 ) {
@@ -53,10 +68,12 @@ pub(crate) async fn a_place_is_free_again_after_an_answer_a_refusal_and_a_panic(
         assert_ne!(uri.path(), "/panic", "this panic is part of the test");
     };
     let app = app(layer(&locks).max_running(1).max_request(4), handler);
-    let panicking = sending(&app, pay().uri("/panic"));
+    let panicking = sending(&app, pay_as("clumsy").uri("/panic"));
     let too_large = send_body(&app, pay_as("other"), "five!".into()).await;
     too_large.assert_refused(413, "body-too-large");
     assert!(panicking.await.unwrap_err().is_panic());
+    let again = send(&app, pay_as("clumsy").uri("/panic")).await;
+    again.assert_refused(500, "handler-panicked");
     for replayed in [false, true] {
         assert_eq!(send(&app, pay()).await.is_replayed(), replayed);
         let other = send(&app, pay_as("other")).await;
@@ -71,8 +88,8 @@ pub(crate) async fn a_damaged_record_is_an_error_and_not_a_second_run(subject: i
     let store = subject.store();
     let whole = store.see(&lock_key()).await.record.unwrap();
     let newer = [&[9], &whole[1..]].concat();
-    let a_value = [&[1, b'V'], &whole[2..34], b"x"].concat();
-    let damaged: [&[u8]; 6] = [b"", b"\x01", &whole[..20], &whole[..40], &newer, &a_value];
+    let a_value = [&[2, b'V'], &whole[2..34], b"x"].concat();
+    let damaged: [&[u8]; 6] = [b"", b"\x02", &whole[..20], &whole[..40], &newer, &a_value];
     for damaged in damaged {
         store.force_release(lock_key()).await.unwrap();
         let somebody = owner();
@@ -96,7 +113,7 @@ pub(crate) async fn a_damaged_record_is_an_error_and_not_a_second_run(subject: i
 pub(crate) async fn nothing_is_left_but_the_record(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let kept = app(layer(&locks), runs.handler());
-    let not_kept = app(layer(&locks), runs.answering(500));
+    let not_kept = app(layer(&locks), runs.answering(503));
     let sent = (0..10).map(|_| sending(&kept, pay()));
     for answer in futures_util::future::join_all(sent).await {
         answer.unwrap();

@@ -211,14 +211,13 @@ pub(crate) async fn a_waiting_client_that_goes_away_changes_nothing(subject: imp
     assert!(send(&apps[1], pay()).await.is_replayed());
 }
 
-pub(crate) async fn a_panic_frees_the_key_and_those_who_wait_go_on(subject: impl Subject) {
+pub(crate) async fn a_panic_is_kept_as_its_500_and_those_who_wait_get_it(subject: impl Subject) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let handler = |runs: Runs| {
-        async move || {
-            let run = runs.run().await;
-            assert!(run > 1, "this panic is part of the test");
-            format!("run {run}")
+        async move || -> String {
+            runs.run().await;
+            panic!("this panic is part of the test");
         }
     };
     let apps = replicas
@@ -232,8 +231,13 @@ pub(crate) async fn a_panic_frees_the_key_and_those_who_wait_go_on(subject: impl
     runs.open();
     // As without the layer: who serves the request catches it, and answers 500.
     assert!(first.await.unwrap_err().is_panic());
-    runs.open();
     for other in others {
-        assert_eq!(other.await.unwrap().text(), "run 2");
+        let other = other.await.unwrap();
+        other.assert_refused(500, "handler-panicked");
+        assert!(other.is_replayed());
     }
+    send(&apps[1], pay())
+        .await
+        .assert_refused(500, "handler-panicked");
+    assert_eq!(runs.begun(), 1);
 }

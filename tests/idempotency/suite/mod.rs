@@ -1,6 +1,7 @@
 //! The table.
 
 pub(crate) mod bodies;
+pub(crate) mod flight;
 pub(crate) mod header;
 pub(crate) mod inside;
 pub(crate) mod limits;
@@ -8,6 +9,7 @@ pub(crate) mod loss;
 pub(crate) mod meanwhile;
 pub(crate) mod once;
 pub(crate) mod policy;
+pub(crate) mod reasons;
 pub(crate) mod replay;
 pub(crate) mod reuse;
 pub(crate) mod storing;
@@ -21,6 +23,7 @@ macro_rules! idempotency {
                 strict_takes_the_drafts_form_only,
                 what_is_no_key_is_refused_before_anything_happens,
                 a_request_without_a_key_passes_or_is_refused_if_one_is_required,
+                what_is_out_of_scope_needs_no_key,
                 post_and_patch_are_looked_at_and_others_by_a_setter,
                 refusals_name_the_key_where_it_was_readable
             );
@@ -44,7 +47,7 @@ macro_rules! idempotency {
                 without_waiting_concurrent_retries_get_the_kept_answer,
                 a_client_that_goes_away_does_not_cancel_the_handler,
                 a_waiting_client_that_goes_away_changes_nothing,
-                a_panic_frees_the_key_and_those_who_wait_go_on
+                a_panic_is_kept_as_its_500_and_those_who_wait_get_it
             );
             $crate::suite::idempotency!(@tests $subject, $args, reuse:
                 another_request_with_the_key_is_422_after_the_first,
@@ -55,20 +58,33 @@ macro_rules! idempotency {
             );
             $crate::suite::idempotency!(@tests $subject, $args, policy:
                 what_may_have_changed_something_is_kept,
-                what_did_not_run_the_business_is_not_kept,
+                what_says_that_nothing_was_done_is_not_kept,
                 ones_own_policy_decides,
                 a_handler_overrules_the_policy_either_way,
+                a_handler_that_is_one_transaction_keeps_its_successes_only,
+                a_handler_that_was_timed_out_is_not_run_again,
                 after_an_answer_that_is_not_kept_the_next_waiter_runs
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, reasons:
+                a_refusal_is_never_kept_whatever_its_status,
+                a_lock_lost_inside_is_a_tombstone,
+                an_error_of_the_inner_service_is_a_tombstone,
+                an_inner_service_that_does_not_become_ready_frees_the_key,
+                a_claim_that_is_lost_before_the_beginning_is_not_begun
             );
             $crate::suite::idempotency!(@tests $subject, $args, bodies:
                 a_request_over_the_limit_is_413_without_a_claim,
                 a_body_that_breaks_off_is_400_without_a_claim,
                 a_response_over_the_limit_is_delivered_and_not_run_again,
-                a_stream_is_delivered_without_delay_and_not_run_again,
+                a_stream_is_held_back_for_so_long_and_not_run_again,
+                server_sent_events_are_not_held_back,
                 a_stream_that_ends_at_once_is_kept,
-                a_body_of_known_length_is_awaited_and_kept,
+                a_body_in_several_frames_is_awaited_and_kept,
+                two_hundred_frames_are_kept,
                 a_response_that_breaks_off_is_not_run_again,
-                an_answer_with_trailers_is_not_kept_as_if_it_had_none,
+                a_cut_answer_looks_cut,
+                trailers_are_kept_and_given_again,
+                a_grpc_answer_goes_by_its_own_status,
                 a_switch_of_protocols_is_not_given_again
             );
             $crate::suite::idempotency!(@tests $subject, $args, loss:
@@ -90,18 +106,31 @@ macro_rules! idempotency {
             );
             $crate::suite::idempotency!(@tests $subject, $args, limits:
                 a_scope_that_is_full_is_429_and_others_are_not,
+                all_layers_of_a_process_count_together,
                 a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
                 a_damaged_record_is_an_error_and_not_a_second_run,
                 nothing_is_left_but_the_record
             );
             $crate::suite::idempotency!(@tests $subject, $args, inside:
-                a_handler_can_extract_the_key_and_the_guard,
+                a_handler_can_extract_the_key_and_the_guard_by_its_name,
                 an_optional_key_is_none_without_one,
                 closing_waits_for_handlers_whose_clients_have_gone,
                 closing_turns_duplicates_away_and_the_answer_is_kept,
                 authentication_then_idempotency_then_lock,
+                a_lock_that_was_skipped_is_not_replaced_by_the_claim,
                 two_layers_around_one_another_are_one,
                 two_layers_on_two_routes_share_their_keys
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, flight:
+                equal_requests_at_once_run_once_in_the_whole_fleet,
+                a_later_request_runs_again,
+                errors_are_shared_with_those_who_wait_and_never_kept,
+                an_answer_that_is_kept_serves_later_requests,
+                other_keys_and_methods_are_other_flights,
+                those_who_wait_get_the_answer_although_the_first_goes_away,
+                an_answer_that_cannot_be_shared_lets_the_others_run,
+                without_its_store_a_request_runs_by_itself,
+                one_that_waits_too_long_runs_by_itself
             );
             $crate::suite::idempotency!(@tests $subject, $args, once:
                 work_is_done_once_and_its_result_given_again,
@@ -112,7 +141,11 @@ macro_rules! idempotency {
                 a_result_is_stored_although_its_caller_goes_away,
                 a_result_without_bytes_is_not_made_twice,
                 a_kept_result_that_cannot_be_read_is_an_error,
-                the_wait_limit_counts
+                the_wait_limit_counts,
+                a_call_has_its_own_wait_limit,
+                the_work_is_told_of_a_lost_lease,
+                every_valid_key_can_be_used,
+                a_result_that_is_forgotten_at_once_is_not_stored
             );
         }
     };

@@ -3,12 +3,13 @@
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tower_distributed_lock::{
-    ErrorKind, Locks,
+    ErrorKind, LockGuard, LockKey, Locks, Loss,
     idempotency::{Recordable, RunOnceError},
 };
 
@@ -23,7 +24,7 @@ use crate::{
 
 /// Does the work, which comes to the number of its run.
 async fn work(locks: &Locks, runs: &Runs) -> (String, bool) {
-    let once = locks.run_once("webhook/1", LONG, async || {
+    let once = locks.run_once("webhook/1", LONG, async |_| {
         Ok::<_, Infallible>(runs.run().await.to_string())
     });
     let once = once.await.unwrap();
@@ -64,7 +65,7 @@ pub(crate) async fn whoever_comes_meanwhile_waits_for_the_result(subject: impl S
 
 pub(crate) async fn work_that_fails_is_done_again(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let failing = locks.run_once("webhook/1", LONG, async || {
+    let failing = locks.run_once("webhook/1", LONG, async |_| {
         runs.run().await;
         Err::<String, _>("no")
     });
@@ -77,7 +78,7 @@ pub(crate) async fn nothing_text_and_bytes_can_be_kept(subject: impl Subject) {
         let key = std::any::type_name::<T>();
         for replayed in [false, true] {
             let again = value.clone();
-            let once = locks.run_once(key, LONG, async move || Ok::<_, Infallible>(again));
+            let once = locks.run_once(key, LONG, async move |_| Ok::<_, Infallible>(again));
             let once = once.await.unwrap();
             assert_eq!((once.value, once.replayed), (value.clone(), replayed));
         }
@@ -127,7 +128,7 @@ pub(crate) async fn a_result_is_stored_although_its_caller_goes_away(subject: im
     let done: &'static Notify = Box::leak(Box::default());
     subject.store().inspect(key("warm up")).await.unwrap();
     let leaving = async {
-        let once = locks.run_once("webhook/1", LONG, async || {
+        let once = locks.run_once("webhook/1", LONG, async |_| {
             runs.run().await;
             // From here on nothing gets through.
             subject.cut_off(true);
@@ -170,7 +171,7 @@ impl Recordable for Mute {
 pub(crate) async fn a_result_without_bytes_is_not_made_twice(subject: impl Subject) {
     let (locks, made) = (subject.replica().build().unwrap(), AtomicU64::new(0));
     for _ in 0..2 {
-        let once = locks.run_once("webhook/1", LONG, async || {
+        let once = locks.run_once("webhook/1", LONG, async |_| {
             made.fetch_add(1, Ordering::SeqCst);
             Ok::<_, Infallible>(Mute)
         });
@@ -181,11 +182,11 @@ pub(crate) async fn a_result_without_bytes_is_not_made_twice(subject: impl Subje
 
 pub(crate) async fn a_kept_result_that_cannot_be_read_is_an_error(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let bytes = locks.run_once("webhook/1", LONG, async || {
+    let bytes = locks.run_once("webhook/1", LONG, async |_| {
         Ok::<_, Infallible>(Bytes::from_static(b"\xff is no text"))
     });
     bytes.await.unwrap();
-    let text = locks.run_once("webhook/1", LONG, async || {
+    let text = locks.run_once("webhook/1", LONG, async |_| {
         runs.run().await;
         Ok::<_, Infallible>(String::new())
     });
@@ -209,7 +210,7 @@ pub(crate) async fn the_wait_limit_counts(subject: impl Subject) {
         async move { work(&locks, &runs).await }
     });
     runs.arrival().await;
-    let second = locks.run_once("webhook/1", LONG, async || {
+    let second = locks.run_once("webhook/1", LONG, async |_| {
         Ok::<_, Infallible>(String::new())
     });
     match second.await {
@@ -218,4 +219,50 @@ pub(crate) async fn the_wait_limit_counts(subject: impl Subject) {
     }
     runs.open();
     first.await.unwrap();
+}
+
+pub(crate) async fn a_call_has_its_own_wait_limit(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    let first = tokio::spawn({
+        let (locks, runs) = (locks.clone(), runs.clone());
+        async move { work(&locks, &runs).await }
+    });
+    runs.arrival().await;
+    let second = locks.run_once_within("webhook/1", LONG, A_WHILE, async |_| {
+        Ok::<_, Infallible>(String::new())
+    });
+    let Err(RunOnceError::Lock(error)) = second.await else {
+        panic!("the first one still works");
+    };
+    assert_eq!(error.kind(), ErrorKind::Held);
+    runs.open();
+    first.await.unwrap();
+}
+
+pub(crate) async fn the_work_is_told_of_a_lost_lease(subject: impl Subject) {
+    let locks = subject.replica().max_hold(A_WHILE).build().unwrap();
+    let once = locks.run_once("webhook/1", LONG, async |guard: LockGuard| {
+        assert_eq!(guard.key().as_str(), "once,webhook/1");
+        assert!(guard.token() > 0);
+        let loss = guard.lost().await;
+        Err::<(), _>(loss)
+    });
+    assert!(matches!(once.await, Err(RunOnceError::Work(Loss::MaxHold))));
+}
+
+pub(crate) async fn every_valid_key_can_be_used(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    let longest = "x".repeat(LockKey::MAX_LEN);
+    for replayed in [false, true] {
+        let once = locks.run_once(&*longest, LONG, async |_| Ok::<_, Infallible>(()));
+        assert_eq!(once.await.unwrap().replayed, replayed);
+    }
+}
+
+pub(crate) async fn a_result_that_is_forgotten_at_once_is_not_stored(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    let once = locks.run_once("webhook/1", Duration::ZERO, async |_| {
+        Ok::<_, Infallible>(())
+    });
+    assert!(!once.await.unwrap().stored);
 }

@@ -22,26 +22,31 @@ async fn is_kept(subject: &impl Subject, status: u16) -> bool {
 }
 
 pub(crate) async fn what_may_have_changed_something_is_kept(subject: impl Subject) {
-    for status in [200, 201, 202, 204, 299, 301, 303, 304, 308, 402] {
+    for status in [
+        200, 201, 202, 204, 299, 301, 303, 304, 308, 402, 500, 501, 502, 504, 507, 599,
+    ] {
         assert!(is_kept(&subject, status).await, "{status}");
     }
 }
 
-pub(crate) async fn what_did_not_run_the_business_is_not_kept(subject: impl Subject) {
-    for status in [
-        400, 401, 403, 404, 405, 409, 415, 422, 429, 500, 502, 503, 504,
-    ] {
+pub(crate) async fn what_says_that_nothing_was_done_is_not_kept(subject: impl Subject) {
+    for status in [400, 401, 403, 404, 405, 409, 415, 422, 423, 429, 499, 503] {
         assert!(!is_kept(&subject, status).await, "{status}");
     }
 }
 
 pub(crate) async fn ones_own_policy_decides(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let layer = |locks| layer(locks).keep_if(|response| response.status == 500);
-    let broken = app(layer(&locks), runs.answering(500));
-    send(&broken, pay()).await;
-    let again = send(&broken, pay()).await;
-    assert_eq!((again.status.as_u16(), again.text()), (500, "run 1"));
+    let layer = |locks| {
+        layer(locks).keep(|answer| match answer.status().as_u16() {
+            404 => Keep::Yes,
+            _ => Keep::No,
+        })
+    };
+    let missing = app(layer(&locks), runs.answering(404));
+    send(&missing, pay()).await;
+    let again = send(&missing, pay()).await;
+    assert_eq!((again.status.as_u16(), again.text()), (404, "run 1"));
     let fine = app(layer(&locks), runs.answering(200));
     for run in ["run 2", "run 3"] {
         assert_eq!(send(&fine, pay_as("other")).await.text(), run);
@@ -70,12 +75,42 @@ pub(crate) async fn a_handler_overrules_the_policy_either_way(subject: impl Subj
     }
 }
 
+pub(crate) async fn a_handler_that_is_one_transaction_keeps_its_successes_only(
+    subject: impl Subject,
+) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let layer = || layer(&locks).keep(Keep::only_success);
+    for status in [402, 408, 500, 504] {
+        let tenant = status.to_string();
+        let app = app(layer(), runs.answering(status));
+        let before = runs.begun();
+        for _ in 0..2 {
+            assert_eq!(send(&app, pay_as(&tenant)).await.status, status);
+        }
+        assert_eq!(runs.begun() - before, 2, "{status}");
+    }
+    let fine = app(layer(), runs.answering(201));
+    send(&fine, pay()).await;
+    assert!(send(&fine, pay()).await.is_replayed());
+}
+
+pub(crate) async fn a_handler_that_was_timed_out_is_not_run_again(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let app = app(layer(&locks), runs.answering(408));
+    assert_eq!(send(&app, pay()).await.status, 408);
+    let again = send(&app, pay()).await;
+    again.assert_refused(409, "outcome-unknown");
+    assert_eq!(again.header("retry-after"), None);
+    assert_eq!(again.problem()["retryable"], false);
+    assert_eq!(runs.begun(), 1);
+}
+
 pub(crate) async fn after_an_answer_that_is_not_kept_the_next_waiter_runs(subject: impl Subject) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let handler = |runs: Runs| {
         async move || match runs.run().await {
-            run @ ..4 => (StatusCode::BAD_GATEWAY, format!("run {run}")),
+            run @ ..4 => (StatusCode::SERVICE_UNAVAILABLE, format!("run {run}")),
             run => (StatusCode::OK, format!("run {run}")),
         }
     };

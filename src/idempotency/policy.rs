@@ -1,0 +1,112 @@
+//! Which answers are kept.
+
+use http::{HeaderMap, StatusCode, response};
+
+use crate::rejection::{Reason, Rejection, grpc};
+
+/// Whether an answer is kept: the word of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler on its
+/// own answer, among the response's extensions. The handler's word counts before the policy's.
+///
+/// ```
+/// # use http::Response;
+/// use tower_distributed_lock::idempotency::Keep;
+///
+/// let mut response = Response::new("declined, and nothing was charged");
+/// response.extensions_mut().insert(Keep::No);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Keep {
+    /// The work was done: a request that is sent again gets this answer again.
+    Yes,
+    /// Nothing was done: a request that is sent again runs the handler again.
+    No,
+    /// The outcome is not known: a request that is sent again gets 409, and does not run the handler again.
+    Tombstone,
+}
+
+impl Keep {
+    /// The policy of a layer that is told nothing else: everything that may have acted is kept.
+    ///
+    /// | status | kept | reason |
+    /// |---|---|---|
+    /// | 2xx, 3xx, 402 | yes | the work was done, or declined for good |
+    /// | 408 | tombstone | a timeout layer has cancelled the handler, wherever that was |
+    /// | other 4xx, 503 | no | they say that nothing was done |
+    /// | other 5xx | yes | the handler may have acted before it failed |
+    /// | 1xx | tombstone | a switch of protocols cannot be given again |
+    ///
+    /// A gRPC response, whose HTTP status is always 200, goes by its `grpc-status`: CANCELLED and DEADLINE_EXCEEDED are a
+    /// tombstone; OK, UNKNOWN, INTERNAL and DATA_LOSS are kept; the others, and UNAVAILABLE, say that nothing was done.
+    pub fn by_status(answer: &Answered<'_>) -> Self {
+        if let Some(status) = answer.grpc_status() {
+            return match status {
+                0 | 2 | 13 | 15 => Self::Yes,
+                1 | 4 => Self::Tombstone,
+                _ => Self::No,
+            };
+        }
+        match answer.status().as_u16() {
+            200..400 | 402 => Self::Yes,
+            ..200 | 408 => Self::Tombstone,
+            503 => Self::No,
+            500.. => Self::Yes,
+            _ => Self::No,
+        }
+    }
+
+    /// A policy for handlers that are one transaction, which an error rolls back: 2xx and 3xx are kept, and nothing else. A gRPC
+    /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
+    ///
+    /// Not for handlers that call others: a payment provider that was called before the transaction failed has charged.
+    pub fn only_success(answer: &Answered<'_>) -> Self {
+        let is_success = match answer.grpc_status() {
+            Some(status) => status == 0,
+            None => answer.status().is_success() || answer.status().is_redirection(),
+        };
+        if is_success { Self::Yes } else { Self::No }
+    }
+}
+
+/// An answer, as a policy sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Answered<'a> {
+    pub(super) parts: &'a response::Parts,
+    pub(super) trailers: Option<&'a HeaderMap>,
+}
+
+impl Answered<'_> {
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        self.parts.status
+    }
+
+    /// The head of the response: headers and extensions.
+    pub fn parts(&self) -> &response::Parts {
+        self.parts
+    }
+
+    /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where there is none. `None` for
+    /// any other response.
+    pub fn grpc_status(&self) -> Option<u32> {
+        if !grpc::is_grpc(&self.parts.headers) {
+            return None;
+        }
+        let trailer = self.trailers.and_then(|trailers| trailers.get(GRPC_STATUS));
+        let status = trailer.or_else(|| self.parts.headers.get(GRPC_STATUS));
+        let code = status.and_then(|status| status.to_str().ok()?.parse().ok());
+        Some(code.unwrap_or(2))
+    }
+
+    /// A refusal is never kept, whatever status it was given: it goes by its reason.
+    pub(super) fn of_refusal(&self) -> Option<Keep> {
+        let rejection = self.parts.extensions.get::<Rejection>()?;
+        Some(match rejection.reason() {
+            // The handler had begun.
+            Reason::LeaseLost => Keep::Tombstone,
+            _ => Keep::No,
+        })
+    }
+}
+
+const GRPC_STATUS: &str = "grpc-status";

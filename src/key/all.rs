@@ -1,0 +1,70 @@
+//! Several keys for one request.
+
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+use super::{DeriveKey, Derived, KeyError};
+
+/// Several keys for one request. Made by [`all_of`].
+#[derive(Clone)]
+pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
+
+/// All of these keys together: the request gets its turn when it holds every one of them, and gives them back together. The
+/// store is asked for one after another, in one fixed order, so that two requests cannot wait for each other.
+///
+/// For both accounts of a transfer:
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// # use axum::{Router, routing::post};
+/// # use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+/// # let locks = Locks::in_memory();
+/// let account = |param| key::name("account").param_as::<u64>(param).labelled("id");
+/// let both = key::all_of([account("from"), account("to")]);
+/// let app: Router = Router::new()
+///     .route("/transfers/{from}/{to}", post(|| async {}))
+///     .route_layer(DistributedLockLayer::new(locks, both));
+/// ```
+///
+/// The handler takes [`LockGuards`](crate::middleware::LockGuards). A part that says
+/// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. For a number of keys that the request decides on, give the
+/// layer a closure that returns [`Derived::Keys`].
+pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {
+    let keys = keys.into_iter().map(|key| Arc::new(key) as _);
+    AllOf(keys.collect())
+}
+
+impl AllOf {
+    /// Adds a key of another type.
+    #[must_use]
+    pub fn and(mut self, key: impl DeriveKey) -> Self {
+        self.0.push(Arc::new(key));
+        self
+    }
+}
+
+impl DeriveKey for AllOf {
+    fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
+        let (mut keys, mut nothing) = (Vec::new(), Derived::NoLock);
+        for key in &self.0 {
+            match key.derive(parts)? {
+                Derived::Key(key) => keys.push(key),
+                Derived::Keys(more) => keys.extend(more),
+                none => nothing = none,
+            }
+        }
+        Ok(match keys.is_empty() {
+            true => nothing,
+            false => Derived::Keys(keys),
+        })
+    }
+}
+
+impl fmt::Debug for AllOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllOf")
+            .field("keys", &self.0.len())
+            .finish()
+    }
+}

@@ -1,0 +1,73 @@
+//! A request as key functions see it.
+
+use std::{fmt, ops::Deref};
+
+use http::request::Parts;
+
+#[cfg(feature = "axum")]
+use {super::axum::MatchedRoute, std::cell::Cell};
+
+/// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by dereference, and the path
+/// parameters of the matched route.
+pub struct RequestView<'r> {
+    parts: &'r Parts,
+    #[cfg(feature = "axum")]
+    route: Option<MatchedRoute>,
+    /// Whether a closure has asked for a parameter.
+    #[cfg(feature = "axum")]
+    asked: Cell<bool>,
+}
+
+impl<'r> RequestView<'r> {
+    #[cfg(feature = "axum")]
+    pub(super) fn new(parts: &'r Parts, route: Option<MatchedRoute>) -> Self {
+        Self {
+            parts,
+            route,
+            asked: Cell::new(false),
+        }
+    }
+
+    #[cfg(not(feature = "axum"))]
+    pub(super) fn new(parts: &'r Parts) -> Self {
+        Self { parts }
+    }
+
+    /// The path parameter of the matched route, decoded, as axum's `Path` gives it to the handler. `None` where the route
+    /// has no such parameter, or two of that name.
+    ///
+    /// Where no route was matched, a closure that asks for a parameter and then finds nothing is treated as
+    /// [`param`](super::param()) is: a 404 passes, and a layer in the wrong place is a misconfiguration.
+    #[cfg(feature = "axum")]
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.asked.set(true);
+        self.route.as_ref()?.param(name).ok()?
+    }
+
+    #[cfg(feature = "axum")]
+    pub(super) fn route(&self) -> Option<&MatchedRoute> {
+        self.route.as_ref()
+    }
+
+    /// Whether a closure has asked for a parameter that no route could give.
+    #[cfg(feature = "axum")]
+    pub(super) fn lacks_route(&self) -> bool {
+        self.route.is_none() && self.asked.get()
+    }
+}
+
+impl Deref for RequestView<'_> {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.parts
+    }
+}
+
+impl fmt::Debug for RequestView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestView")
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,50 @@
+//! The memory of a store that was out of reach, for layers that fail open.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// For how long a store that was out of reach is not asked by others than one.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// When a store that was out of reach is worth another try.
+///
+/// A store that hangs costs every request that asks the whole time that the request may wait. So after a failure one request asks in
+/// every moment, and all others pass without a lock.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    retry_at: Mutex<Option<Instant>>,
+}
+
+impl Outage {
+    /// Whether a request may pass without asking the store. The one that is told to ask keeps the others from it for a moment.
+    pub(super) fn is_on(&self) -> bool {
+        let mut retry_at = self.lock();
+        let now = Instant::now();
+        match *retry_at {
+            None => false,
+            Some(at) if now < at => true,
+            Some(_) => {
+                *retry_at = Some(now + A_MOMENT);
+                false
+            }
+        }
+    }
+
+    /// The store was out of reach.
+    pub(super) fn begin(&self) {
+        *self.lock() = Some(Instant::now() + A_MOMENT);
+    }
+
+    /// The store has answered.
+    pub(super) fn end(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.retry_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,74 @@
+//! Data frames that become one.
+
+use bytes::{Bytes, BytesMut};
+use http_body::SizeHint;
+
+/// Joins data frames. A single frame is not copied; several are copied once where the length was told beforehand.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    first: Bytes,
+    all: BytesMut,
+    /// How long the body says it is at least.
+    expected: usize,
+}
+
+impl Joined {
+    /// For a body with this hint, of which at most `limit` bytes are read.
+    pub(crate) fn new(hint: &SizeHint, limit: usize) -> Self {
+        Self {
+            first: Bytes::new(),
+            all: BytesMut::new(),
+            expected: usize::try_from(hint.lower()).unwrap_or(limit).min(limit),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.first.len().max(self.all.len())
+    }
+
+    pub(crate) fn push(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        if self.all.is_empty() {
+            let expected = self.expected.max(self.first.len() + data.len());
+            self.all.reserve(expected);
+            self.all.extend_from_slice(&self.first);
+        }
+        self.all.extend_from_slice(&data);
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self.all.is_empty() {
+            true => self.first,
+            false => self.all.freeze(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(expected: u64, frames: &[&'static [u8]]) -> Bytes {
+        let mut joined = Joined::new(&SizeHint::with_exact(expected), 100);
+        for frame in frames {
+            joined.push(Bytes::from_static(frame));
+        }
+        joined.into_bytes()
+    }
+
+    #[test]
+    fn frames_are_joined_in_order() {
+        assert_eq!(joined(0, &[]), "");
+        assert_eq!(joined(6, &[b"", b"one", b"", b"two"]), "onetwo");
+        assert_eq!(joined(1000, &[b"one", b"two", b"three"]), "onetwothree");
+    }
+
+    #[test]
+    fn a_single_frame_is_not_copied() {
+        let frame: &'static [u8] = b"one";
+        assert_eq!(joined(3, &[frame]).as_ptr(), frame.as_ptr());
+    }
+}

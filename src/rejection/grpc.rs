@@ -1,0 +1,140 @@
+//! Refusals of gRPC requests: a response without a message, whose status is in its headers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, header};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::{Reason, Rejection};
+
+/// How a request's refusal is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Wire {
+    #[default]
+    Http,
+    Grpc,
+}
+
+impl Wire {
+    /// By the content type of the request.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        match is_grpc(headers) {
+            true => Self::Grpc,
+            false => Self::Http,
+        }
+    }
+}
+
+/// Whether these are the headers of a gRPC request or response. gRPC-Web has responses of its own, and is not meant.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let kind = content_type.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    kind.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// How long the client of a gRPC request waits for its answer.
+pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    // At most eight digits, so that nothing overflows.
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let amount: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(amount * 3600),
+        "M" => Duration::from_secs(amount * 60),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+impl Reason {
+    /// The status of a gRPC response, by its number.
+    ///
+    /// | status | reasons |
+    /// |---|---|
+    /// | INVALID_ARGUMENT (3) | bad-key, missing-idempotency-key, bad-idempotency-key, body-broken |
+    /// | RESOURCE_EXHAUSTED (8) | body-too-large, too-many-running |
+    /// | FAILED_PRECONDITION (9) | key-reused, answer-not-kept, outcome-unknown |
+    /// | ABORTED (10) | lease-lost |
+    /// | INTERNAL (13) | handler-panicked, record-unreadable, misconfigured |
+    /// | UNAVAILABLE (14) | held, in-progress, line-full, store-unreachable, closed |
+    pub fn grpc_status(self) -> u16 {
+        match self {
+            Self::BadKey
+            | Self::MissingIdempotencyKey
+            | Self::BadIdempotencyKey
+            | Self::BodyBroken => 3,
+            Self::BodyTooLarge | Self::TooManyRunning => 8,
+            Self::KeyReused | Self::AnswerNotKept | Self::OutcomeUnknown => 9,
+            Self::LeaseLost => 10,
+            Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => 13,
+            Self::Held
+            | Self::InProgress
+            | Self::LineFull
+            | Self::TooManyKeys
+            | Self::StoreUnreachable
+            | Self::Closed => 14,
+        }
+    }
+}
+
+/// As the gRPC protocol wants a message: everything but printable ASCII is encoded, and `%`.
+const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+pub(super) fn response(rejection: &Rejection) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    let grpc = HeaderValue::from_static("application/grpc");
+    headers.insert(header::CONTENT_TYPE, grpc);
+    headers.insert("grpc-status", rejection.reason.grpc_status().into());
+    let message = utf8_percent_encode(rejection.detail(), MESSAGE).to_string();
+    if let Ok(message) = HeaderValue::try_from(message) {
+        headers.insert("grpc-message", message);
+    }
+    let code = HeaderValue::from_static(rejection.reason.code());
+    headers.insert("refusal-code", code);
+    // For clients with a retry policy; a negative number tells them not to retry at all.
+    let pushback = match rejection.retry_after {
+        Some(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
+        None => -1,
+    };
+    headers.insert("grpc-retry-pushback-ms", pushback.into());
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(value).unwrap();
+        HeaderMap::from_iter([(name.parse().unwrap(), value)])
+    }
+
+    #[test]
+    fn a_deadline_is_a_number_of_at_most_eight_digits_and_a_unit() {
+        let of = |text: &str| timeout(&headers("grpc-timeout", text));
+        assert_eq!(of("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(
+            of("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+        assert_eq!(of("250m"), Some(Duration::from_millis(250)));
+        for none in ["", "S", "5", "5s", "-5S", "+5S", "123456789S", "5 S"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        let is = |text: &str| is_grpc(&headers("content-type", text));
+        assert!(is("application/grpc") && is("application/grpc+proto"));
+        assert!(!is("application/grpc-web") && !is("application/json"));
+    }
+}

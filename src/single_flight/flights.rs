@@ -1,0 +1,91 @@
+//! The flights that requests of this process have a part in.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::LockKey;
+
+/// By the key of their requests. A flight that has ended is not in the map, although requests may still hold it.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<LockKey, Arc<Flight>>>);
+
+/// The generation that a flight was found in, once the first request of this process has asked the store.
+type Flight = AsyncMutex<Option<u8>>;
+
+/// A request's part in a flight.
+pub(super) struct Part {
+    flights: Arc<Flights>,
+    key: LockKey,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    /// Takes part in the flight of this key that is under way in this process, or in a new one.
+    pub(super) fn enter(self: &Arc<Self>, key: &LockKey) -> Part {
+        let flight = self.lock().entry(key.clone()).or_default().clone();
+        Part {
+            flights: self.clone(),
+            key: key.clone(),
+            flight,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockKey, Arc<Flight>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    /// The flight's generation. While one request asks the store for it, the others of this process wait here.
+    pub(super) fn generation(&self) -> &Flight {
+        &self.flight
+    }
+
+    /// The flight is over: a request that comes now takes part in another.
+    pub(super) fn end(&self) {
+        let mut flights = self.flights.lock();
+        let is_this = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
+        if flights.get(&self.key).is_some_and(is_this) {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // This part's handle and the map's: nobody else is left. New parts are made under the map's lock only.
+        let mut flights = self.flights.lock();
+        let is_last = |flight: &Arc<Flight>| {
+            Arc::ptr_eq(flight, &self.flight) && Arc::strong_count(flight) == 2
+        };
+        if flights.get(&self.key).is_some_and(is_last) {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flight_is_left_behind_by_nobody() {
+        let flights = Arc::new(Flights::default());
+        let key = LockKey::new("k").unwrap();
+        let [one, two] = [flights.enter(&key), flights.enter(&key)];
+        assert!(Arc::ptr_eq(&one.flight, &two.flight));
+        drop(one);
+        assert_eq!(flights.lock().len(), 1);
+        two.end();
+        let next = flights.enter(&key);
+        assert!(!Arc::ptr_eq(&next.flight, &two.flight));
+        drop(two);
+        assert_eq!(flights.lock().len(), 1);
+        drop(next);
+        assert!(flights.lock().is_empty());
+    }
+}

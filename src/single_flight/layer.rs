@@ -1,0 +1,151 @@
+//! The layer and its options.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use tower_layer::Layer;
+
+use super::{SingleFlight, flights::Flights};
+use crate::{
+    Locks,
+    key::DeriveKey,
+    rejection::{Rejection, Renderer},
+};
+
+/// Of equal safe requests that are under way at once in the whole fleet, one runs; the others wait for its answer and get a copy.
+///
+/// For an expensive answer that many ask for in the same moment: a cache that went cold, a dashboard that everybody opens at nine. Two
+/// requests are equal if they have the same method and the same key. Whatever the answer depends on belongs to the key: the path, the
+/// query, the language, and above all whose request it is.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// # use axum::{Router, routing::get};
+/// # use tower_distributed_lock::{Locks, SingleFlightLayer, key};
+/// # let locks = Locks::in_memory();
+/// let report = key::name("report")
+///     .header("x-tenant-id")
+///     .path()
+///     .from_fn("query", |request| Some(request.uri.query()?.into()))
+///     .optional();
+/// let app: Router = Router::new()
+///     .route("/reports/{id}", get(|| async { "expensive" }))
+///     .route_layer(SingleFlightLayer::new(locks, report));
+/// ```
+///
+/// # When to use which
+///
+/// | you want | use |
+/// |---|---|
+/// | that a burst of equal reads costs one | this layer |
+/// | that an answer serves for minutes, is revalidated or invalidated | a cache; this layer in front of filling it |
+/// | that one write happens at a time | [`DistributedLockLayer`](crate::DistributedLockLayer) |
+/// | that a write that is sent twice happens once | [`IdempotencyLayer`](crate::IdempotencyLayer) |
+///
+/// # What is shared
+///
+/// Every answer, errors too, with those who waited for it; none with requests that come later, unless
+/// [`keep_for`](Self::keep_for) says so. Headers of one exchange (see
+/// [`never_replay`](crate::IdempotencyLayer::never_replay)) are not part of a copy.
+///
+/// A request runs by itself where sharing is not to be had: its method is not safe, the store cannot be reached, the answer is too
+/// large or does not end in time, the one that runs fails without an answer, or takes longer than [`wait`](Self::wait). The one that runs
+/// does so to its end although its client goes away.
+///
+/// | option | default |
+/// |---|---|
+/// | [`keep_for`](Self::keep_for) | not at all |
+/// | [`wait`](Self::wait) | 10 s |
+/// | [`max_response`](Self::max_response) | 1 MiB |
+/// | [`read_within`](Self::read_within) | 5 s |
+/// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SingleFlightLayer {
+    settings: Arc<Settings>,
+}
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) locks: Locks,
+    pub(super) key: Arc<dyn DeriveKey>,
+    pub(super) flights: Arc<Flights>,
+    pub(super) keep_for: Duration,
+    pub(super) wait: Duration,
+    pub(super) max_response: usize,
+    pub(super) read_within: Duration,
+    pub(super) renderer: Renderer,
+}
+
+impl SingleFlightLayer {
+    /// Shares the answers to requests of equal keys, by `locks`.
+    pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
+        Self {
+            settings: Arc::new(Settings {
+                locks,
+                key: Arc::new(key),
+                flights: Arc::default(),
+                keep_for: Duration::ZERO,
+                wait: Duration::from_secs(10),
+                max_response: 1024 * 1024,
+                read_within: Duration::from_secs(5),
+                renderer: Renderer::default(),
+            }),
+        }
+    }
+
+    /// How long a successful answer (2xx) serves requests that come later. Default: not at all.
+    pub fn keep_for(self, duration: Duration) -> Self {
+        self.set(|settings| settings.keep_for = duration)
+    }
+
+    /// How long a request waits for the one that runs, before it runs itself. Default: 10 s.
+    pub fn wait(self, limit: Duration) -> Self {
+        self.set(|settings| settings.wait = limit)
+    }
+
+    /// The largest answer that is shared, in bytes. Default: 1 MiB.
+    pub fn max_response(self, bytes: usize) -> Self {
+        self.set(|settings| settings.max_response = bytes)
+    }
+
+    /// How long an answer's body may take to end, so that it can be shared. Default: 5 s.
+    pub fn read_within(self, limit: Duration) -> Self {
+        self.set(|settings| settings.read_within = limit)
+    }
+
+    /// Renders this layer's refusals in one's own way; for those of all layers there is
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    pub fn on_rejection<B: Into<Bytes>>(
+        self,
+        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.renderer = Renderer::new(render))
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl<S> Layer<S> for SingleFlightLayer {
+    type Service = SingleFlight<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        SingleFlight::new(inner, self.settings.clone())
+    }
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("locks", &self.locks)
+            .field("keep_for", &self.keep_for)
+            .field("wait", &self.wait)
+            .field("max_response", &self.max_response)
+            .field("read_within", &self.read_within)
+            .finish_non_exhaustive()
+    }
+}

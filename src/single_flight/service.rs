@@ -1,0 +1,76 @@
+//! The service that the layer makes.
+
+use std::{
+    error::Error as StdError,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{flight, layer::Settings};
+use crate::{
+    idempotency::{IdempotentBody, ResponseFuture},
+    key::Derived,
+    rejection::{Rejection, Wire},
+};
+
+/// A service whose equal safe requests share one answer. See [`SingleFlightLayer`](super::SingleFlightLayer).
+#[derive(Debug, Clone)]
+pub struct SingleFlight<S> {
+    inner: S,
+    settings: Arc<Settings>,
+}
+
+impl<S> SingleFlight<S> {
+    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for SingleFlight<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S: Service<Request<ReqBody>, Future: Send, Error: Send>,
+    ReqBody: Send + 'static,
+    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+{
+    type Response = Response<IdempotentBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody, ResBody>;
+
+    /// Always ready: the inner service is made ready for a request once that is to run.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        // A clone will do: it is made ready later, `self.inner` never.
+        let inner = self.inner.clone();
+        if !request.method().is_safe() {
+            return ResponseFuture::pass(inner, request);
+        }
+        let (mut parts, body) = request.into_parts();
+        let rejection = match self.settings.key.derive(&mut parts) {
+            Ok(Derived::NoLock | Derived::NoRoute) => {
+                return ResponseFuture::pass(inner, Request::from_parts(parts, body));
+            }
+            Ok(Derived::Key(key)) => {
+                let key = flight::key(&parts.method, &key);
+                let request = Request::from_parts(parts, body);
+                let settings = self.settings.clone();
+                return ResponseFuture::boxed(flight::join(settings, key, inner, request));
+            }
+            Ok(Derived::Keys(_)) => {
+                Rejection::misconfigured("the answer to a request is shared by one key".into())
+            }
+            Err(error) => Rejection::from_key_error(error),
+        };
+        let rejection = rejection.told_on(Wire::of(&parts.headers));
+        let response = self.settings.renderer.render(&rejection);
+        ResponseFuture::refuse(response.map(IdempotentBody::whole))
+    }
+}

@@ -1,0 +1,162 @@
+//! Several keys for one request.
+
+use std::time::Duration;
+
+use axum::{Router, routing::post};
+use http::{StatusCode, request::Parts};
+use tower_distributed_lock::{
+    DistributedLockLayer, LockGuard, LockKey, Locks, ReadBodyLayer,
+    key::{self, Derived, KeyError},
+    middleware::LockGuards,
+    read_body::WholeBody,
+};
+
+use crate::{
+    gate::Gate,
+    support::{PATIENCE, Server, eventually, nothing_left, within},
+};
+
+/// Both accounts of a transfer.
+fn both(locks: &Locks) -> DistributedLockLayer {
+    let account = |param| key::name("account").param_as::<u64>(param).labelled("id");
+    let both = key::all_of([account("from"), account("to")]);
+    DistributedLockLayer::new(locks.clone(), both).wait(PATIENCE)
+}
+
+fn transfers(lock: DistributedLockLayer, gate: &Gate) -> Router {
+    let gate = gate.clone();
+    let handler = async move |guards: LockGuards| {
+        gate.pass().await;
+        let keys = guards.all();
+        let keys: Vec<_> = keys.iter().map(|guard| guard.key().to_string()).collect();
+        keys.join(" ")
+    };
+    Router::new().route("/transfers/{from}/{to}", post(handler).route_layer(lock))
+}
+
+#[tokio::test]
+async fn a_request_holds_all_of_its_keys_and_gives_them_back_together() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(transfers(both(&locks), &gate)).await;
+    let inside = tokio::spawn(server.post("/transfers/07/2"));
+    gate.arrival().await;
+    for held in ["account,id=7", "account,id=2"] {
+        assert!(locks.try_lock(held).await.unwrap().is_none(), "{held}");
+    }
+    assert!(locks.try_lock("account,id=3").await.unwrap().is_some());
+    gate.open();
+    let answer = within("a response", inside).await.unwrap();
+    // In the order in which they were named.
+    assert_eq!(answer.text(), "account,id=7 account,id=2");
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn transfers_in_both_directions_do_not_wait_for_each_other() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(transfers(both(&locks), &gate)).await;
+    let sent: Vec<_> = (0..20)
+        .map(|at| {
+            [
+                "/transfers/1/2",
+                "/transfers/2/1",
+                "/transfers/2/3",
+                "/transfers/1/1",
+            ][at % 4]
+        })
+        .map(|path| tokio::spawn(server.post(path)))
+        .collect();
+    for _ in &sent {
+        gate.open();
+    }
+    for answer in sent {
+        let answer = within("no deadlock", answer).await.unwrap();
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn all_keys_or_none_within_one_limit() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let held = locks.lock("account,id=2").await.unwrap();
+    for lock in [
+        both(&locks).wait(Duration::from_millis(50)),
+        both(&locks).reject_if_held(),
+    ] {
+        let server = Server::start(transfers(lock, &gate)).await;
+        let answer = server.post("/transfers/1/2").await;
+        assert_eq!((answer.status.as_u16(), &*answer.reason()), (423, "held"));
+        eventually("the first key is given back", || locks.stats().keys == 1).await;
+    }
+    drop(held);
+    assert_eq!(gate.finished(), 0);
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn one_guard_for_several_keys_would_be_the_wrong_fence() {
+    let locks = Locks::in_memory();
+    let handler = post(async |_: LockGuard| {}).route_layer(both(&locks));
+    let app = Router::new().route("/transfers/{from}/{to}", handler);
+    let server = Server::start(app).await;
+    let answer = server.post("/transfers/1/2").await;
+    assert_eq!(
+        (answer.status.as_u16(), &*answer.reason()),
+        (500, "misconfigured")
+    );
+    assert!(answer.text().contains("LockGuards"), "{}", answer.text());
+    // Twice the same is one.
+    assert_eq!(server.post("/transfers/1/1").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_loss_of_one_key_is_a_loss() {
+    let gate = Gate::default();
+    let store = tower_distributed_lock::store::MemoryStore::new();
+    let locks = crate::support::watchful(&store);
+    let server = Server::start(transfers(both(&locks), &gate)).await;
+    let inside = tokio::spawn(server.post("/transfers/1/2"));
+    gate.arrival().await;
+    let second = LockKey::new("account,id=2").unwrap();
+    let taken = tower_distributed_lock::store::Store::force_release(&store, second);
+    assert!(taken.await.unwrap());
+    let answer = within("a response", inside).await.unwrap();
+    assert_eq!(
+        (answer.status.as_u16(), &*answer.reason()),
+        (409, "lease-lost")
+    );
+    assert_eq!(gate.dropped(), 1);
+    nothing_left(&locks).await;
+}
+
+/// The accounts that the body names, one in each line.
+fn accounts(parts: &mut Parts) -> Result<Derived, KeyError> {
+    let body = parts.extensions.get::<WholeBody>();
+    let WholeBody(body) = body.ok_or_else(|| KeyError::misconfigured("no body"))?;
+    let text = std::str::from_utf8(body).map_err(|_| KeyError::bad_request("not UTF-8"))?;
+    let account = |id| key::name("account").value("id", id).lock_key();
+    let keys = text.lines().map(account);
+    Ok(Derived::Keys(keys.collect::<Result<_, _>>()?))
+}
+
+#[tokio::test]
+async fn keys_come_from_the_body_after_it_was_read() {
+    let locks = Locks::in_memory();
+    let handler = async |guards: LockGuards, body: String| {
+        let second = LockKey::new("account,id=b").unwrap();
+        assert!(guards.of(&second).is_some());
+        format!("{} of {}", guards.all().len(), body.lines().count())
+    };
+    let app = Router::new()
+        .route("/batch", post(handler))
+        .route_layer(DistributedLockLayer::new(locks.clone(), accounts))
+        .route_layer(ReadBodyLayer::new(100));
+    let server = Server::start(app).await;
+    let mut client = server.connect().await;
+    let request = http::Request::post("/batch")
+        .body("a\nb\nb".into())
+        .unwrap();
+    let answer = client.whole(request).await.unwrap();
+    assert_eq!(answer.text(), "2 of 3");
+}

@@ -1,0 +1,140 @@
+//! Where the key comes from, what is compared and what is given again: the user's choices.
+
+use http::{HeaderName, Request};
+use tower_distributed_lock::{IdempotencyLayer, Locks};
+
+use crate::web::{Runs, app, layer, pay, pay_as, send, send_body};
+
+fn header(name: &'static str) -> HeaderName {
+    HeaderName::from_static(name)
+}
+
+/// How many times the handler runs for these requests, which have one key.
+async fn runs_of(
+    layer: IdempotencyLayer,
+    requests: impl IntoIterator<Item = (http::request::Builder, &'static str)>,
+) -> (u64, Vec<u16>) {
+    let runs = Runs::free();
+    let app = app(layer, runs.handler());
+    let mut statuses = Vec::new();
+    for (request, body) in requests {
+        let answer = send_body(&app, request, body.into()).await;
+        statuses.push(answer.status.as_u16());
+    }
+    (runs.begun(), statuses)
+}
+
+#[tokio::test]
+async fn the_key_can_come_from_another_header() {
+    let locks = Locks::in_memory();
+    let github = || layer(&locks).key_header(header("x-github-delivery"));
+    let delivery = || Request::post("/hook").header("x-tenant-id", "acme");
+    let twice = [(); 2].map(|()| (delivery().header("x-github-delivery", "72d3162e"), ""));
+    assert_eq!(runs_of(github(), twice).await, (1, vec![201, 201]));
+    // The usual header means nothing then.
+    let usual = [(); 2].map(|()| (delivery().header("idempotency-key", "k"), ""));
+    assert_eq!(runs_of(github(), usual).await.0, 2);
+    let app = app(github().required(), async || {});
+    let refused = send(&app, delivery()).await;
+    refused.assert_refused(400, "missing-idempotency-key");
+    assert!(refused.text().contains("has no x-github-delivery"));
+}
+
+#[tokio::test]
+async fn the_key_can_come_from_a_closure() {
+    let locks = Locks::in_memory();
+    let by_query = || {
+        layer(&locks).key_from(|parts| {
+            let query = parts.uri.query()?;
+            Some(query.strip_prefix("event=")?.to_owned())
+        })
+    };
+    let event = |query: &str| {
+        let request = Request::post(format!("/hook{query}")).header("x-tenant-id", "acme");
+        (request, "")
+    };
+    let twice = [event("?event=1"), event("?event=1"), event("?event=2")];
+    assert_eq!(runs_of(by_query(), twice).await.0, 2);
+    assert_eq!(runs_of(by_query(), [event(""), event("")]).await.0, 2);
+    let (runs, statuses) = runs_of(by_query(), [event("?event=")]).await;
+    assert_eq!((runs, statuses), (0, vec![400]));
+}
+
+#[tokio::test]
+async fn headers_count_if_they_are_named() {
+    let locks = Locks::in_memory();
+    let in_version = |tenant, version| (pay_as(tenant).header("x-version", version), "");
+    let requests = |tenant| [in_version(tenant, "1"), in_version(tenant, "2")];
+    let usual = runs_of(layer(&locks), requests("usual")).await;
+    assert_eq!(usual, (1, vec![201, 201]));
+    let compared = layer(&locks).compare_headers([header("x-version")]);
+    let named = runs_of(compared, requests("named")).await;
+    assert_eq!(named, (1, vec![201, 422]));
+}
+
+#[tokio::test]
+async fn the_host_counts() {
+    let locks = Locks::in_memory();
+    let at = |host| (pay().header("host", host), "");
+    let requests = [at("a.example"), at("A.example"), at("b.example")];
+    let (runs, statuses) = runs_of(layer(&locks), requests).await;
+    assert_eq!((runs, statuses), (1, vec![201, 201, 422]));
+}
+
+#[cfg(feature = "json")]
+#[tokio::test]
+async fn json_can_count_by_its_values() {
+    let locks = Locks::in_memory();
+    let json = |tenant, body| {
+        (
+            pay_as(tenant).header("content-type", "application/json"),
+            body,
+        )
+    };
+    let requests = |tenant| {
+        [
+            json(tenant, r#"{"to": 7, "amount": 5}"#),
+            json(tenant, "{\"amount\":5,\n\"to\":7}"),
+            json(tenant, r#"{"to": 7, "amount": 6}"#),
+        ]
+    };
+    let usual = runs_of(layer(&locks), requests("usual")).await;
+    assert_eq!(usual, (1, vec![201, 422, 422]));
+    let by_value = layer(&locks).compare_json_values();
+    let values = runs_of(by_value, requests("values")).await;
+    assert_eq!(values, (1, vec![201, 201, 422]));
+}
+
+#[tokio::test]
+async fn ones_own_fingerprint_replaces_all_of_it() {
+    let locks = Locks::in_memory();
+    let first_byte = layer(&locks).fingerprint_with(|_, body| body[..1].to_vec());
+    let requests = [
+        (pay(), "5 EUR"),
+        (pay().uri("/other"), "5.00 EUR"),
+        (pay(), "6"),
+    ];
+    let (runs, statuses) = runs_of(first_byte, requests).await;
+    assert_eq!((runs, statuses), (1, vec![201, 201, 422]));
+}
+
+#[tokio::test]
+async fn headers_that_are_never_replayed_can_be_named() {
+    let locks = Locks::in_memory();
+    let handler = async || {
+        [
+            ("x-request-id", "1"),
+            ("access-control-allow-origin", "https://a.example"),
+            ("x-mine", "1"),
+            ("x-other", "1"),
+        ]
+    };
+    let app = app(layer(&locks).never_replay([header("x-mine")]), handler);
+    let first = send(&app, pay()).await;
+    let again = send(&app, pay()).await;
+    for name in ["x-request-id", "access-control-allow-origin", "x-mine"] {
+        assert!(first.header(name).is_some(), "{name}");
+        assert_eq!(again.header(name), None, "{name}");
+    }
+    assert_eq!(again.header("x-other"), Some("1"));
+}

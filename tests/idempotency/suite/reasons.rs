@@ -1,0 +1,175 @@
+//! Outcomes that go by their reason, not by their status.
+
+use std::{
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Router, body::Body, routing::post};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+
+use crate::{
+    subject::Subject,
+    support::{eventually, words::Words},
+    web::{Runs, app, layer, lock_key, pay, pay_as, send, sending},
+};
+
+const ACCOUNT: &str = "account,id=7";
+
+/// A route for account 7 with an idempotency layer around its lock.
+fn account(once: &Locks, lock: DistributedLockLayer, runs: &Runs) -> Router {
+    Router::new()
+        .route("/pay", post(runs.handler()))
+        .route_layer(lock)
+        .route_layer(layer(once))
+}
+
+fn lock(locks: &Locks) -> DistributedLockLayer {
+    DistributedLockLayer::new(locks.clone(), key::name("account").value("id", 7))
+}
+
+pub(crate) async fn a_refusal_is_never_kept_whatever_its_status(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    // GraphQL and gRPC answer everything with 200.
+    let fine = |_: &_| Response::new(Bytes::from_static(b"{\"errors\": []}"));
+    let app = account(
+        &locks,
+        lock(&locks).reject_if_held().on_rejection(fine),
+        &runs,
+    );
+    let held = locks.lock(ACCOUNT).await.unwrap();
+    let refused = send(&app, pay()).await;
+    assert_eq!(
+        (refused.status, refused.text()),
+        (StatusCode::OK, "{\"errors\": []}")
+    );
+    held.release().await.unwrap();
+    assert_eq!(send(&app, pay()).await.text(), "run 1");
+    assert!(send(&app, pay()).await.is_replayed());
+}
+
+pub(crate) async fn a_lock_lost_inside_is_a_tombstone(subject: impl Subject) {
+    let (once, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    // Its turn is lost soon, the claim is not.
+    let short = subject.replica().max_hold(Duration::from_millis(100));
+    let app = account(&once, lock(&short.build().unwrap()), &runs);
+    let first = sending(&app, pay());
+    runs.arrival().await;
+    first.await.unwrap().assert_refused(409, "lease-lost");
+    let again = send(&app, pay()).await;
+    again.assert_refused(409, "outcome-unknown");
+    assert_eq!(again.problem()["idempotency_key"], "k");
+    assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn an_error_of_the_inner_service_is_a_tombstone(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let failing = {
+        let runs = runs.clone();
+        service_fn(move |_: Request<Body>| {
+            let runs = runs.clone();
+            async move {
+                runs.run().await;
+                Err::<Response<Body>, _>(io::Error::other("no answer"))
+            }
+        })
+    };
+    let service = layer(&locks).layer(failing);
+    let request = || pay().body(Body::from("five")).unwrap();
+    assert!(service.clone().oneshot(request()).await.is_err());
+    let again = service.oneshot(request()).await.unwrap();
+    assert_eq!(again.status(), StatusCode::CONFLICT);
+    assert_eq!(runs.begun(), 1);
+    let app = app(layer(&locks), runs.handler());
+    send(&app, pay())
+        .await
+        .assert_refused(409, "outcome-unknown");
+}
+
+/// Never becomes ready.
+#[derive(Clone)]
+struct Broken;
+
+impl Service<Request<Body>> for Broken {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = std::future::Pending<Result<Self::Response, io::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Err(io::Error::other("not ready")))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        unreachable!("it was never ready")
+    }
+}
+
+pub(crate) async fn an_inner_service_that_does_not_become_ready_frees_the_key(
+    subject: impl Subject,
+) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let broken = layer(&locks).layer(Broken);
+    let request = pay().body(Body::from("five")).unwrap();
+    assert!(broken.oneshot(request).await.is_err());
+    let app = app(layer(&locks), runs.handler());
+    assert_eq!(send(&app, pay()).await.text(), "run 1");
+}
+
+/// Becomes ready when it is told to.
+#[derive(Clone)]
+struct Late(Arc<Semaphore>);
+
+impl Service<Request<Body>> for Late {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = std::future::Ready<Result<Self::Response, io::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        let acquiring = std::pin::pin!(self.0.acquire());
+        match acquiring.poll(cx) {
+            Poll::Ready(_) => Poll::Ready(Ok(())),
+            Poll::Pending => {
+                // The future above is gone, and with it its place: ask again soon.
+                let waker = cx.waker().clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    waker.wake();
+                });
+                Poll::Pending
+            }
+        }
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        panic!("the claim was lost: nothing must begin");
+    }
+}
+
+pub(crate) async fn a_claim_that_is_lost_before_the_beginning_is_not_begun(subject: impl Subject) {
+    let short = subject.replica().max_hold(Duration::from_millis(100));
+    let (locks, runs) = (short.build().unwrap(), Runs::free());
+    let ready = Arc::new(Semaphore::new(0));
+    let late = layer(&locks).layer(Late(ready.clone()));
+    let request = pay_as("acme").body(Body::from("five")).unwrap();
+    let first = tokio::spawn(late.oneshot(request));
+    eventually("the key is claimed", async || {
+        subject.store().holder(&lock_key()).await.is_some()
+    })
+    .await;
+    eventually("the claim is lost", async || locks.stats().leases == 0).await;
+    ready.add_permits(1);
+    let refused = first.await.unwrap().unwrap();
+    assert_eq!(refused.status(), StatusCode::CONFLICT);
+    assert!(refused.headers().contains_key("retry-after"));
+    let app = app(layer(&locks), runs.handler());
+    eventually("it runs", async || {
+        send(&app, pay()).await.text() == "run 1"
+    })
+    .await;
+}
