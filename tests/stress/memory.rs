@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tower_distributed_lock::{
-    LockKey, Locks,
+    LockKey,
     store::{Fault, MemoryStore, Store, StoreFuture},
 };
 
 use super::{
     random::Random,
-    world::{Setup, Subject, World, run},
+    world::{Instance, Setup, Subject, World, run},
 };
 
 const INSTANCES: usize = 2;
@@ -30,11 +30,11 @@ fn memory_with_losses() {
     run("memory_with_losses", Setup::LOSSES, start);
 }
 
-async fn start(setup: Setup) -> (MemoryStore, Vec<Locks>) {
+async fn start(setup: Setup) -> (MemoryStore, Vec<Instance>) {
     let store = MemoryStore::new();
-    let locks = (0..INSTANCES).map(|_| setup.locks(Locks::builder(store.clone())));
-    let locks = locks.collect();
-    (store, locks)
+    let instances = (0..INSTANCES).map(|_| setup.instance(store.clone()));
+    let instances = instances.collect();
+    (store, instances)
 }
 
 impl Subject for MemoryStore {

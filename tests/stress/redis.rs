@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::sleep};
 use tower_distributed_lock::{
-    LockKey, Locks,
+    LockKey,
     store::{RedisStore, Store, StoreFuture},
 };
 
@@ -15,7 +15,7 @@ use super::{
         proxy::{Network, Proxy},
         redis_server::RedisServer,
     },
-    world::{Setup, Subject, World, run},
+    world::{Instance, Setup, Subject, World, run},
 };
 
 const INSTANCES: usize = 3;
@@ -44,17 +44,19 @@ struct Fleet {
     direct: RedisStore,
 }
 
-async fn start(setup: Setup) -> (Fleet, Vec<Locks>) {
+async fn start(setup: Setup) -> (Fleet, Vec<Instance>) {
     let server = RedisServer::start().await;
     let (mut proxies, mut instances) = (Vec::new(), Vec::new());
     for _ in 0..INSTANCES {
         let proxy = Proxy::start(server.port()).await;
         let store = RedisStore::builder(proxy.url()).timeout(TIMEOUT);
         let store = store.connect().await.expect("the server is up");
-        instances.push(setup.locks(Locks::builder(store)));
+        instances.push(setup.instance(store));
         proxies.push(proxy);
     }
-    let direct = RedisStore::connect(server.url()).await.expect("the server is up");
+    let direct = RedisStore::connect(server.url())
+        .await
+        .expect("the server is up");
     let fleet = Fleet {
         server,
         proxies: Mutex::new(proxies),

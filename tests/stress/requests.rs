@@ -10,13 +10,17 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tower_distributed_lock::{Error, ErrorKind, LockGuard, Locks, idempotency::RunOnceError};
+use tower_distributed_lock::{
+    Error, ErrorKind, LockGuard, LockKey, Locks,
+    idempotency::RunOnceError,
+    store::{Acquire, Ending, Instance as StoreInstance, Mode, Owner, Queueing, Release},
+};
 
 use super::{
     random::Random,
     subject::now,
     witness::{Inside, is_result_of},
-    world::World,
+    world::{LONG_LEASE, World},
 };
 
 /// A task with its own choice of keys and habits.
@@ -37,6 +41,8 @@ pub(crate) enum Habits {
     Wild,
     /// `run_once`.
     Claims,
+    /// Calls the store itself: takes a key and releases it without waiting for the first answer.
+    Bare,
 }
 
 /// Why a request ended without a result: the test wanted it so.
@@ -62,6 +68,7 @@ impl Actor {
             Habits::Brisk => self.brisk().await,
             Habits::Wild => self.wild().await,
             Habits::Claims => self.claim().await,
+            Habits::Bare => self.bare().await,
         }
     }
 
@@ -127,8 +134,10 @@ impl Actor {
 
     async fn claim(&mut self) {
         let (locks, patience) = (self.locks().clone(), self.patience());
-        let key = self.random.pick(&self.keys).clone();
-        let retain = self.random.millis(1..50);
+        // A new key every moment, for all who claim. What is kept outlasts the faults that hold back an answer.
+        let moment = self.world.began.elapsed().as_millis() / 40;
+        let key = format!("claim/{moment}/{}", self.random.within(0..2));
+        let retain = self.random.millis(1_500..2_000);
         let (witness, instance) = (self.world.witness.clone(), self.instance);
         let work = async || {
             let working = witness.work(instance, &key);
@@ -139,7 +148,9 @@ impl Actor {
                 _ => Ok(working.value()),
             }
         };
-        let outcome = patience.of(locks.run_once(key.as_str(), retain, work)).await;
+        let outcome = patience
+            .of(locks.run_once(key.as_str(), retain, work))
+            .await;
         match outcome {
             Some(Ok(once)) if !is_result_of(&key, &once.value) => {
                 let result = once.value;
@@ -149,6 +160,33 @@ impl Actor {
             Some(Err(RunOnceError::Lock(error))) => self.failed(&error),
             Some(Err(error)) => witness.violation(format_args!("{key}: {error:?}")),
         }
+    }
+
+    /// A release that follows its acquire at once must not overtake it, whatever becomes of the connection: else the lease
+    /// is left.
+    async fn bare(&mut self) {
+        let store = self.world.instances[self.instance].store.clone();
+        let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
+        let owner = Owner {
+            instance: StoreInstance::new(),
+            attempt: 1,
+        };
+        let taking = store.acquire(Acquire {
+            key: key.clone(),
+            owner,
+            lease: LONG_LEASE,
+            block: 1,
+            queueing: Queueing::No,
+            mode: Mode::Exclusive,
+            fingerprint: None,
+        });
+        let release = store.start_release(Release {
+            key,
+            owner,
+            ending: Ending::Free,
+            owed_for: LONG_LEASE,
+        });
+        let _ = (self.patience().of(taking).await, release.await);
     }
 
     /// Most turns are over at once; some last long enough that renewals and faults fall into them.
@@ -190,17 +228,28 @@ impl Actor {
             _ => false,
         };
         if !expected {
-            self.world.witness.violation(format_args!("{}: {error:?}", self.describe()));
+            self.world
+                .witness
+                .violation(format_args!("{}: {error:?}", self.describe()));
         }
     }
 
     fn locks(&self) -> &Locks {
-        &self.world.instances[self.instance]
+        &self.world.instances[self.instance].locks
     }
 
     fn describe(&self) -> String {
-        let Self { number, instance, keys, habits, .. } = self;
-        format!("actor {number} ({habits:?}) on instance {instance} for {}", keys.join(", "))
+        let Self {
+            number,
+            instance,
+            keys,
+            habits,
+            ..
+        } = self;
+        format!(
+            "actor {number} ({habits:?}) on instance {instance} for {}",
+            keys.join(", ")
+        )
     }
 }
 

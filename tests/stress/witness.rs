@@ -53,7 +53,10 @@ impl Witness {
     pub(crate) fn new(settings: Settings, keys: &[String]) -> Arc<Self> {
         Arc::new(Self {
             settings,
-            keys: keys.iter().map(|key| (key.clone(), Mutex::default())).collect(),
+            keys: keys
+                .iter()
+                .map(|key| (key.clone(), Mutex::default()))
+                .collect(),
             works: Mutex::default(),
             forgot: Mutex::default(),
             violations: Mutex::default(),
@@ -145,7 +148,11 @@ impl Witness {
     }
 
     fn check_alone(&self, seen: &Seen, id: u64, memory: Memory) {
-        let held: Vec<_> = seen.inside.iter().filter(|(_, guard)| guard.is_held()).collect();
+        let held: Vec<_> = seen
+            .inside
+            .iter()
+            .filter(|(_, guard)| guard.is_held())
+            .collect();
         let Some((_, mine)) = held.iter().find(|(inside, _)| *inside == id) else {
             return;
         };
@@ -269,5 +276,7 @@ impl Drop for Working {
 
 /// Whether a result is one that work for this key had.
 pub(crate) fn is_result_of(key: &str, value: &str) -> bool {
-    value.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '))
+    value
+        .strip_prefix(key)
+        .is_some_and(|rest| rest.starts_with(' '))
 }

@@ -12,7 +12,10 @@ use std::{
 };
 
 use tokio::runtime::{Builder, Runtime};
-use tower_distributed_lock::{LockKey, Locks, Stats, store::StoreFuture};
+use tower_distributed_lock::{
+    LockKey, Locks, LocksBuilder, Stats,
+    store::{Store, StoreFuture},
+};
 
 use super::{
     random::Random,
@@ -62,15 +65,32 @@ impl Setup {
         may_lose: true,
     };
 
-    pub(crate) fn locks(&self, builder: tower_distributed_lock::LocksBuilder) -> Locks {
+    /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
+    /// long as a lease would, and so is found.
+    pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
+        let builder: LocksBuilder = Locks::builder(store.clone());
         let builder = builder.lease(self.lease).max_hold(self.max_hold);
-        builder.build().expect("the settings go together")
+        let locks = match self.may_lose {
+            true => builder.build(),
+            false => builder.waiter_deadline(LONG_LEASE).build(),
+        };
+        Instance {
+            locks: locks.expect("the settings go together"),
+            store: Arc::new(store),
+        }
     }
+}
+
+/// One process of a fleet.
+pub(crate) struct Instance {
+    pub(crate) locks: Locks,
+    pub(crate) store: Arc<dyn Store>,
 }
 
 pub(crate) struct World {
     pub(crate) setup: Setup,
-    pub(crate) instances: Vec<Locks>,
+    pub(crate) began: Instant,
+    pub(crate) instances: Vec<Instance>,
     pub(crate) witness: Arc<Witness>,
     over: AtomicBool,
     /// What each task waits for, and since when.
@@ -99,9 +119,14 @@ impl World {
     }
 
     fn stuck(&self) -> Vec<String> {
-        let waits = self.waits.iter().filter_map(|waits| waits.lock().unwrap().clone());
+        let waits = self
+            .waits
+            .iter()
+            .filter_map(|waits| waits.lock().unwrap().clone());
         let stuck = waits.filter(|(_, since)| since.elapsed() > STUCK);
-        stuck.map(|(what, since)| format!("{what}: stuck for {:?}", since.elapsed())).collect()
+        stuck
+            .map(|(what, since)| format!("{what}: stuck for {:?}", since.elapsed()))
+            .collect()
     }
 }
 
@@ -128,19 +153,25 @@ pub(crate) struct Run {
 pub(crate) fn run<S: Subject>(
     name: &'static str,
     setup: Setup,
-    start: impl AsyncFnOnce(Setup) -> (S, Vec<Locks>),
+    start: impl AsyncFnOnce(Setup) -> (S, Vec<Instance>),
 ) {
     note_panics();
-    let seed = number("TDL_STRESS_SEED").unwrap_or_else(|| Instant::now().elapsed().as_nanos() as u64 ^ clock());
+    let seed = number("TDL_STRESS_SEED")
+        .unwrap_or_else(|| Instant::now().elapsed().as_nanos() as u64 ^ clock());
     let seconds = number("TDL_STRESS_SECONDS").unwrap_or(3);
     println!("{name}: TDL_STRESS_SEED={seed} TDL_STRESS_SECONDS={seconds}");
-    let runtime = Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
     let (subject, instances) = runtime.block_on(start(setup));
     let mut random = Random::new(seed);
-    let cast = cast(&instances);
+    let cast = cast(instances.len());
     let keys = keys(&cast);
     let world = Arc::new(World {
         setup,
+        began: Instant::now(),
         instances,
         witness: Witness::new(
             Settings {
@@ -153,54 +184,88 @@ pub(crate) fn run<S: Subject>(
         over: AtomicBool::new(false),
         waits: cast.iter().map(|_| Mutex::default()).collect(),
     });
-    let run = Run { name, seed, runtime, world, subject: Arc::new(subject), keys };
+    let run = Run {
+        name,
+        seed,
+        runtime,
+        world,
+        subject: Arc::new(subject),
+        keys,
+    };
     run.play(cast, Duration::from_secs(seconds), &mut random);
 }
 
-/// Who asks for what: a pair on a key of its own for each instance, a crowd on few keys, and claims.
-fn cast(instances: &[Locks]) -> Vec<(usize, Vec<String>, Habits)> {
+/// A task's part.
+struct Part {
+    instance: usize,
+    keys: Vec<String>,
+    habits: Habits,
+}
+
+/// For each instance a pair on a key of its own, some of a crowd on few keys, some claims, and calls of the bare store.
+fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
-    for instance in 0..instances.len() {
-        let pair = vec![format!("pair/{instance}")];
-        cast.extend([(instance, pair.clone(), Habits::Brisk), (instance, pair, Habits::Brisk)]);
-        for _ in 0..3 {
-            let crowd = vec!["hot/1".to_owned(), "hot/2".to_owned()];
-            cast.push((instance, crowd, Habits::Wild));
-            let claims = vec!["claim/1".to_owned(), "claim/2".to_owned()];
-            cast.push((instance, claims, Habits::Claims));
-        }
+    for instance in 0..instances {
+        let pair = [format!("pair/{instance}")];
+        let hot = ["hot/1".to_owned(), "hot/2".to_owned()];
+        let mut add = |count, keys: &[String], habits| {
+            cast.extend((0..count).map(|_| Part {
+                instance,
+                keys: keys.to_vec(),
+                habits,
+            }));
+        };
+        add(2, &pair, Habits::Brisk);
+        add(3, &hot, Habits::Wild);
+        add(3, &[], Habits::Claims);
+        add(2, &[], Habits::Bare);
     }
     cast
 }
 
-fn keys(cast: &[(usize, Vec<String>, Habits)]) -> Vec<String> {
-    let mut keys: Vec<_> = cast.iter().flat_map(|(_, keys, _)| keys.clone()).collect();
+fn keys(cast: &[Part]) -> Vec<String> {
+    let mut keys: Vec<_> = cast.iter().flat_map(|part| part.keys.clone()).collect();
     keys.sort();
     keys.dedup();
     keys
 }
 
 impl Run {
-    fn play(self, cast: Vec<(usize, Vec<String>, Habits)>, time: Duration, random: &mut Random) {
+    fn play(self, cast: Vec<Part>, time: Duration, random: &mut Random) {
         let began = Instant::now();
-        let faults = self.subject.clone().play_faults(self.world.clone(), random.fork());
+        let faults = self
+            .subject
+            .clone()
+            .play_faults(self.world.clone(), random.fork());
         let mut tasks = vec![self.runtime.spawn(faults)];
-        for (number, (instance, keys, habits)) in cast.into_iter().enumerate() {
-            let (world, random) = (self.world.clone(), random.fork());
-            let actor = Actor { world, number, instance, keys, habits, random };
+        for (number, part) in cast.into_iter().enumerate() {
+            let actor = Actor {
+                world: self.world.clone(),
+                number,
+                instance: part.instance,
+                keys: part.keys,
+                habits: part.habits,
+                random: random.fork(),
+            };
             tasks.push(self.runtime.spawn(actor.run()));
         }
         while began.elapsed() < time && self.is_fine() {
             thread::sleep(Duration::from_millis(20));
         }
         self.world.over.store(true, Ordering::Relaxed);
-        self.until("all requests have ended", || match tasks.iter().all(|task| task.is_finished()) {
-            true => Vec::new(),
-            false => vec!["some requests are under way".into()],
+        self.until("all requests have ended", || {
+            match tasks.iter().all(|task| task.is_finished()) {
+                true => Vec::new(),
+                false => vec!["some requests are under way".into()],
+            }
         });
         self.until("nothing is left", || self.leftovers());
         let (turns, works) = self.world.witness.counts();
-        println!("{}: {turns} turns, {works} works in {:?}", self.name, began.elapsed());
+        println!(
+            "{}: {turns} turns, {works} works in {:?}",
+            self.name,
+            began.elapsed()
+        );
         self.runtime.shutdown_background();
     }
 
@@ -221,30 +286,47 @@ impl Run {
     }
 
     fn is_fine(&self) -> bool {
-        let violations = [self.world.witness.violations(), self.world.stuck(), PANICS.lock().unwrap().clone()].concat();
+        let violations = [
+            self.world.witness.violations(),
+            self.world.stuck(),
+            PANICS.lock().unwrap().clone(),
+        ]
+        .concat();
         violations.is_empty() || self.fail(&violations)
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let stats = self.world.instances.iter().map(Locks::stats).enumerate();
+        let instances = self.world.instances.iter();
+        let stats = instances.map(|instance| instance.locks.stats()).enumerate();
         let busy = stats.filter(|(_, stats)| *stats != Stats::default());
-        let mut left: Vec<_> = busy.map(|(at, stats)| format!("instance {at}: {stats:?}")).collect();
-        left.extend(self.ask(self.subject.clone().leftovers()).unwrap_or_else(|| vec!["the store does not answer".into()]));
+        let mut left: Vec<_> = busy
+            .map(|(at, stats)| format!("instance {at}: {stats:?}"))
+            .collect();
+        left.extend(
+            self.ask(self.subject.clone().leftovers())
+                .unwrap_or_else(|| vec!["the store does not answer".into()]),
+        );
         left
     }
 
     fn fail(&self, violations: &[String]) -> ! {
-        let mut report = format!("{}: TDL_STRESS_SEED={}\n{}", self.name, self.seed, violations.join("\n"));
-        for (at, locks) in self.world.instances.iter().enumerate() {
-            report += &format!("\ninstance {at}: {:?}", locks.stats());
+        let mut report = format!(
+            "{}: TDL_STRESS_SEED={}\n{}",
+            self.name,
+            self.seed,
+            violations.join("\n")
+        );
+        for (at, instance) in self.world.instances.iter().enumerate() {
+            let owed = instance.store.owed();
+            report += &format!("\ninstance {at}: {:?}, owed {owed}", instance.locks.stats());
         }
         for key in &self.keys {
-            let key = match key.starts_with("claim") {
-                true => format!("once,{key}"),
-                false => key.clone(),
-            };
-            let seen = self.ask(self.subject.clone().inspect(LockKey::new(&*key).unwrap()));
-            report += &format!("\n{key}: {}", seen.as_deref().unwrap_or("the store does not answer"));
+            let seen = self.subject.clone().inspect(LockKey::new(&**key).unwrap());
+            let seen = self.ask(seen);
+            report += &format!(
+                "\n{key}: {}",
+                seen.as_deref().unwrap_or("the store does not answer")
+            );
         }
         panic!("{report}");
     }
@@ -252,7 +334,8 @@ impl Run {
     /// Asks within the runtime, if that gets on.
     fn ask<T: Send + 'static>(&self, question: StoreFuture<T>) -> Option<T> {
         let (sender, answer) = std::sync::mpsc::channel();
-        self.runtime.spawn(async move { sender.send(question.await) });
+        self.runtime
+            .spawn(async move { sender.send(question.await) });
         answer.recv_timeout(Duration::from_secs(5)).ok()
     }
 }
@@ -275,7 +358,10 @@ fn note_panics() {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+    )
 }
 
 fn clock() -> u64 {
