@@ -4,6 +4,7 @@
 //! interleave differently each time, so a seed repeats the kind of a world more than its course.
 
 mod memory;
+mod patience;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;

@@ -1,13 +1,6 @@
 //! Tasks that ask for keys in every way there is, and leave in every way there is.
 
-use std::{
-    future::poll_fn,
-    panic::AssertUnwindSafe,
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::{Duration, Instant as Clock},
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tower_distributed_lock::{
@@ -17,6 +10,7 @@ use tower_distributed_lock::{
 };
 
 use super::{
+    patience::Patience,
     random::Random,
     subject::now,
     witness::{Inside, is_result_of},
@@ -73,7 +67,7 @@ impl Actor {
     }
 
     async fn brisk(&mut self) {
-        let asked = now();
+        let asked = self.world.witness.asked();
         match self.locks().lock(self.keys[0].as_str()).await {
             Ok(guard) => drop(self.world.witness.enter(guard, asked)),
             Err(error) => self.failed(&error),
@@ -81,7 +75,7 @@ impl Actor {
     }
 
     async fn wild(&mut self) {
-        let (asked, patience) = (now(), self.patience());
+        let (asked, patience) = (self.world.witness.asked(), self.patience());
         let guards = match patience.of(self.ask()).await {
             None => return,
             Some(Ok(guards)) => guards,
@@ -211,11 +205,9 @@ impl Actor {
     }
 
     fn patience(&mut self) -> Patience {
-        match self.random.within(0..10) {
-            0 => Patience::Polls(self.random.within(0..6)),
-            1 => Patience::Wakes(self.random.within(0..6)),
-            2..4 => Patience::Time(self.random.micros(0..400)),
-            _ => Patience::Endless,
+        match self.random.percent(20) {
+            true => Patience::by_time(&mut self.random, Duration::from_micros(400)),
+            false => Patience::by_polls(&mut self.random),
         }
     }
 
@@ -253,49 +245,10 @@ impl Actor {
     }
 }
 
-/// When a future is dropped before its end.
-#[derive(Debug, Clone, Copy)]
-enum Patience {
-    /// Dropped after so many polls.
-    Polls(u64),
-    /// Dropped when it is woken once more after so many polls: what it was woken for is not taken.
-    Wakes(u64),
-    /// Polls without a pause until then, so that microseconds count.
-    Time(Duration),
-    Endless,
-}
-
-impl Patience {
-    async fn of<F: Future>(self, future: F) -> Option<F::Output> {
-        let (mut polls, began) = (0, Clock::now());
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            let is_over = match self {
-                Self::Polls(most) | Self::Wakes(most) => polls >= most,
-                Self::Time(most) => {
-                    cx.waker().wake_by_ref();
-                    began.elapsed() >= most
-                }
-                Self::Endless => false,
-            };
-            if is_over {
-                return Poll::Ready(None);
-            }
-            polls += 1;
-            let outcome = future.as_mut().poll(cx).map(Some);
-            match self {
-                Self::Polls(most) if polls >= most && outcome.is_pending() => Poll::Ready(None),
-                _ => outcome,
-            }
-        })
-        .await
-    }
-}
-
 /// Pauses for less time than a timer can measure.
 fn spin(time: Duration) {
-    let began = Clock::now();
-    while began.elapsed() < time {
+    let end = now() + time;
+    while now() < end {
         std::hint::spin_loop();
     }
 }

@@ -6,8 +6,11 @@
 //! 3. A turn is lost to `max_hold` only when that turn itself has lasted so long.
 //! 4. In one instance, the work of one claim does not begin while it is under way.
 //!
-//! A store that forgets its leases breaks 1 and 2 until the leases from before have run out. The stress test and the model
-//! checker both include this file; `super::subject` names the parts of the crate, the clock and the mutex of each.
+//! A store that forgets its leases breaks 1 and 2 for turns under leases from before. Such leases run out, and serve no request
+//! that is made after every instance has learned that the store forgot.
+//!
+//! The stress test and the model checker both include this file; `super::subject` names the parts of the crate, the clock and
+//! the mutex of each.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
@@ -18,8 +21,7 @@ pub(crate) struct Witness {
     settings: Settings,
     keys: BTreeMap<String, Mutex<Seen>>,
     works: Mutex<Works>,
-    /// When the store last forgot its leases.
-    forgot: Mutex<Option<Instant>>,
+    memory: Mutex<Memory>,
     violations: Mutex<Vec<String>>,
 }
 
@@ -35,11 +37,36 @@ pub(crate) struct Settings {
 #[derive(Debug, Default)]
 struct Seen {
     /// The turns that are inside now.
-    inside: Vec<(u64, LockGuard)>,
+    inside: Vec<Entry>,
     entered: u64,
     highest_token: u64,
     /// When the last turn left that was held to its end.
     left: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    asked: Asked,
+    guard: LockGuard,
+}
+
+/// When a request was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    /// How many times the store had forgotten its leases and every instance knew.
+    known: u64,
+}
+
+/// What the store remembers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    /// How often the store has forgotten its leases, and when it last did.
+    forgot: u64,
+    last: Option<Instant>,
+    /// How much of that every instance knows.
+    known: u64,
 }
 
 #[derive(Debug, Default)]
@@ -58,35 +85,52 @@ impl Witness {
                 .map(|key| (key.clone(), Mutex::default()))
                 .collect(),
             works: Mutex::default(),
-            forgot: Mutex::default(),
+            memory: Mutex::default(),
             violations: Mutex::default(),
         })
     }
 
     /// The store is about to forget its leases.
     pub(crate) fn store_forgets(&self) {
-        *self.forgot.lock() = Some(now());
+        let mut memory = self.memory.lock();
+        memory.forgot += 1;
+        memory.last = Some(now());
     }
 
-    /// Registers the turn of a guard, which was asked for at `asked`. The turn is inside until the result is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, guard: LockGuard, asked: Instant) -> Inside {
-        let memory = self.memory();
+    /// Every instance has learned what the store has forgotten until now.
+    pub(crate) fn fleet_knows(&self) {
+        let mut memory = self.memory.lock();
+        memory.known = memory.forgot;
+    }
+
+    /// To be noted before a request is made.
+    pub(crate) fn asked(&self) -> Asked {
+        let known = self.memory.lock().known;
+        Asked { at: now(), known }
+    }
+
+    /// Registers the turn of a guard. The turn is inside until the result is dropped.
+    pub(crate) fn enter(self: &Arc<Self>, guard: LockGuard, asked: Asked) -> Inside {
+        let view = self.view();
         let mut seen = self.seen(&guard);
-        let (token, held) = (guard.token(), guard.is_held());
-        if held && token <= seen.highest_token && memory.is_intact(self) {
+        let (token, highest) = (guard.token(), seen.highest_token);
+        if token <= highest && guard.is_held() && view.is_sound(asked) && view.is_current(self) {
             self.violation(format_args!(
-                "{}: token {token} entered after token {}",
-                guard.key(),
-                seen.highest_token
+                "{}: token {token} entered after token {highest}",
+                guard.key()
             ));
         }
-        seen.highest_token = seen.highest_token.max(token);
+        seen.highest_token = highest.max(token);
         seen.entered += 1;
         let id = seen.entered;
         // The turn began after the request, and after the end of every turn before.
-        let began = seen.left.map_or(asked, |left| left.max(asked));
-        seen.inside.push((id, guard.clone()));
-        self.check_alone(&seen, id, memory);
+        let began = seen.left.map_or(asked.at, |left| left.max(asked.at));
+        seen.inside.push(Entry {
+            id,
+            asked,
+            guard: guard.clone(),
+        });
+        self.check_alone(&seen, id, view);
         drop(seen);
         let inside = Inside {
             witness: self.clone(),
@@ -139,48 +183,48 @@ impl Witness {
     }
 
     /// To be taken before guards are looked at.
-    fn memory(&self) -> Memory {
-        let forgot = *self.forgot.lock();
-        Memory {
-            forgot,
-            ran_out: forgot.is_none_or(|at| now() > at + self.settings.lease),
-        }
+    fn view(&self) -> View {
+        let memory = *self.memory.lock();
+        let ran_out = memory.last.is_none_or(|at| now() > at + self.settings.lease);
+        View { memory, ran_out }
     }
 
-    fn check_alone(&self, seen: &Seen, id: u64, memory: Memory) {
-        let held: Vec<_> = seen
-            .inside
-            .iter()
-            .filter(|(_, guard)| guard.is_held())
-            .collect();
-        let Some((_, mine)) = held.iter().find(|(inside, _)| *inside == id) else {
+    fn check_alone(&self, seen: &Seen, id: u64, view: View) {
+        let counts = |entry: &&Entry| view.is_sound(entry.asked) && entry.guard.is_held();
+        let Some(mine) = seen.inside.iter().find(|entry| entry.id == id).filter(counts) else {
             return;
         };
-        for (other, theirs) in &held {
-            if *other != id && memory.is_intact(self) {
+        let others = seen.inside.iter().filter(|entry| entry.id != id);
+        for other in others.filter(counts) {
+            if view.is_current(self) {
                 self.violation(format_args!(
                     "{}: tokens {} and {} are held at the same time",
-                    mine.key(),
-                    theirs.token(),
-                    mine.token()
+                    mine.guard.key(),
+                    other.guard.token(),
+                    mine.guard.token()
                 ));
             }
         }
     }
 }
 
-/// What the store remembered when the witness began to look.
+/// What the store remembered when the witness began to look at guards.
 #[derive(Debug, Clone, Copy)]
-struct Memory {
-    forgot: Option<Instant>,
-    /// The leases that the store has forgotten have run out.
+struct View {
+    memory: Memory,
+    /// Every lease that the store has forgotten has run out.
     ran_out: bool,
 }
 
-impl Memory {
-    /// Whether no guard was looked at meanwhile whose lease the store had forgotten.
-    fn is_intact(self, witness: &Witness) -> bool {
-        self.ran_out && *witness.forgot.lock() == self.forgot
+impl View {
+    /// Whether a request that was made then is not served under a lease that the store has forgotten.
+    fn is_sound(&self, asked: Asked) -> bool {
+        self.ran_out || asked.known == self.memory.forgot
+    }
+
+    /// Whether the store has forgotten nothing since.
+    fn is_current(&self, witness: &Witness) -> bool {
+        self.memory.forgot == witness.memory.lock().forgot
     }
 }
 
@@ -206,13 +250,13 @@ impl Inside {
 
     fn end(&mut self) -> Option<LockGuard> {
         let guard = self.guard.take()?;
-        let memory = self.witness.memory();
+        let view = self.witness.view();
         let mut seen = self.witness.seen(&guard);
-        self.witness.check_alone(&seen, self.id, memory);
+        self.witness.check_alone(&seen, self.id, view);
         if guard.is_held() {
             seen.left = Some(now());
         }
-        let at = seen.inside.iter().position(|(id, _)| *id == self.id);
+        let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
         drop(seen);
         drop(registered);

@@ -1,0 +1,69 @@
+//! Virtual time: passes in small jumps at any moment, and to the next timer when nothing else can happen.
+
+use std::{cell::Cell, time::Duration};
+
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+
+use super::random::Random;
+use crate::time::{Instant, model, now, sleep_until};
+
+thread_local! {
+    /// How many tasks could have run at the last decision of the scheduler.
+    static RUNNABLE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A scheduler that lets the world know whether any other task can run.
+#[derive(Debug)]
+pub(super) struct Watched<S>(pub(super) S);
+
+impl<S: Scheduler> Scheduler for Watched<S> {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.0.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        RUNNABLE.set(runnable.len());
+        self.0.next_task(runnable, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+/// Lets other tasks run. Says whether none could.
+pub(super) async fn nothing_else_runs() -> bool {
+    shuttle::future::yield_now().await;
+    RUNNABLE.get() == 1
+}
+
+/// Lets all other tasks run until each waits for something. Time does not pass.
+pub(super) async fn settle() {
+    while !nothing_else_runs().await {}
+}
+
+/// Jumps to the next timer, if there is one. Says how much time has passed.
+pub(super) fn jump() -> Option<Duration> {
+    let time = model::next_timer()?.saturating_duration_since(now());
+    model::advance(time);
+    Some(time)
+}
+
+/// A small step into the future, while other tasks are in the middle of something.
+pub(super) fn step(random: &mut Random) {
+    model::advance(random.millis(0..20));
+}
+
+pub(super) async fn sleep(time: Duration) {
+    sleep_until(now() + time).await;
+}
+
+pub(super) fn reset() -> Instant {
+    model::reset();
+    now()
+}

@@ -1,0 +1,71 @@
+//! What a world is like.
+
+use std::time::Duration;
+
+use super::random::Random;
+use crate::{Locks, store::MemoryStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How long a free key may stand still: a lost hint costs a poll, a dead head of the queue its head start.
+pub(super) const STALL: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) lease: Duration,
+    pub(super) max_hold: Duration,
+    pub(super) pass_turns: u32,
+    /// Whether calls may fail.
+    pub(super) may_fail: bool,
+    /// Whether turns may be lost: faults outlast leases, holds outlast `max_hold`, the store forgets.
+    pub(super) may_lose: bool,
+    /// Whether requests claim their keys.
+    pub(super) claims: bool,
+    pub(super) instances: usize,
+    pub(super) requests: usize,
+}
+
+impl Setup {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let (may_fail, may_lose) = *random.pick(&[(false, false), (true, false), (true, true)]);
+        Self {
+            lease: if may_lose { 6 * SECOND } else { 60 * SECOND },
+            max_hold: if may_lose && random.percent(50) { 3 * SECOND } else { 600 * SECOND },
+            pass_turns: *random.pick(&[0, 1, 16]),
+            may_fail,
+            may_lose,
+            claims: random.percent(30),
+            instances: random.within(1..3) as usize,
+            requests: random.within(3..7) as usize,
+        }
+    }
+
+    /// Places in the store's queue last longer than a free key may stand still.
+    pub(super) fn locks(&self, store: &MemoryStore) -> Locks {
+        let builder = Locks::builder(store.clone())
+            .lease(self.lease)
+            .max_hold(self.max_hold)
+            .pass_turns(self.pass_turns)
+            .waiter_deadline(self.lease);
+        builder.build().expect("the settings go together")
+    }
+
+    /// How long a fault lasts: mostly a moment, sometimes so long that leases run out.
+    pub(super) fn fault(&self, random: &mut Random) -> Duration {
+        match random.within(0..4) {
+            0 if self.may_lose => self.lease + random.millis(0..3_000),
+            1 => random.millis(100..3_000),
+            _ => random.millis(0..100),
+        }
+    }
+
+    /// How long a turn or a work lasts: mostly a moment, sometimes to an edge.
+    pub(super) fn hold(&self, random: &mut Random) -> Duration {
+        match random.within(0..8) {
+            0 if self.may_lose => self.max_hold.min(2 * self.lease),
+            1 if self.may_lose => random.millis(0..(3 * self.lease).as_millis() as u64),
+            2 => self.lease / 3,
+            3 => random.millis(0..1_000),
+            _ => Duration::ZERO,
+        }
+    }
+}
