@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Held,
     /// Too many local requests wait for this key already.
     LineFull,
+    /// Too many keys are in use in this process already.
+    TooManyKeys,
     /// The store did not answer, or could not do what it was asked. Nothing was locked.
     Unreachable,
     /// The lease was lost: somebody else may hold the key by now.

@@ -7,12 +7,18 @@
 #[cfg(shuttle)]
 mod from {
     pub(crate) use shuttle::sync::{MutexGuard, atomic};
-    pub(crate) use shuttle_tokio::sync::{Notify, futures, mpsc, oneshot};
+    pub(crate) use shuttle_tokio::{
+        sync::{Notify, mpsc, oneshot},
+        task::{JoinHandle, spawn},
+    };
 }
 #[cfg(not(shuttle))]
 mod from {
     pub(crate) use std::sync::{MutexGuard, atomic};
-    pub(crate) use tokio::sync::{Notify, mpsc, oneshot};
+    pub(crate) use tokio::{
+        sync::{Notify, mpsc, oneshot},
+        task::{JoinHandle, spawn},
+    };
 }
 
 pub(crate) use from::*;
@@ -67,4 +73,53 @@ pub(crate) fn random() -> f64 {
     #[cfg(not(shuttle))]
     let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     number as f64 / u64::MAX as f64
+}
+
+/// Background tasks run on the runtime of whoever causes them.
+#[derive(Debug, Clone)]
+pub(crate) struct Runtime {
+    #[cfg(not(shuttle))]
+    handle: tokio::runtime::Handle,
+}
+
+#[cfg(not(shuttle))]
+impl Runtime {
+    /// The runtime of the present task, if there is one.
+    pub(crate) fn current() -> Option<Self> {
+        let handle = tokio::runtime::Handle::try_current().ok()?;
+        Some(Self { handle })
+    }
+
+    /// Whether the present task runs on this runtime, so that both are driven or none is.
+    pub(crate) fn is_current(&self) -> bool {
+        tokio::runtime::Handle::try_current().is_ok_and(|current| current.id() == self.handle.id())
+    }
+
+    /// Runs a task. A runtime that shuts down drops the task, now or later.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(task);
+    }
+}
+
+#[cfg(shuttle)]
+impl Runtime {
+    pub(crate) fn current() -> Option<Self> {
+        Some(Self {})
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(shuttle::future::spawn(task));
+    }
+}
+
+/// Lets other tasks run.
+pub(crate) async fn yield_now() {
+    #[cfg(shuttle)]
+    shuttle::future::yield_now().await;
+    #[cfg(not(shuttle))]
+    tokio::task::yield_now().await;
 }

@@ -22,6 +22,28 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Whether the present runtime has a time driver: without one, every timer panics when it is made.
+pub(crate) fn can_sleep() -> bool {
+    #[cfg(shuttle)]
+    return true;
+    #[cfg(not(shuttle))]
+    return std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
+}
+
+/// The result of a future, or `None` if time is over before.
+pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    timeout_at(later(now(), limit), future).await
+}
+
+/// The result of a future, or `None` if it is not there at a point in time.
+pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = sleep_until(at) => None,
+    }
+}
+
 /// `now + duration`, or a far point in time if the sum cannot be represented.
 pub(crate) fn later(now: Instant, duration: Duration) -> Instant {
     now + duration.min(FAR)

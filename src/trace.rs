@@ -8,7 +8,7 @@
 use crate::{
     Error, Loss,
     rejection::{Reason, Rejection},
-    store::{Owner, Released},
+    store::Owner,
 };
 
 /// `debug!(…)`, or nothing.
@@ -58,11 +58,13 @@ pub(crate) fn lost(key: &str, owner: Owner, loss: Loss) {
     event!(debug, key, %owner, %loss, "lock.lost");
 }
 
-pub(crate) fn released(key: &str, owner: Owner, outcome: &Result<Released, Error>) {
-    match outcome {
-        Ok(outcome) => event!(debug, key, %owner, ?outcome, "lock.released"),
-        Err(error) => event!(warn, %owner, %error, "lock.release_failed"),
-    }
+pub(crate) fn releasing(key: &str, owner: Owner) {
+    event!(debug, key, %owner, "lock.release");
+}
+
+/// A store tells this where it keeps a release that it owes.
+pub(crate) fn release_failed(owner: Owner, error: &Error) {
+    event!(warn, %owner, %error, "lock.release_failed");
 }
 
 pub(crate) fn closing(leases: usize) {
@@ -87,13 +89,13 @@ pub(crate) fn failed_open(error: &Error) {
 }
 
 /// Spawns a task that stays in the span of the one who spawns it.
-pub(crate) fn spawn<F>(task: F) -> tokio::task::JoinHandle<F::Output>
+pub(crate) fn spawn<F>(task: F) -> crate::sync::JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     #[cfg(feature = "tracing")]
     let task = tracing::Instrument::in_current_span(task);
-    tokio::spawn(task)
+    crate::sync::spawn(task)
 }
 
 pub(crate) fn not_kept(error: &Error) {

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep};
 
 use crate::{
-    Error, ErrorKind, LockGuard, LockKey, Locks, locks::Late, store::Released, time::later, trace,
+    Error, ErrorKind, LockGuard, LockKey, Locks,
+    locks::Late,
+    store::Released,
+    time::{Instant, later, now, sleep_until},
+    trace,
 };
 
 /// How soon to try again when the store does not answer.
@@ -38,7 +41,7 @@ pub(crate) struct Keeping {
 impl Keeping {
     /// Ends the turn with the record; if that was lost, claims the key anew for it.
     pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
-        let until = later(Instant::now(), self.within);
+        let until = later(now(), self.within);
         loop {
             let error = match guard.record((&self.record, self.retain), until).await {
                 Ok(Released::Freed) => return Kept::Yes,
@@ -50,7 +53,7 @@ impl Keeping {
                 guard.abandon(&self.record);
                 return kept;
             }
-            sleep(PAUSE).await;
+            sleep_until(later(now(), PAUSE)).await;
         }
         self.keep_late(until).await
     }
@@ -75,13 +78,13 @@ impl Keeping {
             if let Some(kept) = self.gives_up(&error, until) {
                 return kept;
             }
-            sleep(PAUSE).await;
+            sleep_until(later(now(), PAUSE)).await;
         }
     }
 
     fn gives_up(&self, error: &Error, until: Instant) -> Option<Kept> {
         let kept = match error.kind() {
-            ErrorKind::Unreachable if Instant::now() < until => return None,
+            ErrorKind::Unreachable if now() < until => return None,
             ErrorKind::Unreachable => Kept::Unknown,
             _ => Kept::No,
         };

@@ -9,7 +9,7 @@ use super::{
     keep::{Keeping, Kept},
     record::{Outcome, Record},
 };
-use crate::{Error, ErrorKind, LockKey, Locks, locks::Miss, trace};
+use crate::{Error, ErrorKind, LockKey, Locks, locks::NoTurn, trace};
 
 /// How long [`Locks::run_once`] tries to store a result.
 const STORE_WITHIN: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ impl Locks {
         let claim = Bytes::from_static(b"once");
         let guard = match self.claim(&key, claim.clone(), self.usual_wait()).await {
             Ok(guard) => guard,
-            Err(Miss::Recorded(record)) => return recorded(record),
+            Err(NoTurn::Recorded(record)) => return recorded(record),
             Err(miss) => return Err(miss.into_error().into()),
         };
         let value = work().await.map_err(RunOnceError::Work)?;

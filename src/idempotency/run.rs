@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockGuard,
-    locks::Miss,
+    locks::NoTurn,
     middleware::{NotLocked, Turns},
     rejection::{Reason, Rejection},
     trace,
@@ -138,9 +138,9 @@ async fn begin<ReqBody: Body<Data = Bytes>>(
         Err(miss) => miss,
     };
     Err(match miss {
-        Miss::OtherClaim => key_reused(&claim).into(),
-        Miss::Recorded(record) => recorded(record, fingerprint, &claim)?,
-        Miss::Failed(error) => failed(error, &settings, &claim).into(),
+        NoTurn::OtherFingerprint => key_reused(&claim).into(),
+        NoTurn::Recorded(record) => recorded(record, fingerprint, &claim)?,
+        NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
     })
 }
 

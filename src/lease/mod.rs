@@ -3,24 +3,22 @@
 mod renewal;
 mod scheduler;
 
-use std::{
-    fmt,
+use std::{fmt, sync::OnceLock, time::Duration};
+
+use bytes::Bytes;
+
+pub(crate) use renewal::Pace;
+pub(crate) use scheduler::{LeaseEvents, Scheduler};
+
+use crate::{
+    LockKey,
+    store::Owner,
     sync::{
-        OnceLock,
+        Notify,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
-};
-
-use tokio::{
-    sync::{Notify, futures::Notified},
     time::Instant,
 };
-
-pub(crate) use renewal::{Pace, Renewal, Step};
-pub(crate) use scheduler::{Background, Scheduler};
-
-use crate::{LockKey, store::Owner};
 
 /// Why a lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,42 +51,56 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A lease as its turns see it. Its deadline only moves forward, and its loss is final.
+/// A lease as its turns see it.
+///
+/// 1. The deadline moves forward while the lease is valid, and never again once it was seen to be over: whoever sees the
+///    clock pass the deadline *ends* the lease in the same atomic step. So a guard is never held again after it was lost.
+/// 2. The loss is final. It is told under the lock of the key's line, which also decides what becomes of the waiters.
+/// 3. A lease is *confirmed* unless it was doubted since the last renewal that the store answered was begun. Doubts are counted,
+///    not timed: an answer to a renewal that was begun before a doubt does not settle it.
 pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) owner: Owner,
-    /// It is held for something that is done once, and goes on to its end even when the lease is lost.
-    pub(crate) claimed: bool,
-    /// What the atomics count from, in nanoseconds.
+    /// What the key is held for, if that is done once. Such a turn goes on to its end even when the lease is lost.
+    pub(crate) fingerprint: Option<Bytes>,
+    /// The atomics count nanoseconds from here.
     epoch: Instant,
+    /// [`ENDED`] once the lease is over.
     deadline: AtomicU64,
     turn_began: AtomicU64,
-    unconfirmed: AtomicBool,
+    doubts: AtomicU64,
+    /// How many doubts are settled.
+    settled: AtomicU64,
     recording: AtomicBool,
     loss: OnceLock<Loss>,
     told: Notify,
 }
 
+/// The deadline of a lease that is over.
+const ENDED: u64 = 0;
+
 impl Lease {
     /// A lease that was asked for at `sent` and is valid for `validity` from then on.
-    pub(crate) fn new(key: LockKey, owner: Owner, sent: Instant, validity: Duration) -> Self {
+    pub(crate) fn new(
+        key: LockKey,
+        owner: Owner,
+        fingerprint: Option<Bytes>,
+        sent: Instant,
+        validity: Duration,
+    ) -> Self {
         Self {
             key,
             owner,
-            claimed: false,
+            fingerprint,
             epoch: sent,
-            deadline: AtomicU64::new(nanos(validity)),
+            deadline: AtomicU64::new(nanos(validity).max(1)),
             turn_began: AtomicU64::new(0),
-            unconfirmed: AtomicBool::new(false),
+            doubts: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             recording: AtomicBool::new(false),
             loss: OnceLock::new(),
             told: Notify::new(),
         }
-    }
-
-    pub(crate) fn claimed(mut self, claimed: bool) -> Self {
-        self.claimed = claimed;
-        self
     }
 
     /// From when on the lease must count as gone.
@@ -96,27 +108,63 @@ impl Lease {
         self.epoch + Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Moves the deadline forward, never back.
-    pub(crate) fn extend(&self, until: Instant) {
-        let until = nanos(until.saturating_duration_since(self.epoch));
-        self.deadline.fetch_max(until, Ordering::AcqRel);
-    }
-
-    /// By the clock, not by a flag: after a pause, this may run before any timer has.
+    /// Whether the lease is ours by the clock. A lease that is found to be past its deadline is over for good.
     pub(crate) fn is_valid(&self, now: Instant) -> bool {
-        self.loss().is_none() && now < self.deadline()
+        self.move_deadline(now, |deadline| deadline)
     }
 
-    /// Whether the last renewal was answered, so that the store is known to be there.
+    /// Moves the deadline forward, never back. `false` if the lease is over.
+    pub(crate) fn extend(&self, now: Instant, until: Instant) -> bool {
+        let until = nanos(until.saturating_duration_since(self.epoch));
+        self.move_deadline(now, |deadline| deadline.max(until))
+    }
+
+    fn move_deadline(&self, now: Instant, change: impl Fn(u64) -> u64) -> bool {
+        let now = nanos(now.saturating_duration_since(self.epoch));
+        let mut current = self.deadline.load(Ordering::Acquire);
+        loop {
+            if current == ENDED {
+                return false;
+            }
+            let next = if now < current {
+                change(current)
+            } else {
+                ENDED
+            };
+            if next == current {
+                return true;
+            }
+            match self
+                .deadline
+                .compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return next != ENDED,
+                Err(changed) => current = changed,
+            }
+        }
+    }
+
+    /// Whether the store is known to have the lease.
     pub(crate) fn is_confirmed(&self) -> bool {
-        !self.unconfirmed.load(Ordering::Acquire)
+        self.settled.load(Ordering::Acquire) == self.doubts()
     }
 
-    pub(crate) fn set_confirmed(&self, confirmed: bool) {
-        self.unconfirmed.store(!confirmed, Ordering::Release);
+    /// How often the lease was doubted. A renewal remembers the number from before it was begun.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Acquire)
     }
 
-    /// A record that takes the lease's place is on its way, or was: a store that says "not ours" may mean that it is there.
+    /// From now on the lease is not confirmed, until a renewal that begins later is answered.
+    pub(crate) fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A renewal that was begun when the lease had been doubted so often was answered.
+    pub(crate) fn settle_doubts(&self, doubts: u64) {
+        self.settled.fetch_max(doubts, Ordering::AcqRel);
+    }
+
+    /// A record that takes the lease's place is on its way, or was: a store that answers *not ours* may mean that record.
     pub(crate) fn is_recording(&self) -> bool {
         self.recording.load(Ordering::Acquire)
     }
@@ -125,7 +173,7 @@ impl Lease {
         self.recording.store(true, Ordering::Release);
     }
 
-    /// When the turn that it serves now began.
+    /// When the present turn began.
     pub(crate) fn turn_began(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.turn_began.load(Ordering::Acquire))
     }
@@ -135,24 +183,29 @@ impl Lease {
         self.turn_began.store(began, Ordering::Release);
     }
 
-    /// Tells the loss to whoever waits for it. Says whether it was news.
-    pub(crate) fn lose(&self, loss: Loss) -> bool {
-        let news = self.loss.set(loss).is_ok();
-        self.stir();
-        news
+    /// Ends the lease and tells its loss. Called under the lock of the key's line.
+    pub(crate) fn lose(&self, loss: Loss) {
+        let was_over = self.deadline.swap(ENDED, Ordering::AcqRel) == ENDED;
+        // A guard may have seen the clock pass the deadline before: that is what it goes on to say.
+        let _ = self.loss.set(if was_over { Loss::Expired } else { loss });
+        self.wake_watchers();
     }
 
     pub(crate) fn loss(&self) -> Option<Loss> {
-        self.loss.get().copied()
+        let over = || self.deadline.load(Ordering::Acquire) == ENDED;
+        self.loss
+            .get()
+            .copied()
+            .or_else(|| over().then_some(Loss::Expired))
     }
 
-    /// Resolves when the loss is told, or when it is time to look who could tell it.
-    pub(crate) fn told(&self) -> Notified<'_> {
+    /// Resolves when the loss is told, or when a watcher should look who could tell it.
+    pub(crate) fn told(&self) -> impl Future<Output = ()> + Send + '_ {
         self.told.notified()
     }
 
-    /// Lets those who wait for the loss look around.
-    pub(crate) fn stir(&self) {
+    /// Lets those who watch for the loss look again.
+    pub(crate) fn wake_watchers(&self) {
         self.told.notify_waiters();
     }
 }

@@ -1,80 +1,86 @@
-//! The one background task of an instance: it renews all leases, tells their loss, and polls the store calls that
-//! nobody else polls (contenders, releases, calls whose request was cancelled).
+//! The one background task of an instance: it renews all leases in time, and tells when one is over.
 //!
-//! 1. A lease is tracked from its grant until its release or loss; `due` has exactly one entry for each.
-//! 2. Nothing here waits for the store while it could tell a loss: calls are polled beside the timers.
-//! 3. The task holds the instance weakly. Calls hold it strongly, so the instance ends after the last of them.
-//! 4. The task is gone when its runtime is. The next use of the instance within a runtime starts a new one, which
-//!    finds everything where the old one left it; whoever waits for a loss is woken, so that this use comes soon.
+//! 1. A lease is tracked from its grant until its release or loss. It stands in `due` while its next renewal can be sent, in
+//!    `ends` while one is on its way, and in neither while its end is being decided.
+//! 2. The task never waits for the store, so a store that hangs cannot keep a loss from being told.
+//! 3. The task holds the instance weakly, and ends with it.
+//! 4. The task is gone when its runtime is. The next use of the instance within a runtime starts a new task, which
+//!    finds everything where the old one left it; whoever watches for a loss is woken, so that this use comes soon.
+//! 5. Each round of the task costs time in what is due, not in what is tracked.
 //!
-//! Locks: the scheduler's queue is a leaf; nothing is called while it is held.
+//! Locks: the scheduler's mutex is a leaf; nothing is called while it is held. It is taken under the lock of a line.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    panic::AssertUnwindSafe,
-    pin::Pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    collections::BTreeSet,
+    sync::{Arc, Weak},
 };
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::{runtime::Handle, sync::Notify, time::Instant};
-
-use super::{Lease, Loss, Pace, Renewal, Step};
+use super::{
+    Lease, Loss,
+    renewal::{Pace, Renewal},
+};
 use crate::{
     store::{Hint, Hints},
-    sync::Mutex,
-    time::later,
+    sync::{
+        HashMap, Mutex, Notify, Runtime,
+        atomic::{AtomicBool, Ordering},
+        yield_now,
+    },
+    time::{Instant, can_sleep, later, now, sleep_until},
 };
 
-type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// After so many rounds the task lets others run, should it have been ready all the time.
+const ROUNDS_AT_ONCE: u64 = 32;
 
-/// What the scheduler asks of its instance.
-pub(crate) trait Background: Send + Sync + 'static {
+/// What the scheduler tells its instance.
+pub(crate) trait LeaseEvents: Send + Sync + 'static {
     /// Where hints come from, asked for at each start of the task.
     fn watch(&self) -> Hints;
-    /// Something may be worth doing at once.
+    /// The store says that something may be worth doing at once.
     fn on_hint(self: &Arc<Self>, hint: Hint);
-    /// A lease is lost for this reason; it is tracked no longer.
-    fn on_loss(self: &Arc<Self>, lease: Arc<Lease>, loss: Loss);
-    /// These leases are due: the call that renews them and reports back what came of it.
-    fn renew(self: Arc<Self>, leases: Vec<Arc<Lease>>, sent: Instant) -> Call;
+    /// A lease seems to be over for this reason. Ends in [`Scheduler::untrack`] or [`Scheduler::track_on`].
+    fn on_end(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss);
+    /// The renewal of these leases is due. Ends in one of the scheduler's methods for each of them.
+    fn on_due(self: &Arc<Self>, leases: Vec<Arc<Lease>>);
 }
 
 pub(crate) struct Scheduler {
     pace: Pace,
     queue: Mutex<Queue>,
-    /// There is something new in the queue, or it has an earlier due time.
+    /// The queue has an earlier due time.
     changed: Notify,
-    /// The last call has ended.
-    idle: Notify,
     running: AtomicBool,
-    calls: AtomicUsize,
+    /// Where the task runs, or ran.
+    runtime: Mutex<Option<Runtime>>,
 }
 
 #[derive(Default)]
 struct Queue {
     leases: HashMap<u64, Tracked>,
     due: BTreeSet<(Instant, u64)>,
-    adopted: Vec<Call>,
+    ends: BTreeSet<(Instant, u64)>,
     closed: bool,
 }
 
 struct Tracked {
     lease: Arc<Lease>,
     renewal: Renewal,
-    /// Under which time it stands in `due`.
-    due: Instant,
+    place: Place,
+}
+
+/// Where a lease stands in the queue.
+#[derive(Clone, Copy)]
+enum Place {
+    Due(Instant),
+    Ends(Instant),
+    Nowhere,
 }
 
 /// What is to be done now, and when to look again.
 #[derive(Default)]
 struct Agenda {
     renew: Vec<Arc<Lease>>,
-    lost: Vec<(Arc<Lease>, Loss)>,
-    adopted: Vec<Call>,
+    over: Vec<(Arc<Lease>, Loss)>,
     next: Option<Instant>,
     closed: bool,
 }
@@ -85,24 +91,24 @@ impl Scheduler {
             pace,
             queue: Mutex::new(Queue::default()),
             changed: Notify::new(),
-            idle: Notify::new(),
             running: AtomicBool::new(false),
-            calls: AtomicUsize::new(0),
+            runtime: Mutex::new(None),
         }
     }
 
-    /// Starts the task, unless it runs. Says `false` if there is no runtime to run it on.
-    pub(crate) fn start<B: Background>(self: &Arc<Self>, background: &Arc<B>) -> bool {
+    /// Starts the task, unless it runs. Says `false` if there is no runtime with a clock to run it on.
+    pub(crate) fn start<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
         if self.is_running() {
             return true;
         }
-        let Ok(runtime) = Handle::try_current() else {
+        let Some(runtime) = Runtime::current().filter(|_| can_sleep()) else {
             return false;
         };
         if !self.running.swap(true, Ordering::AcqRel) {
-            let hints = background.watch();
+            *self.runtime.lock() = Some(runtime.clone());
+            let hints = events.watch();
             let running = Running(self.clone());
-            runtime.spawn(run(running, Arc::downgrade(background), hints));
+            runtime.spawn(run(running, Arc::downgrade(events), hints));
         }
         // A runtime that is shutting down has dropped the task by now.
         self.is_running()
@@ -110,6 +116,11 @@ impl Scheduler {
 
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// Where the task runs, or ran last.
+    pub(crate) fn runtime(&self) -> Option<Runtime> {
+        self.runtime.lock().clone()
     }
 
     /// The instance is gone: end the task.
@@ -120,30 +131,23 @@ impl Scheduler {
 
     /// Begins to renew a lease that was asked for at `sent`.
     pub(crate) fn track(&self, lease: Arc<Lease>, sent: Instant) {
-        let renewal = Renewal::new(&self.pace, sent, lease.turn_began());
-        let (id, due) = (lease.owner.attempt, renewal.due());
+        let tracked = Tracked {
+            renewal: Renewal::new(&self.pace, sent),
+            lease,
+            place: Place::Nowhere,
+        };
+        let id = tracked.lease.owner.attempt;
         let mut queue = self.queue.lock();
-        queue.leases.insert(
-            id,
-            Tracked {
-                lease,
-                renewal,
-                due,
-            },
-        );
-        queue.due.insert((due, id));
-        let first = queue.due.first() == Some(&(due, id));
-        drop(queue);
-        if first {
-            self.changed.notify_one();
-        }
+        queue.leases.insert(id, tracked);
+        self.put(queue, id);
     }
 
     /// Stops renewing a lease.
     pub(crate) fn untrack(&self, lease: &Lease) {
+        let id = lease.owner.attempt;
         let mut queue = self.queue.lock();
-        if let Some(tracked) = queue.leases.remove(&lease.owner.attempt) {
-            queue.due.remove(&(tracked.due, lease.owner.attempt));
+        if let Some(tracked) = queue.leases.remove(&id) {
+            queue.forget_place(id, tracked.place);
         }
     }
 
@@ -151,27 +155,36 @@ impl Scheduler {
         self.queue.lock().leases.contains_key(&lease.owner.attempt)
     }
 
+    pub(crate) fn leases(&self) -> usize {
+        self.queue.lock().leases.len()
+    }
+
+    /// A lease that seemed to be over is not: its deadline has moved, or its next turn has begun.
+    pub(crate) fn track_on(&self, lease: &Lease) {
+        self.change(lease, |_, _| {});
+    }
+
     /// Renews a lease at once.
     pub(crate) fn hurry(&self, lease: &Lease) {
-        self.change(lease, |renewal, _| renewal.hurry(Instant::now()));
+        self.change(lease, |renewal, _| renewal.hurry(now()));
     }
 
     /// Renews a lease as often as one that is passed on wants it.
     pub(crate) fn quicken(&self, lease: &Lease) {
-        self.change(lease, |renewal, pace| renewal.quicken(pace, Instant::now()));
+        self.change(lease, |renewal, pace| renewal.quicken(pace, now()));
     }
 
-    /// Renews all leases at once; until then, none of them is taken for granted.
-    pub(crate) fn hurry_all(&self) {
-        let now = Instant::now();
+    /// Doubts all leases, and renews them at once.
+    pub(crate) fn doubt_all(&self) {
+        let now = now();
         let mut queue = self.queue.lock();
-        let Queue { leases, due, .. } = &mut *queue;
-        due.clear();
-        for (id, tracked) in leases {
-            tracked.lease.set_confirmed(false);
-            tracked.renewal.hurry(now);
-            tracked.due = tracked.renewal.due();
-            due.insert((tracked.due, *id));
+        let ids: Vec<u64> = queue.leases.keys().copied().collect();
+        for id in ids {
+            if let Some(tracked) = queue.leases.get_mut(&id) {
+                tracked.lease.doubt();
+                tracked.renewal.hurry(now);
+                queue.place(id, &self.pace);
+            }
         }
         drop(queue);
         self.changed.notify_one();
@@ -179,59 +192,35 @@ impl Scheduler {
 
     /// The store has confirmed the lease.
     pub(crate) fn renewed(&self, lease: &Lease) {
-        self.change(lease, |renewal, pace| lease.extend(renewal.renewed(pace)));
+        self.change(lease, |renewal, pace| renewal.renewed(pace));
+    }
+
+    /// The store has answered, but the lease was doubted meanwhile.
+    pub(crate) fn outdated(&self, lease: &Lease) {
+        self.change(lease, |renewal, _| renewal.outdated(now()));
     }
 
     /// The store has not answered. Says whether to give up.
-    pub(crate) fn unknown(&self, lease: &Lease) -> Option<Loss> {
-        let mut loss = None;
-        self.change(lease, |renewal, pace| {
-            loss = renewal.unknown(pace, Instant::now());
-        });
-        loss
+    pub(crate) fn unknown(&self, lease: &Lease) -> bool {
+        let unknown = self.change(lease, |renewal, pace| renewal.unknown(pace, now()));
+        unknown.unwrap_or(false)
     }
 
-    /// Polls a call to its end, in the background. Where there is no task to poll it, the call is dropped.
-    pub(crate) fn adopt(&self, call: Call) {
-        let mut queue = self.queue.lock();
-        // Looked at under the lock, so that a task that ends takes with it all that was adopted before.
-        if !self.is_running() {
-            drop(queue);
-            return;
-        }
-        self.calls.fetch_add(1, Ordering::AcqRel);
-        queue.adopted.push(call);
-        drop(queue);
-        self.changed.notify_one();
-    }
-
-    /// How many leases are tracked, and how many calls are under way.
-    pub(crate) fn load(&self) -> (usize, usize) {
-        (
-            self.queue.lock().leases.len(),
-            self.calls.load(Ordering::Acquire),
-        )
-    }
-
-    /// Notified whenever the last call under way has ended.
-    pub(crate) fn idle(&self) -> &Notify {
-        &self.idle
-    }
-
-    fn change(&self, lease: &Lease, change: impl FnOnce(&mut Renewal, &Pace)) {
+    fn change<T>(&self, lease: &Lease, change: impl FnOnce(&mut Renewal, &Pace) -> T) -> Option<T> {
         let id = lease.owner.attempt;
         let mut queue = self.queue.lock();
-        let Queue { leases, due, .. } = &mut *queue;
-        let Some(tracked) = leases.get_mut(&id) else {
-            return;
-        };
-        change(&mut tracked.renewal, &self.pace);
-        due.remove(&(tracked.due, id));
-        tracked.due = tracked.renewal.due();
-        due.insert((tracked.due, id));
-        let first = due.first() == Some(&(tracked.due, id));
+        let tracked = queue.leases.get_mut(&id)?;
+        let outcome = change(&mut tracked.renewal, &self.pace);
+        self.put(queue, id);
+        Some(outcome)
+    }
+
+    /// Puts a lease where it belongs, and wakes the task if it is first there.
+    fn put(&self, mut queue: crate::sync::MutexGuard<'_, Queue>, id: u64) {
+        let at = queue.place(id, &self.pace);
+        let is_first = at.is_some() && at == queue.next();
         drop(queue);
-        if first {
+        if is_first {
             self.changed.notify_one();
         }
     }
@@ -239,100 +228,142 @@ impl Scheduler {
     fn agenda(&self, now: Instant) -> Agenda {
         let mut agenda = Agenda::default();
         let mut queue = self.queue.lock();
-        let Queue { leases, due, .. } = &mut *queue;
+        let soon = later(now, self.pace.together());
         let mut looked_at = Vec::new();
-        while let Some(&(at, id)) = due.first()
-            && at <= later(now, self.pace.together)
-        {
-            due.pop_first();
-            let Some(tracked) = leases.get_mut(&id) else {
+        while let Some(id) = queue.pop_due(soon).or_else(|| queue.pop_ended(now)) {
+            let Some(tracked) = queue.leases.get_mut(&id) else {
                 continue;
             };
-            let turn_began = tracked.lease.turn_began();
-            match tracked.renewal.step(&self.pace, now, turn_began) {
-                Some(Step::Lose(loss)) => {
-                    agenda.lost.push((tracked.lease.clone(), loss));
-                    leases.remove(&id);
-                    continue;
+            match tracked.over(&self.pace, now) {
+                Some(loss) => agenda.over.push((tracked.lease.clone(), loss)),
+                None => {
+                    if tracked.renewal.send_if_due(&self.pace, now) {
+                        agenda.renew.push(tracked.lease.clone());
+                    }
+                    looked_at.push(id);
                 }
-                Some(Step::Renew) => agenda.renew.push(tracked.lease.clone()),
-                None => {}
             }
-            tracked.due = tracked.renewal.due();
-            looked_at.push((tracked.due, id));
         }
-        due.extend(looked_at);
-        agenda.next = due.first().map(|(at, _)| *at);
-        agenda.adopted = std::mem::take(&mut queue.adopted);
+        for id in looked_at {
+            queue.place(id, &self.pace);
+        }
+        agenda.next = queue.next();
         agenda.closed = queue.closed;
         agenda
     }
+}
 
-    fn ended_one_call(&self) {
-        if self.calls.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.notify_waiters();
+impl Tracked {
+    /// When the lease or its turn is over.
+    fn end(&self, pace: &Pace) -> Instant {
+        let turn = later(self.lease.turn_began(), pace.max_hold);
+        self.lease.deadline().min(turn)
+    }
+
+    fn over(&self, pace: &Pace, now: Instant) -> Option<Loss> {
+        if now >= self.lease.deadline() {
+            return Some(Loss::Expired);
+        }
+        (now >= self.end(pace)).then_some(Loss::MaxHold)
+    }
+}
+
+impl Queue {
+    /// Puts a lease where it belongs. Says at which time.
+    fn place(&mut self, id: u64, pace: &Pace) -> Option<Instant> {
+        let tracked = self.leases.get_mut(&id)?;
+        let end = tracked.end(pace);
+        let place = match tracked.renewal.due() {
+            Some(next) if next < end => Place::Due(next),
+            _ => Place::Ends(end),
+        };
+        let before = std::mem::replace(&mut tracked.place, place);
+        self.forget_place(id, before);
+        match place {
+            Place::Due(at) => self.due.insert((at, id)),
+            Place::Ends(at) => self.ends.insert((at, id)),
+            Place::Nowhere => false,
+        };
+        match place {
+            Place::Due(at) | Place::Ends(at) => Some(at),
+            Place::Nowhere => None,
+        }
+    }
+
+    fn forget_place(&mut self, id: u64, place: Place) {
+        match place {
+            Place::Due(at) => self.due.remove(&(at, id)),
+            Place::Ends(at) => self.ends.remove(&(at, id)),
+            Place::Nowhere => false,
+        };
+    }
+
+    fn pop_due(&mut self, until: Instant) -> Option<u64> {
+        let (_, id) = pop_until(&mut self.due, until)?;
+        self.now_nowhere(id)
+    }
+
+    fn pop_ended(&mut self, until: Instant) -> Option<u64> {
+        let (_, id) = pop_until(&mut self.ends, until)?;
+        self.now_nowhere(id)
+    }
+
+    fn now_nowhere(&mut self, id: u64) -> Option<u64> {
+        if let Some(tracked) = self.leases.get_mut(&id) {
+            tracked.place = Place::Nowhere;
+        }
+        Some(id)
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
+        match (first(&self.due), first(&self.ends)) {
+            (Some(due), Some(end)) => Some(due.min(end)),
+            (due, end) => due.or(end),
         }
     }
 }
 
-async fn run<B: Background>(running: Running, background: Weak<B>, mut hints: Hints) {
+fn pop_until(set: &mut BTreeSet<(Instant, u64)>, until: Instant) -> Option<(Instant, u64)> {
+    let is_due = set.first().is_some_and(|(at, _)| *at <= until);
+    is_due.then(|| set.pop_first())?
+}
+
+async fn run<E: LeaseEvents>(running: Running, events: Weak<E>, mut hints: Hints) {
     let scheduler = &*running.0;
-    let mut calls = FuturesUnordered::new();
-    loop {
+    for round in 1_u64.. {
         let changed = scheduler.changed.notified();
-        let agenda = scheduler.agenda(Instant::now());
+        let agenda = scheduler.agenda(now());
         if agenda.closed {
             return;
         }
-        calls.extend(
-            agenda
-                .adopted
-                .into_iter()
-                .map(|call| counted(scheduler, call)),
-        );
-        if let Some(background) = background.upgrade() {
-            for (lease, loss) in agenda.lost {
-                background.on_loss(lease, loss);
+        if let Some(events) = events.upgrade() {
+            for (lease, loss) in &agenda.over {
+                events.on_end(lease, *loss);
             }
             if !agenda.renew.is_empty() {
-                let call = background.renew(agenda.renew, Instant::now());
-                scheduler.calls.fetch_add(1, Ordering::AcqRel);
-                calls.push(counted(scheduler, call));
+                events.on_due(agenda.renew);
             }
         }
         tokio::select! {
-            () = changed => {}
-            () = sleep_until(agenda.next) => {}
-            Some(()) = calls.next(), if !calls.is_empty() => {}
+            biased;
             Some(hint) = hints.recv() => {
-                if let Some(background) = background.upgrade() {
-                    background.on_hint(hint);
+                if let Some(events) = events.upgrade() {
+                    events.on_hint(hint);
                 }
             }
+            () = changed => {}
+            () = sleep_until_some(agenda.next) => {}
+        }
+        if round.is_multiple_of(ROUNDS_AT_ONCE) {
+            yield_now().await;
         }
     }
 }
 
-/// A panic in one call (a bug in a store) must not take the renewal of every other lease down.
-fn counted(scheduler: &Scheduler, call: Call) -> impl Future<Output = ()> {
-    let ended = EndedCall(scheduler);
-    async move {
-        let _ended = ended;
-        let _ = AssertUnwindSafe(call).catch_unwind().await;
-    }
-}
-
-struct EndedCall<'a>(&'a Scheduler);
-
-impl Drop for EndedCall<'_> {
-    fn drop(&mut self) {
-        self.0.ended_one_call();
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
+async fn sleep_until_some(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
@@ -343,20 +374,15 @@ struct Running(Arc<Scheduler>);
 impl Drop for Running {
     fn drop(&mut self) {
         let scheduler = &self.0;
-        // What was not polled yet cannot be polled any more; dropping it lets its line go on.
-        let (abandoned, unwatched) = {
-            let mut queue = scheduler.queue.lock();
+        let unwatched: Vec<Arc<Lease>> = {
+            let queue = scheduler.queue.lock();
             scheduler.running.store(false, Ordering::Release);
             let leases = queue.leases.values();
-            let unwatched: Vec<_> = leases.map(|tracked| tracked.lease.clone()).collect();
-            (std::mem::take(&mut queue.adopted), unwatched)
+            leases.map(|tracked| tracked.lease.clone()).collect()
         };
-        scheduler.calls.fetch_sub(abandoned.len(), Ordering::AcqRel);
-        drop(abandoned);
-        scheduler.idle.notify_waiters();
-        // Nobody would tell their loss any more, were it not for those who wait for it on another runtime.
+        // Nobody would tell their loss any more, were it not for those who watch for it on another runtime.
         for lease in unwatched {
-            lease.stir();
+            lease.wake_watchers();
         }
     }
 }

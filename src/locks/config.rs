@@ -9,7 +9,7 @@ use crate::{
     store::{Queueing, Store},
 };
 
-/// How long the head of the store's queue may leave a free key untaken before the next attempt passes it by.
+/// See [`Config::head_start`].
 const HEAD_START: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,10 @@ pub(crate) struct Config {
     pub(crate) lease: Duration,
     renew_every: Option<Duration>,
     pub(crate) wait_limit: Option<Duration>,
-    max_hold: Duration,
+    pub(crate) max_hold: Duration,
     longest_line: usize,
+    pub(crate) max_keys: usize,
+    fail_fast: bool,
     pub(crate) poll_interval: Duration,
     waiter_deadline: Duration,
     pass_turns: u32,
@@ -34,6 +36,8 @@ impl Default for Config {
             wait_limit: None,
             max_hold: Duration::from_secs(600),
             longest_line: 1024,
+            max_keys: 131_072,
+            fail_fast: false,
             poll_interval: Duration::from_secs(1),
             waiter_deadline: Duration::from_secs(3),
             pass_turns: 16,
@@ -59,10 +63,15 @@ impl Config {
         match patient {
             true => Queueing::Wait {
                 deadline: self.waiter_deadline,
-                head_start: HEAD_START,
+                head_start: self.head_start(),
             },
             false => Queueing::No,
         }
+    }
+
+    /// How long the head of the store's queue may leave a free key untaken before the next attempt passes it by.
+    pub(crate) fn head_start(&self) -> Duration {
+        HEAD_START
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -70,16 +79,18 @@ impl Config {
             longest_line: self.longest_line,
             pass_turns: self.pass_turns,
             pass_time: self.pass_time,
+            max_hold: self.max_hold,
+            lease: self.lease,
+            waiter_deadline: self.waiter_deadline,
+            fail_fast: self.fail_fast,
         }
     }
 
     pub(crate) fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
-            validity: self.validity(),
             every,
             every_when_passing: self.poll_interval,
-            together: every / 32,
             retry: (every / 8).min(Duration::from_secs(1)),
             give_up_after: self.give_up_after.map(NonZeroU32::get),
             max_hold: self.max_hold,
@@ -133,6 +144,8 @@ impl Config {
 /// | [`max_hold`](Self::max_hold) | 10 min | how long one turn may last |
 /// | [`wait_limit`](Self::wait_limit) | none | how long [`Locks::lock`] waits |
 /// | [`longest_line`](Self::longest_line) | 1,024 | how many requests of this process may wait for one key |
+/// | [`max_keys`](Self::max_keys) | 131,072 | how many keys this process may use at a time |
+/// | [`fail_fast`](Self::fail_fast) | no | whether waiters are told at once that the store is away |
 /// | [`poll_interval`](Self::poll_interval) | 1 s | how often a waiter asks when no hint reaches it |
 /// | [`waiter_deadline`](Self::waiter_deadline) | 3 s | how long a waiter that is not heard of keeps its place |
 /// | [`pass_turns`](Self::pass_turns) | 16 | how many turns a lease still serves once another instance waits, |
@@ -192,6 +205,21 @@ impl LocksBuilder {
     /// Default: 1,024.
     pub fn longest_line(mut self, waiters: usize) -> Self {
         self.config.longest_line = waiters;
+        self
+    }
+
+    /// How many keys may be held or waited for at a time; a request for one more fails with [`ErrorKind::TooManyKeys`]. Keys are made
+    /// of what clients send, so without a bound a client could fill this process and the store. Default: 131,072.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.config.max_keys = keys;
+        self
+    }
+
+    /// Refuses all who wait as soon as the store fails once, with [`ErrorKind::Unreachable`]. By default those who wait for a
+    /// key survive a store that is away for a while, within their own limits, once the store has answered for that key;
+    /// only [`Locks::try_lock`], and the first question for a key, fail at once.
+    pub fn fail_fast(mut self, fails_fast: bool) -> Self {
+        self.config.fail_fast = fails_fast;
         self
     }
 

@@ -2,22 +2,28 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Locks,
     inner::Inner,
     line::{Granted, lost},
 };
-use crate::{Error, LockKey, Loss, store::Released};
+use crate::{
+    Error, LockKey, Loss,
+    lease::Lease,
+    store::Released,
+    sync::{
+        Runtime,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Instant, can_sleep, later, now, sleep_until},
+    trace,
+};
 
 /// The exclusive use of a key, for as long as this or a clone of it lives.
 ///
@@ -57,6 +63,8 @@ impl LockGuard {
     /// To be called before the next `.await` after a turn was granted, so that no cancellation loses it.
     pub(crate) fn new(inner: Arc<Inner>, granted: Granted) -> Self {
         let released = AtomicBool::new(false);
+        let (lease, token) = (&granted.lease, granted.token);
+        trace::turn_began(lease.key.as_str(), lease.owner, token, granted.turn > 1);
         Self(Arc::new(Turn {
             inner,
             granted,
@@ -90,7 +98,7 @@ impl LockGuard {
                 .granted
                 .lease
                 .deadline()
-                .saturating_duration_since(Instant::now()),
+                .saturating_duration_since(now()),
             _ => Duration::ZERO,
         }
     }
@@ -102,7 +110,7 @@ impl LockGuard {
             Status::Released
         } else if let Some(loss) = lease.loss() {
             Status::Lost(loss)
-        } else if !lease.is_valid(Instant::now()) {
+        } else if !lease.is_valid(now()) {
             // The loss is about to be told.
             Status::Lost(Loss::Expired)
         } else {
@@ -144,17 +152,14 @@ impl LockGuard {
     pub async fn release(self) -> Result<(), Error> {
         if let Status::Lost(loss) = self.status() {
             // Nothing is left to be released, and the clones shall go on to see the loss.
-            self.0.inner.end_turn(&self.0.granted, None);
+            drop(self.0.inner.end_turn(&self.0.granted, false));
             return Err(lost(Some(loss)));
         }
         if self.0.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let (ask, answer) = oneshot::channel();
-        self.0.inner.end_turn(&self.0.granted, Some(ask));
-        answer
-            .await
-            .unwrap_or_else(|_| Err(lost(self.0.granted.lease.loss())))
+        let ended = self.0.inner.end_turn(&self.0.granted, true);
+        ended.confirmed().await
     }
 }
 
@@ -219,20 +224,55 @@ impl LockGuard {
         let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
         async move {
             loop {
-                // Who tells a loss ends with the runtime it runs on; this is another, perhaps.
+                // The scheduler ends with the runtime that it runs on; this is another, perhaps.
                 let started = inner.scheduler.start(&inner);
                 let told = lease.told();
-                match lease.loss() {
-                    Some(loss) => return loss,
-                    None if started && !inner.scheduler.is_running() => {}
-                    None => told.await,
+                if let Some(loss) = lease.loss() {
+                    return loss;
+                }
+                if started && !inner.scheduler.is_running() {
+                    continue;
+                }
+                let Some((end, loss)) = inner.end_to_watch(&lease) else {
+                    told.await;
+                    continue;
+                };
+                tokio::select! {
+                    biased;
+                    () = told => {}
+                    () = sleep_until(end) => inner.lose(&lease, loss),
                 }
             }
         }
     }
 
+    /// Counts the turn's time anew. Says whether the turn is still under way.
+    pub(crate) fn begin_anew(&self) -> bool {
+        let Turn { inner, granted, .. } = &*self.0;
+        inner
+            .with_line(&granted.lease.key, |line, t| line.begin_anew(granted, t))
+            .unwrap_or(false)
+    }
+
     pub(crate) fn downgrade(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
+    }
+}
+
+impl Inner {
+    /// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
+    /// which nobody may be driving.
+    fn end_to_watch(&self, lease: &Lease) -> Option<(Instant, Loss)> {
+        let is_elsewhere = Runtime::current().is_some()
+            && self.scheduler.runtime().is_some_and(|at| !at.is_current())
+            && can_sleep();
+        is_elsewhere.then(|| {
+            let hold = later(lease.turn_began(), self.config.max_hold);
+            match lease.deadline() {
+                deadline if deadline <= hold => (deadline, Loss::Expired),
+                _ => (hold, Loss::MaxHold),
+            }
+        })
     }
 }
 
@@ -249,7 +289,7 @@ impl WeakGuard {
 impl Drop for Turn {
     fn drop(&mut self) {
         if !*self.released.get_mut() {
-            self.inner.end_turn(&self.granted, None);
+            drop(self.inner.end_turn(&self.granted, false));
         }
     }
 }

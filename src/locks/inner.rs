@@ -1,29 +1,26 @@
-//! What the clones of a [`Locks`](crate::Locks) share: it carries out what the lines want done, and answers the
-//! scheduler.
+//! What the clones of a [`Locks`](crate::Locks) share.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, time::Instant};
+use futures_util::StreamExt;
 
 use super::{
     config::Config,
-    contention::Contender,
-    line::{Confirmation, Effect, Effects, Granted, lost},
+    contender::Contender,
+    line::{Contention, Ended, Granted, Line, Lost, Transition, lost},
     lines::Lines,
     renewing::Renewing,
 };
 use crate::{
-    Error, Loss,
-    lease::{Background, Lease, Scheduler},
+    Error, LockKey, Loss,
+    lease::{Lease, LeaseEvents, Scheduler},
     store::{Hint, Hints, Instance, Owner, Renew, Renewed, Store},
+    sync::{
+        Notify, Runtime,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        random,
+    },
+    time::{later, now},
     trace,
 };
 
@@ -36,22 +33,32 @@ pub(crate) struct Inner {
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
     attempts: AtomicU64,
-    /// Detached handlers under way, and when the last of them has ended.
-    pub(crate) busy: AtomicUsize,
-    pub(crate) not_busy: Notify,
+    /// How often the store was out of reach and came back.
+    reconnects: AtomicU64,
+    /// Contenders and renewals under way.
+    pub(crate) background: Arc<Counter>,
+    /// Detached handlers under way.
+    pub(crate) busy: Arc<Counter>,
 }
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
+        let scheduler = Arc::new(Scheduler::new(config.pace()));
         Self {
             space: store.space(),
-            store,
             instance: Instance::new(),
-            lines: Lines::new(config.limits()),
-            scheduler: Arc::new(Scheduler::new(config.pace())),
+            lines: Lines::new(
+                config.limits(),
+                config.max_keys,
+                scheduler.clone(),
+                store.clone(),
+            ),
+            scheduler,
+            store,
             attempts: AtomicU64::new(0),
-            busy: AtomicUsize::new(0),
-            not_busy: Notify::new(),
+            reconnects: AtomicU64::new(0),
+            background: Arc::default(),
+            busy: Arc::default(),
             config,
         }
     }
@@ -63,136 +70,167 @@ impl Inner {
         }
     }
 
-    /// The poll interval, less up to a fifth, so that instances do not ask in step.
-    pub(crate) fn poll_pause(&self) -> Duration {
-        let seed = self.attempts.load(Ordering::Relaxed);
-        let noise =
-            std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), (seed, self.instance));
-        let fifth = self.config.poll_interval / 5;
-        self.config.poll_interval - fifth.mul_f64(noise as f64 / u64::MAX as f64)
+    /// A pause of about this length: up to a fifth shorter, so that instances do not ask in step.
+    pub(crate) fn jittered(&self, pause: Duration) -> Duration {
+        pause - (pause / 5).mul_f64(random())
     }
 
-    pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted, ask: Option<Confirmation>) {
-        self.carry_out(self.lines.end(granted, ask, Instant::now()));
-        self.let_go(&granted.lease);
-    }
-
-    /// A turn under this lease has ended. One that was lost before was left alone until now (see [`lose`](Self::lose)).
-    fn let_go(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if lease.claimed && lease.loss().is_some_and(|loss| loss != Loss::NotOurs) {
-            self.release_in_background(lease);
-        }
-    }
-
-    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
-        if lease.lose(loss) {
+    /// Works on a key's line, if there is one, then does what that has left to be done. Never called with a lock held.
+    pub(crate) fn with_line<T>(
+        self: &Arc<Self>,
+        key: &LockKey,
+        work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
+    ) -> Option<T> {
+        let (outcome, after) = self.lines.with(key, work)?;
+        if let Some((lease, loss)) = after.lost {
             trace::lost(lease.key.as_str(), lease.owner, loss);
-            self.scheduler.untrack(lease);
-            // The holder was told above. The store may still think the key is ours: rightly so, if what it is held
-            // for goes on all the same. Then it is better that nobody else begins the same before the lease's time.
-            if !(lease.claimed && self.lines.serves(lease)) {
-                self.release_in_background(lease);
-            }
         }
-        // Also when it was no news: the first to tell it may have come before the line had the lease.
-        self.carry_out(self.lines.lost(lease));
+        if let Some(owner) = after.released {
+            trace::releasing(key.as_str(), owner);
+        }
+        if let Some(contention) = after.contend {
+            self.contend(contention);
+        }
+        Some(outcome)
+    }
+
+    fn contend(self: &Arc<Self>, contention: Arc<Contention>) {
+        let contender = Contender::new(self.clone(), contention);
+        self.run_in_background(contender.contend());
+    }
+
+    /// Ends a turn. See [`Line::end`].
+    pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted, confirm: bool) -> Ended {
+        let key = &granted.lease.key;
+        self.with_line(key, |line, t| line.end(granted, confirm, t))
+            .unwrap_or_else(|| Ended::Over(granted.lease.loss()))
+    }
+
+    /// A lease is lost, if the reason for it still holds.
+    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
+        match self.with_line(&lease.key, |line, t| line.lost(lease, loss, t)) {
+            Some(Lost::NotYet) => self.scheduler.track_on(lease),
+            Some(Lost::Yes) => {}
+            // The lease was released meanwhile; or the line does not have it yet, and will look at the clock itself.
+            Some(Lost::NotHere) | None => self.scheduler.untrack(lease),
+        }
     }
 
     /// Renews a lease now, beside its schedule.
     pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
-        let renewal = self.store.renew(vec![Renew {
+        let sent = now();
+        let mut renewal = self.store.renew(vec![Renew {
             key: lease.key.clone(),
             owner: lease.owner,
             lease: self.config.lease,
             refill: 0,
         }]);
-        let mut renewal = renewal;
-        match futures_util::StreamExt::next(&mut renewal)
-            .await
-            .map(|(_, answer)| answer)
-        {
-            Some(Renewed::Renewed { .. }) if lease.is_valid(Instant::now()) => Ok(()),
-            Some(Renewed::Unknown(error)) => Err(error),
-            _ => {
-                self.lose(lease, Loss::NotOurs);
+        match renewal.next().await {
+            Some((_, Renewed::Renewed { .. })) => {
+                if lease.extend(now(), later(sent, self.config.validity())) {
+                    return Ok(());
+                }
+                self.lose(lease, Loss::Expired);
                 Err(lost(lease.loss()))
+            }
+            Some((_, Renewed::Unknown(error))) => Err(error),
+            Some((_, Renewed::NotOurs)) | None => {
+                self.lose(lease, Loss::NotOurs);
+                Err(lost(lease.loss().or(Some(Loss::NotOurs))))
             }
         }
     }
 
-    /// Has a call polled in the background. It holds this instance, so the task that polls it does not end before.
-    pub(crate) fn adopt(self: &Arc<Self>, call: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        // The runtime of the last use may be gone, and this be another.
-        self.scheduler.start(self);
-        self.scheduler.adopt(call);
+    /// How often the store has come back so far.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Acquire)
     }
 
-    /// Does what transitions of a line want done. Never called with a lock held.
-    pub(crate) fn carry_out(self: &Arc<Self>, effects: Effects) {
-        let mut effects = VecDeque::from(effects);
-        while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Tell(ticket, answer) => {
-                    if let Ok(Granted { lease, turn, token }) = &answer {
-                        trace::turn_began(lease.key.as_str(), lease.owner, *token, *turn > 1);
-                    }
-                    // A waiter that went away at this very moment has had its turn.
-                    if let Err(Ok(granted)) = ticket.send(answer) {
-                        effects.extend(self.lines.end(&granted, None, Instant::now()));
-                        self.let_go(&granted.lease);
-                    }
-                }
-                Effect::Confirm(ask, answer) => drop(ask.send(answer)),
-                Effect::Contend(contention, key) => {
-                    let contender = Contender::new(self.clone(), key, contention);
-                    self.adopt(Box::pin(contender.contend()));
-                }
-                Effect::Wake(contention) => contention.wake.notify_one(),
-                Effect::Renew(lease) => self.scheduler.hurry(&lease),
-                Effect::Quicken(lease) => self.scheduler.quicken(&lease),
-                Effect::Release(lease, ask) => self.releasing(lease, ask, false),
-                Effect::Unpark(lease) => self.releasing(lease, None, true),
-                Effect::Lose(lease, loss) => self.lose(&lease, loss),
-            }
+    /// Runs a task on the present runtime, or where the scheduler runs. Where there is no runtime any more, the task is dropped.
+    pub(crate) fn run_in_background(
+        self: &Arc<Self>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.scheduler.start(self);
+        let under_way = Counter::one(&self.background);
+        let task = async move {
+            task.await;
+            drop(under_way);
+        };
+        if let Some(runtime) = Runtime::current().or_else(|| self.scheduler.runtime()) {
+            runtime.spawn(task);
         }
     }
 }
 
-impl Background for Inner {
+impl LeaseEvents for Inner {
     fn watch(&self) -> Hints {
         self.store.watch(self.instance)
     }
 
     fn on_hint(self: &Arc<Self>, hint: Hint) {
         match hint {
-            Hint::Free(key) => self.carry_out(self.lines.maybe_free(&key)),
-            Hint::Wanted(key) => self.lines.wanted(&key, Instant::now()),
-            Hint::Reconnected => self.scheduler.hurry_all(),
-            Hint::Next(_) | Hint::Listening => {}
+            Hint::Free(key) => drop(self.with_line(&key, |line, _| line.wake_contender())),
+            Hint::Next(key) => drop(self.with_line(&key, |line, _| line.is_next())),
+            Hint::Wanted(key) => drop(self.with_line(&key, |line, t| line.wanted(t.now))),
+            Hint::Listening => self.lines.wake_contenders(),
+            Hint::Reconnected => {
+                // Counted first: a lease that is granted meanwhile is doubted here or by its contender.
+                self.reconnects.fetch_add(1, Ordering::AcqRel);
+                self.scheduler.doubt_all();
+                self.lines.wake_contenders();
+            }
         }
     }
 
-    fn on_loss(self: &Arc<Self>, lease: Arc<Lease>, loss: Loss) {
-        self.lose(&lease, loss);
+    fn on_end(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
+        self.lose(lease, loss);
     }
 
-    fn renew(
-        self: Arc<Self>,
-        leases: Vec<Arc<Lease>>,
-        sent: Instant,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn on_due(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
         trace::renewing(leases.len());
-        let renewing = Renewing {
-            inner: self,
-            leases: leases.into_iter(),
-            sent,
-        };
-        Box::pin(renewing.run())
+        let renewing = Renewing::new(self.clone(), leases);
+        self.run_in_background(renewing.run());
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.scheduler.close();
+    }
+}
+
+/// How much of something is under way.
+#[derive(Default)]
+pub(crate) struct Counter {
+    count: AtomicUsize,
+    /// Notified whenever the last has ended.
+    ended: Notify,
+}
+
+impl Counter {
+    /// Counts one until the result is dropped.
+    pub(crate) fn one(counter: &Arc<Self>) -> Counted {
+        counter.count.fetch_add(1, Ordering::AcqRel);
+        Counted(counter.clone())
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the last has ended since this call.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + '_ {
+        self.ended.notified()
+    }
+}
+
+pub(crate) struct Counted(Arc<Counter>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.ended.notify_waiters();
+        }
     }
 }

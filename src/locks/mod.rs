@@ -1,40 +1,41 @@
 //! The handle: who wants a key asks here.
 
 mod config;
-mod contention;
+mod contender;
 mod guard;
 mod inner;
 mod line;
 mod lines;
-#[cfg(all(test, shuttle))]
-mod model;
 mod recording;
-mod releasing;
 mod renewing;
 #[cfg(test)]
 mod tests;
 mod waiter;
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
 
 pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 
-use self::{config::Config, inner::Inner, line::Wish, waiter::Waiter};
-pub(crate) use self::{line::Miss, recording::Late};
+use self::{
+    config::Config,
+    inner::{Counted, Counter, Inner},
+    line::{Away, WaitRequest},
+    waiter::Waiter,
+};
+pub(crate) use self::{line::NoTurn, recording::Late};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{MemoryStore, Store},
+    time::{Instant, now, timeout},
     trace,
 };
+
+/// A question that the store has not answered for so long counts as one to a store that is away.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// Locks keys in a store, for one instance of a fleet.
 ///
@@ -70,14 +71,16 @@ pub(crate) enum Wait {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Keys that are held, waited for or being released.
+    /// Keys that are held or waited for.
     pub keys: usize,
     /// Requests that wait for their turn.
     pub waiting: usize,
     /// Leases that are renewed.
     pub leases: usize,
-    /// Background calls to the store: releases, renewals, and contenders for keys that are held elsewhere.
+    /// Background calls to the store: renewals, and contenders for keys that are held elsewhere.
     pub calls: usize,
+    /// Releases that the store has not answered yet, those of other [`Locks`] on the same store included.
+    pub releases: usize,
 }
 
 impl Locks {
@@ -241,6 +244,17 @@ impl Locks {
             .into_iter()
             .map(|key| key.try_into().map_err(Into::into));
         let keys = keys.collect::<Result<Vec<LockKey>, Error>>()?;
+        loop {
+            let guards = self.lock_each(&keys).await?;
+            // The wait for the later keys may have outlasted the leases of the earlier ones. Their time counts from now on.
+            if guards.iter().all(LockGuard::begin_anew) {
+                return Ok(guards);
+            }
+        }
+    }
+
+    /// One guard for each key, in the order of the keys, taken in one fixed order. Some may be lost by the end.
+    async fn lock_each(&self, keys: &[LockKey]) -> Result<Vec<LockGuard>, Error> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&at| &keys[at]);
         let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
@@ -269,9 +283,8 @@ impl Locks {
     pub async fn close(&self, grace: Duration) {
         let inner = &self.0;
         trace::closing(inner.lines.len());
-        let refusals = inner.lines.close();
-        inner.carry_out(refusals);
-        if timeout(grace, self.idle()).await.is_err() {
+        inner.lines.close();
+        if timeout(grace, self.idle()).await.is_none() {
             for lease in inner.lines.leases() {
                 inner.lose(&lease, Loss::Closed);
             }
@@ -286,30 +299,33 @@ impl Locks {
 
     /// How much there is to do at the moment; all zero when nothing is left behind.
     pub fn stats(&self) -> Stats {
-        let (leases, calls) = self.0.scheduler.load();
+        let inner = &self.0;
         Stats {
-            keys: self.0.lines.len(),
-            waiting: self.0.lines.waiting(),
-            leases,
-            calls,
+            keys: inner.lines.len(),
+            waiting: inner.lines.waiting(),
+            leases: inner.scheduler.leases(),
+            calls: inner.background.get(),
+            releases: inner.store.owed(),
         }
     }
 
     /// Keeps [`close`](Locks::close) waiting for as long as it lives.
     pub(crate) fn busy(&self) -> Busy {
-        self.0.busy.fetch_add(1, Ordering::AcqRel);
-        Busy(self.0.clone())
+        Busy {
+            _counted: Counter::one(&self.0.busy),
+        }
     }
 
-    /// Claims a key for one thing, which is to be done once: `claim` is a digest of it. Whoever claims the same gets
+    /// Claims a key for one thing, which is to be done once: `fingerprint` is a digest of it. Whoever claims the same gets
     /// the record that this turn ends with ([`LockGuard::record`]).
     pub(crate) async fn claim(
         &self,
         key: &LockKey,
-        claim: Bytes,
+        fingerprint: Bytes,
         wait: Wait,
-    ) -> Result<LockGuard, Miss> {
-        self.turn(key, Some(claim), wait).await
+    ) -> Result<LockGuard, NoTurn> {
+        let request = request(Some(fingerprint), wait);
+        self.turn(key, request, wait).await
     }
 
     /// See [`Inner::record_late`].
@@ -328,53 +344,60 @@ impl Locks {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
     }
 
+    /// Like [`lock`](Locks::lock), for a caller that would rather go on without a lock than wait for a store that is away.
+    pub(crate) async fn lock_failing_fast(
+        &self,
+        key: &LockKey,
+        wait: Wait,
+    ) -> Result<LockGuard, Error> {
+        let request = WaitRequest {
+            fail_fast: true,
+            ..request(None, wait)
+        };
+        let turn = self.turn(key, request, wait).await;
+        turn.map_err(NoTurn::into_error)
+    }
+
     async fn lock_waiting(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
         wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
-        self.turn(&key, None, wait).await.map_err(Miss::into_error)
+        let turn = self.turn(&key, request(None, wait), wait).await;
+        turn.map_err(NoTurn::into_error)
     }
 
     async fn turn(
         &self,
         key: &LockKey,
-        claim: Option<Bytes>,
+        request: WaitRequest,
         wait: Wait,
-    ) -> Result<LockGuard, Miss> {
-        let patient = wait != Wait::NotAtAll;
-        let wish = Wish { patient, claim };
+    ) -> Result<LockGuard, NoTurn> {
         trace::acquiring(key.as_str(), async {
-            let waiting = self.wait(key, wish);
+            let waiting = self.wait(key, request);
             let Wait::AtMost(limit) = wait else {
                 return waiting.await;
             };
+            // Pinned out here, so that the place in line is still there when the limit is reached.
             let mut waiting = std::pin::pin!(waiting);
             match timeout(limit, &mut waiting).await {
-                Ok(outcome) => outcome,
-                Err(_) if self.0.lines.is_store_silent(key) => Err(Miss::Failed(Error::new(
-                    ErrorKind::Unreachable,
-                    format!("the store has not answered within {limit:?}"),
-                ))),
-                Err(_) => Err(Miss::Failed(Error::new(
-                    ErrorKind::Held,
-                    format!("the key was still held by somebody else after {limit:?}"),
-                ))),
+                Some(outcome) => outcome,
+                None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
             }
         })
         .await
     }
 
-    async fn wait(&self, key: &LockKey, wish: Wish) -> Result<LockGuard, Miss> {
+    async fn wait(&self, key: &LockKey, request: WaitRequest) -> Result<LockGuard, NoTurn> {
         if !self.0.scheduler.start(&self.0) {
-            return Err(Miss::Failed(Error::new(
+            return Err(NoTurn::Failed(Error::new(
                 ErrorKind::Unreachable,
-                "locks need a tokio runtime to renew them on, and this is not within one",
+                "locks need a tokio runtime with its time driver on (`enable_time`) to be renewed on, and this is not within one",
             )));
         }
         loop {
-            let guard = Waiter::join(&self.0, key, wish.clone())?.await?;
+            let guard = Waiter::join(&self.0, key, request.clone())?.await?;
             // This task may have been kept from running for longer than the lease.
             if guard.is_held() {
                 return Ok(guard);
@@ -382,35 +405,59 @@ impl Locks {
         }
     }
 
+    /// Why a request has not had its turn within its limit.
+    fn waited_in_vain(&self, key: &LockKey, limit: Duration) -> Error {
+        let patience = limit.min(SILENT_AFTER);
+        let away = self.0.with_line(key, |line, t| line.away(t.now, patience));
+        let Some(Away { since, error }) = away.flatten() else {
+            return Error::new(
+                ErrorKind::Held,
+                format!("the key was still held by somebody else after {limit:?}"),
+            );
+        };
+        let silent_for = now().saturating_duration_since(since);
+        let message = format!(
+            "no turn within {limit:?}: the store has not answered for the last {silent_for:?}"
+        );
+        match error {
+            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+            None => Error::new(ErrorKind::Unreachable, message),
+        }
+    }
+
     /// Resolves when nothing is held, waited for or under way.
     async fn idle(&self) {
         let inner = &self.0;
         loop {
-            let emptied = inner.lines.emptied().notified();
-            let settled = inner.scheduler.idle().notified();
-            let done = inner.not_busy.notified();
-            let busy = inner.busy.load(Ordering::Acquire);
-            if busy == 0 && inner.lines.len() == 0 && inner.scheduler.load() == (0, 0) {
+            let emptied = inner.lines.emptied();
+            let background = inner.background.ended();
+            let busy = inner.busy.ended();
+            let stats = self.stats();
+            if stats == Stats::default() && inner.busy.get() == 0 {
                 return;
             }
             tokio::select! {
+                biased;
                 () = emptied => {}
-                () = settled => {}
-                () = done => {}
+                () = background => {}
+                () = busy => {}
+                () = inner.store.settled(), if stats.releases > 0 => {}
             }
         }
     }
 }
 
-/// Work that [`Locks::close`] waits for.
-pub(crate) struct Busy(Arc<Inner>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if self.0.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.not_busy.notify_waiters();
-        }
+fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
+    WaitRequest {
+        patient: wait != Wait::NotAtAll,
+        fail_fast: false,
+        fingerprint,
     }
+}
+
+/// Work that [`Locks::close`] waits for.
+pub(crate) struct Busy {
+    _counted: Counted,
 }
 
 impl fmt::Debug for Locks {

@@ -2,84 +2,113 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use futures_util::StreamExt;
 
-use super::inner::Inner;
+use super::{inner::Inner, line::Answer};
 use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
     store::{Renew, Renewed},
+    time::{Instant, later, now},
     trace,
 };
 
-/// A renewal on its way. However it ends, each of its leases gets an answer.
+/// A renewal of several leases on its way. However it ends, each of its leases gets an answer.
 pub(super) struct Renewing {
-    pub(super) inner: Arc<Inner>,
-    pub(super) leases: std::vec::IntoIter<Arc<Lease>>,
-    pub(super) sent: Instant,
+    inner: Arc<Inner>,
+    sent: Instant,
+    /// Each lease, until its answer has come, and how often it had been doubted before the renewal was begun.
+    leases: Vec<Option<(Arc<Lease>, u64)>>,
 }
 
 impl Renewing {
+    pub(super) fn new(inner: Arc<Inner>, leases: Vec<Arc<Lease>>) -> Self {
+        let with_doubts = |lease: Arc<Lease>| {
+            let doubts = lease.doubts();
+            Some((lease, doubts))
+        };
+        Self {
+            inner,
+            sent: now(),
+            leases: leases.into_iter().map(with_doubts).collect(),
+        }
+    }
+
     pub(super) async fn run(mut self) {
-        let requests = self.leases.as_slice().iter().map(|lease| Renew {
+        let requests = self.leases.iter().flatten().map(|(lease, _)| Renew {
             key: lease.key.clone(),
             owner: lease.owner,
             lease: self.inner.config.lease,
-            refill: self.inner.lines.needs(lease),
+            refill: self.inner.needs(lease),
         });
-        let answers = self.inner.store.renew(requests.collect());
-        let mut answers: Vec<_> = futures_util::StreamExt::collect(answers).await;
-        answers.sort_unstable_by_key(|(index, _)| *index);
-        for ((_, answer), lease) in answers.into_iter().zip(self.leases.by_ref()) {
-            self.inner.answered(&lease, self.sent, answer);
+        let mut answers = self.inner.store.renew(requests.collect());
+        while let Some((index, answer)) = answers.next().await {
+            if let Some((lease, doubts)) = self.leases.get_mut(index).and_then(Option::take) {
+                self.inner.answered(&lease, (self.sent, doubts), answer);
+            }
         }
     }
 }
 
 impl Drop for Renewing {
     fn drop(&mut self) {
-        for lease in self.leases.by_ref() {
+        for (lease, doubts) in std::mem::take(&mut self.leases).into_iter().flatten() {
             let unknown = Renewed::Unknown(Error::new(
                 ErrorKind::Unreachable,
-                "the answer to the renewal was not awaited: the runtime that sent it has shut down",
+                "the renewal was not answered: the runtime that sent it has shut down, or the store forgot to answer",
             ));
-            self.inner.answered(&lease, self.sent, unknown);
+            self.inner.answered(&lease, (self.sent, doubts), unknown);
         }
     }
 }
 
 impl Inner {
-    fn answered(self: &Arc<Self>, lease: &Arc<Lease>, sent: Instant, answer: Renewed) {
+    fn needs(self: &Arc<Self>, lease: &Lease) -> u32 {
+        self.with_line(&lease.key, |line, _| line.needs(lease))
+            .unwrap_or(0)
+    }
+
+    fn answered(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        (sent, doubts): (Instant, u64),
+        answer: Renewed,
+    ) {
         if !self.scheduler.tracks(lease) {
             return; // released or lost meanwhile
         }
-        let now = Instant::now();
         match answer {
-            // Too late: a guard that looked at the clock knows of the loss already, and a loss is final.
-            Renewed::Renewed { .. } if !lease.is_valid(now) => self.lose(lease, Loss::Expired),
+            Renewed::Renewed { .. } if lease.doubts() != doubts => self.scheduler.outdated(lease),
             Renewed::Renewed {
                 tokens,
                 others_wait,
             } => {
-                lease.set_confirmed(true);
+                // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
+                if !lease.extend(now(), later(sent, self.config.validity())) {
+                    return self.lose(lease, Loss::Expired);
+                }
+                lease.settle_doubts(doubts);
                 self.scheduler.renewed(lease);
-                let news = (sent, tokens, others_wait);
-                self.carry_out(self.lines.renewed(lease, news, now));
+                let answer = Answer {
+                    sent,
+                    tokens,
+                    others_wait,
+                };
+                self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
             }
             Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
-            answer => {
-                let error = match answer {
-                    Renewed::Unknown(error) => error,
-                    _ => recorded_or_lost(),
-                };
-                trace::renewal_unknown(lease.owner, &error);
-                lease.set_confirmed(false);
-                let gives_up = self.scheduler.unknown(lease);
-                self.carry_out(self.lines.renewal_unknown(lease, &error));
-                if let Some(loss) = gives_up {
-                    self.lose(lease, loss);
-                }
-            }
+            Renewed::NotOurs => self.unanswered(lease, recorded_or_lost()),
+            Renewed::Unknown(error) => self.unanswered(lease, error),
+        }
+    }
+
+    fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
+        trace::renewal_unknown(lease.owner, &error);
+        lease.doubt();
+        let gives_up = self.scheduler.unknown(lease);
+        self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
+        if gives_up {
+            self.lose(lease, Loss::GaveUp);
         }
     }
 }

@@ -9,18 +9,17 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, stream};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{
-    line::{Answer, Effect, Granted},
-    lines::Lines,
+    line::{Contention, Ended, Granted, Place},
     *,
 };
 use crate::{
     lease::Lease,
     store::{
-        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Owner, Release, Released,
-        Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
+        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Release, Released, Renew,
+        RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
     },
 };
 
@@ -271,97 +270,137 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     let inner = &locks.0;
     assert!(inner.scheduler.start(inner));
     let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
-    let joined = inner.lines.join(&key, patient(), sent).unwrap();
-    let owner = inner.fresh_owner();
-    let lease = Arc::new(Lease::new(key, owner, sent, inner.config.validity()));
+    let joined = inner.lines.join(&key, patient()).unwrap();
+    let lease = lease(inner, &key, inner.config.validity());
     inner.scheduler.track(lease.clone(), sent);
+    tokio::time::advance(31 * SECOND).await;
 
     inner.lose(&lease, Loss::Expired);
+    assert_eq!(inner.scheduler.leases(), 0);
 
-    let grant = Grant {
-        tokens: Tokens::new(1, 1),
-        others_wait: false,
-    };
-    let contention = joined.contention.unwrap();
-    inner.carry_out(
-        inner
-            .lines
-            .granted(&contention, lease, (grant, None), Instant::now()),
-    );
-    let granted = tokio::time::timeout(SECOND, joined.answer).await;
+    grant(inner, &joined.contention.unwrap(), lease.clone(), 1);
+    let granted = tokio::time::timeout(SECOND, joined.place.answer).await;
     let granted = granted.expect("the line goes on").unwrap().unwrap();
-    assert_ne!(granted.lease.owner, owner);
-    inner.end_turn(&granted, None);
+    assert_ne!(granted.lease.owner, lease.owner);
+    drop(inner.end_turn(&granted, false));
     settle().await;
     assert_eq!(locks.stats(), Stats::default());
 }
 
-fn patient() -> Wish {
-    Wish {
-        patient: true,
-        claim: None,
-    }
+fn patient() -> WaitRequest {
+    request(None, Wait::ForEver)
 }
 
-/// Two who wait for a key, the first of whom has just got it.
-fn two_in_line(lines: &Lines, now: Instant) -> (Granted, Answer) {
-    let key = LockKey::new("k").unwrap();
-    let mut first = lines.join(&key, patient(), now).unwrap();
-    let second = lines.join(&key, patient(), now).unwrap();
-    let owner = Owner {
-        instance: Instance::new(),
-        attempt: 1,
-    };
-    let lease = Arc::new(Lease::new(key, owner, now, SECOND));
+fn lease(inner: &Inner, key: &LockKey, validity: Duration) -> Arc<Lease> {
+    let owner = inner.fresh_owner();
+    let lease = Lease::new(key.clone(), owner, None, Instant::now(), validity);
+    Arc::new(lease)
+}
+
+fn grant(inner: &Arc<Inner>, contention: &Arc<Contention>, lease: Arc<Lease>, tokens: u32) {
     let grant = Grant {
-        tokens: Tokens::new(1, 2),
+        tokens: Tokens::new(1, tokens),
         others_wait: false,
     };
-    let granted = lines.granted(&first.contention.unwrap(), lease, (grant, None), now);
-    let [Effect::Tell(..)] = &granted[..] else {
-        panic!("{granted:?}");
-    };
-    for effect in granted {
-        if let Effect::Tell(ticket, answer) = effect {
-            ticket.send(answer).unwrap();
-        }
-    }
-    (first.answer.try_recv().unwrap().unwrap(), second.answer)
+    let granted = inner.with_line(&lease.key.clone(), |line, t| {
+        assert!(line.is_contended_by(contention));
+        line.granted(lease, grant, t);
+    });
+    assert!(granted.is_some(), "the line is there");
 }
 
-#[test]
-fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
-    let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
-    let (first, _second) = two_in_line(&lines, now);
-    let effects = lines.end(&first, None, now + SECOND - Duration::from_nanos(1));
-    let [Effect::Quicken(_), Effect::Tell(_, Ok(next))] = &effects[..] else {
-        panic!("{effects:?}");
-    };
+/// Two who wait for a key, the first of whom has just got it, for a second.
+fn two_in_line(inner: &Arc<Inner>) -> (Granted, Place) {
+    let key = LockKey::new("k").unwrap();
+    let mut first = inner.lines.join(&key, patient()).unwrap();
+    let second = inner.lines.join(&key, patient()).unwrap();
+    let lease = lease(inner, &key, SECOND);
+    grant(inner, &first.contention.unwrap(), lease, 2);
+    let first = first.place.answer.try_recv().unwrap().unwrap();
+    (first, second.place)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
+    let locks = Locks::in_memory();
+    let (first, mut second) = two_in_line(&locks.0);
+    tokio::time::advance(SECOND - Duration::from_millis(1)).await;
+    assert!(matches!(locks.0.end_turn(&first, false), Ended::Ended));
+    let next = second.answer.try_recv().unwrap().unwrap();
     assert_eq!((next.turn, next.token), (2, 2));
     assert_eq!(next.lease.owner, first.lease.owner);
 }
 
-#[test]
-fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
-    for ask in [false, true] {
-        let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
-        let (first, _second) = two_in_line(&lines, now);
-        let ask = ask.then(|| tokio::sync::oneshot::channel().0);
-        let effects = lines.end(&first, ask, now + SECOND);
-        let [Effect::Lose(lease, Loss::Expired)] = &effects[..] else {
-            panic!("{effects:?}");
-        };
-        assert_eq!(lease.owner, first.lease.owner);
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
+    for confirm in [false, true] {
+        let locks = Locks::in_memory();
+        let (first, second) = two_in_line(&locks.0);
+        tokio::time::advance(SECOND).await;
+        drop(locks.0.end_turn(&first, confirm));
+        assert_eq!(first.lease.loss(), Some(Loss::Expired));
+        let next = second.answer.await.unwrap().unwrap();
+        assert_ne!(next.lease.owner, first.lease.owner);
     }
 }
 
-#[test]
-fn a_turn_ends_once() {
-    let (lines, now) = (Lines::new(Config::default().limits()), Instant::now());
-    let (first, _second) = two_in_line(&lines, now);
-    assert!(!lines.end(&first, None, now).is_empty());
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_once() {
+    let locks = Locks::in_memory();
+    let (first, mut second) = two_in_line(&locks.0);
+    assert!(matches!(locks.0.end_turn(&first, false), Ended::Ended));
+    second.answer.try_recv().unwrap().unwrap();
     // The second has its turn now, under the same lease.
-    assert!(lines.end(&first, None, now).is_empty());
+    assert!(matches!(locks.0.end_turn(&first, false), Ended::Over(None)));
+    assert!(first.lease.is_valid(Instant::now()));
+}
+
+/// Fault: the loss was decided for one turn and told to the next.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
+    let locks = Locks::builder(MemoryStore::new())
+        .max_hold(SECOND / 2)
+        .build()
+        .unwrap();
+    let (first, mut second) = two_in_line(&locks.0);
+    tokio::time::advance(SECOND / 2).await;
+    // The scheduler has found the first turn's time over, and comes to tell it after that turn has ended.
+    drop(locks.0.end_turn(&first, false));
+    let next = second.answer.try_recv().unwrap().unwrap();
+    locks.0.lose(&first.lease, Loss::MaxHold);
+    assert_eq!(next.lease.loss(), None);
+    tokio::time::advance(SECOND / 4).await;
+    locks.0.lose(&first.lease, Loss::MaxHold);
+    assert_eq!(next.lease.loss(), None);
+}
+
+/// Fault: a guard could be seen lost, and then held again.
+#[test]
+fn a_lease_that_was_seen_to_be_over_is_not_prolonged() {
+    let locks = Locks::in_memory();
+    let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
+    let began = lease.deadline() - SECOND;
+    assert!(lease.is_valid(began));
+    assert!(
+        !lease.is_valid(began + SECOND),
+        "the clock has passed the deadline"
+    );
+    // The answer to a renewal was timed before the guard looked at the clock, and comes in only now.
+    assert!(!lease.extend(began, began + 10 * SECOND));
+    assert!(!lease.is_valid(began));
+}
+
+/// Fault: an answer to a renewal from before a reconnect confirmed the lease that the reconnect had put in doubt.
+#[test]
+fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {
+    let locks = Locks::in_memory();
+    let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
+    let before = lease.doubts();
+    lease.doubt();
+    lease.settle_doubts(before);
+    assert!(!lease.is_confirmed());
+    lease.settle_doubts(lease.doubts());
+    assert!(lease.is_confirmed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -378,8 +417,8 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
         async move { locks.claim(&key, claim, Wait::ForEver).await }
     });
     settle().await;
-    // A tenure with tokens for another turn, so that only the record keeps it from being passed on.
-    locks.0.scheduler.hurry_all();
+    // A lease with tokens for another turn, so that only the record keeps it from being passed on.
+    locks.0.scheduler.doubt_all();
     settle().await;
     // The record takes effect, and whoever recorded it goes away before the answer: its runtime shuts down, say.
     store.set_fault(Some(crate::store::Fault::Mute));
@@ -390,5 +429,5 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
     drop(first);
     store.set_fault(None);
     let miss = waiting.await.unwrap().unwrap_err();
-    assert!(matches!(miss, Miss::Recorded(found) if found == content));
+    assert!(matches!(miss, NoTurn::Recorded(found) if found == content));
 }

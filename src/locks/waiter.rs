@@ -6,13 +6,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::time::Instant;
-
 use super::{
     LockGuard,
-    contention::{Contender, FirstQuestion},
+    contender::{Contender, FirstQuestion},
     inner::Inner,
-    line::{Answer, Granted, Miss, Wish},
+    line::{NoTurn, Place, WaitRequest},
 };
 use crate::{Error, ErrorKind, LockKey};
 
@@ -22,25 +20,26 @@ use crate::{Error, ErrorKind, LockKey};
 pub(crate) struct Waiter {
     inner: Arc<Inner>,
     key: LockKey,
-    id: u64,
-    answer: Answer,
+    place: Place,
     /// If this request was the first, it puts the first question to the store.
     question: Option<FirstQuestion>,
     told: bool,
 }
 
 impl Waiter {
-    pub(crate) fn join(inner: &Arc<Inner>, key: &LockKey, wish: Wish) -> Result<Self, Error> {
-        let joined = inner.lines.join(key, wish, Instant::now())?;
-        let question = joined.contention.map(|contention| {
-            FirstQuestion::new(Contender::new(inner.clone(), key.clone(), contention))
-        });
-        inner.carry_out(joined.effects);
+    pub(crate) fn join(
+        inner: &Arc<Inner>,
+        key: &LockKey,
+        request: WaitRequest,
+    ) -> Result<Self, NoTurn> {
+        let joined = inner.lines.join(key, request)?;
+        let question = joined
+            .contention
+            .map(|contention| FirstQuestion::new(Contender::new(inner.clone(), contention)));
         Ok(Self {
             inner: inner.clone(),
             key: key.clone(),
-            id: joined.waiter,
-            answer: joined.answer,
+            place: joined.place,
             question,
             told: false,
         })
@@ -48,18 +47,18 @@ impl Waiter {
 }
 
 impl Future for Waiter {
-    type Output = Result<LockGuard, Miss>;
+    type Output = Result<LockGuard, NoTurn>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(question) = &mut self.question {
             question.poll(cx);
         }
-        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        let answer = ready!(Pin::new(&mut self.place.answer).poll(cx));
         self.told = true;
         Poll::Ready(match answer {
             Ok(Ok(granted)) => Ok(LockGuard::new(self.inner.clone(), granted)),
-            Ok(Err(miss)) => Err(miss),
-            Err(_) => Err(Miss::Failed(Error::new(
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err(NoTurn::Failed(Error::new(
                 ErrorKind::Unreachable,
                 "the line was abandoned: the runtime that served it has shut down",
             ))),
@@ -67,24 +66,19 @@ impl Future for Waiter {
     }
 }
 
-/// What a waiter that goes away was told, if anything.
-pub(crate) fn last_word(answer: &mut Answer) -> Option<Result<Granted, Miss>> {
-    // Closed first: from here on a turn that is being handed over goes back to the one who hands it.
-    answer.close();
-    answer.try_recv().ok()
-}
-
 impl Drop for Waiter {
     fn drop(&mut self) {
         if self.told {
             return;
         }
-        match last_word(&mut self.answer) {
-            Some(Ok(granted)) => self.inner.end_turn(&granted, None),
-            Some(Err(_)) => {}
-            None => {
-                let effects = self.inner.lines.leave(&self.key, self.id);
-                self.inner.carry_out(effects);
+        // Closed first: from here on a turn that is being handed over goes back to the line.
+        self.place.answer.close();
+        match self.place.answer.try_recv() {
+            Ok(Ok(granted)) => drop(self.inner.end_turn(&granted, false)),
+            Ok(Err(_)) => {}
+            Err(_) => {
+                let id = self.place.id;
+                self.inner.with_line(&self.key, |line, _| line.leave(id));
             }
         }
     }

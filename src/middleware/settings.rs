@@ -8,6 +8,7 @@ use super::turns::{NotLocked, Turns};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
+    locks::Wait,
     rejection::{Rejection, Renderer},
     trace,
 };
@@ -118,6 +119,10 @@ impl Settings {
     /// Waits for a turn; `None` if the request may go on without one.
     pub(super) async fn acquire(self: Arc<Self>, key: LockKey) -> Result<Option<LockGuard>, Error> {
         let outcome = match self.wait {
+            Some(limit) if self.fail_open => {
+                let wait = Wait::AtMost(limit);
+                self.locks.lock_failing_fast(&key, wait).await
+            }
             Some(limit) => self.locks.lock_within(key, limit).await,
             None => match self.locks.try_lock(key).await {
                 Ok(None) => Err(Error::new(

@@ -114,6 +114,8 @@ pub enum Reason {
     Misconfigured,
     /// Too many requests wait for the key already: 503.
     LineFull,
+    /// Too many keys are in use already: 503.
+    TooManyKeys,
     /// The store does not answer: 503.
     StoreUnreachable,
     /// This process is about to end: 503.
@@ -131,7 +133,7 @@ impl Reason {
             Self::Held => StatusCode::LOCKED,
             Self::TooManyRunning => StatusCode::TOO_MANY_REQUESTS,
             Self::RecordUnreadable | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::LineFull | Self::StoreUnreachable | Self::Closed => {
+            Self::LineFull | Self::TooManyKeys | Self::StoreUnreachable | Self::Closed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         }
@@ -145,6 +147,7 @@ impl Reason {
                 | Self::Held
                 | Self::TooManyRunning
                 | Self::LineFull
+                | Self::TooManyKeys
                 | Self::StoreUnreachable
                 | Self::Closed
         )
@@ -198,6 +201,10 @@ impl Rejection {
             ErrorKind::LineFull => (
                 Reason::LineFull,
                 "too many requests wait for the same already",
+            ),
+            ErrorKind::TooManyKeys => (
+                Reason::TooManyKeys,
+                "too many requests for different things are under way",
             ),
             ErrorKind::Lost => (
                 Reason::LeaseLost,

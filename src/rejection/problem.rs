@@ -42,6 +42,7 @@ fn name(reason: Reason) -> (&'static str, &'static str) {
         Reason::Held => ("held", "Locked"),
         Reason::Misconfigured => ("misconfigured", "Server misconfigured"),
         Reason::LineFull => ("line-full", "Too many requests wait"),
+        Reason::TooManyKeys => ("too-many-keys", "Too many keys in use"),
         Reason::StoreUnreachable => ("store-unreachable", "Lock store unreachable"),
         Reason::Closed => ("closed", "Shutting down"),
     }

@@ -13,7 +13,6 @@ mod types;
 use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
-use tokio::sync::mpsc;
 
 pub use memory::{Calls, Fault, MemoryStore};
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
@@ -24,7 +23,7 @@ pub use types::{
     Queueing, Release, Released, Renew, Renewed, Tokens,
 };
 
-use crate::{Error, LockKey};
+use crate::{Error, LockKey, sync::mpsc};
 
 /// The answer to a call of a [`Store`]. The future owns everything it needs.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

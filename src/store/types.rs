@@ -15,7 +15,7 @@ impl Instance {
     /// An identity that nobody else has.
     #[allow(clippy::new_without_default)] // a default that differs each time would surprise
     pub fn new() -> Self {
-        Self(Uuid::new_v4())
+        Self(crate::sync::unique_id())
     }
 }
 

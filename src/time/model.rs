@@ -5,12 +5,10 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
 };
-
-use futures_util::future::{Either, select};
 
 use super::{Instant, later};
 
@@ -69,19 +67,6 @@ pub(crate) fn sleep_until(at: Instant) -> Sleep {
     });
     Sleep { at, id }
 }
-
-/// The result of a future, unless time is over before.
-pub(crate) async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
-    let limit = sleep_until(later(now(), limit));
-    match select(pin!(future), pin!(limit)).await {
-        Either::Left((output, _)) => Ok(output),
-        Either::Right(((), _)) => Err(Elapsed),
-    }
-}
-
-/// Time is over.
-#[derive(Debug)]
-pub(crate) struct Elapsed;
 
 pub(crate) struct Sleep {
     at: Instant,

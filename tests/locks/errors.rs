@@ -8,7 +8,7 @@ use tower_distributed_lock::{
     store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Store},
 };
 
-use crate::support::{MS, SECOND, VALIDITY, fleet, key, nothing_left, settle};
+use crate::support::{MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, settle};
 
 fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind>> {
     let wait = |locks: Locks| async move { locks.lock("k").await.unwrap_err().kind() };
@@ -18,8 +18,8 @@ fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_fails_the_whole_line_at_once() {
-    let (store, [locks, other]) = fleet();
+async fn a_store_that_fails_fails_the_whole_line_at_once_where_that_is_wanted() {
+    let (store, [locks, other]) = fleet_with(|builder| builder.fail_fast(true));
     let elsewhere = other.lock("k").await.unwrap();
     let line = waiting(&locks, 100);
     settle().await;
@@ -32,12 +32,10 @@ async fn a_store_that_fails_fails_the_whole_line_at_once() {
     assert_eq!(
         store.calls().acquires,
         before + 1,
-        "not one driver after another"
+        "not one contender after another"
     );
     store.set_fault(None);
     drop(elsewhere);
-    // Its queue entry is the store's to clean up; the memory store lets it expire.
-    sleep(3 * SECOND).await;
     nothing_left(store, [locks, other]).await;
 }
 
@@ -60,7 +58,7 @@ async fn a_store_that_fails_from_the_start_is_told_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn lock_all_gives_back_what_it_had_when_the_store_failed() {
-    let (store, [locks, other]) = fleet();
+    let (store, [locks, other]) = fleet_with(|builder| builder.fail_fast(true));
     let elsewhere = other.lock("b").await.unwrap();
     let all = tokio::spawn({
         let locks = locks.clone();
@@ -72,7 +70,25 @@ async fn lock_all_gives_back_what_it_had_when_the_store_failed() {
     assert_eq!(all.await.unwrap(), ErrorKind::Unreachable);
     store.set_fault(None);
     drop(elsewhere);
-    sleep(3 * SECOND).await;
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Fault: the store had answered once, so that its silence counted as a key that is held.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_falls_silent_later_is_told_from_a_key_that_is_held() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock_within("k", 20 * SECOND).await.unwrap_err() }
+    });
+    settle().await;
+    store.set_fault(Some(Fault::Hang));
+    let error = waiting.await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("19."), "since when: {error}");
+    store.set_fault(None);
+    drop(elsewhere);
     nothing_left(store, [locks, other]).await;
 }
 

@@ -60,9 +60,9 @@ async fn so_is_a_key_that_somebody_else_has_taken_and_that_one_keeps_it() {
 #[tokio::test(start_paused = true)]
 async fn what_an_old_owner_asks_for_late_changes_nothing_and_brings_no_tokens() {
     let (store, [locks, other]) = fleet();
-    drop(locks.lock("k").await.unwrap());
+    let guard = locks.lock("k").await.unwrap();
     let old = holder(&store, "k").await;
-    settle().await;
+    drop(guard);
     let guard = other.lock("k").await.unwrap();
     let before = inspect(&store, "k").await;
 

@@ -282,8 +282,29 @@ async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_tokens_are_told_when_the_store_fails() {
+async fn those_who_wait_for_tokens_wait_for_the_store_to_come_back() {
     let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.lock("k").await.map(drop) })
+        })
+        .collect();
+    settle().await;
+    drop(guard);
+    sleep(5 * SECOND).await;
+    store.set_fault(None);
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
+    }
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_tokens_are_told_when_the_store_fails_if_they_want_to_fail_fast() {
+    let (store, [locks]) = fleet_with(|builder| builder.fail_fast(true));
     let guard = locks.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
     let waiting: Vec<_> = (0..10)
@@ -298,7 +319,73 @@ async fn those_who_wait_for_tokens_are_told_when_the_store_fails() {
     for waiter in waiting {
         assert_eq!(waiter.await.unwrap(), ErrorKind::Unreachable);
     }
-    assert!(began.elapsed() < 10 * MS);
+    assert!(began.elapsed() <= SECOND + MS, "at the next renewal");
     store.set_fault(None);
     nothing_left(store, [locks]).await;
+}
+
+/// Fault: a renewal that was on its way before a reconnect confirmed the lease, and the turn was passed on beside another
+/// instance's.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_before_a_reconnect_does_not_let_a_turn_be_passed_on() {
+    let (store, [locks, other]) = fleet();
+    let first = locks.lock("k").await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("k").await }
+    });
+    settle().await;
+    // A refill is on its way, and brings tokens for the next turn.
+    store.set_fault(Some(Fault::Mute));
+    sleep(11 * SECOND).await;
+    store.restart();
+    settle().await;
+    let elsewhere = tokio::spawn({
+        let other = other.clone();
+        async move { other.lock("k").await }
+    });
+    settle().await;
+    store.set_fault(None);
+    drop(first);
+    let elsewhere = elsewhere.await.unwrap().unwrap();
+    settle().await;
+    assert!(elsewhere.is_held());
+    assert!(!waiting.is_finished(), "two are inside");
+    drop(elsewhere);
+    drop(waiting.await.unwrap().unwrap());
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Fault: a turn took time in the length of the line, because the line was rebuilt for each.
+#[tokio::test]
+async fn a_turn_in_a_long_line_takes_about_as_long_as_one_in_a_short_line() {
+    let short = time_of_a_turn(10).await;
+    let long = time_of_a_turn(1000).await;
+    assert!(
+        long < short * 5,
+        "{long:?} for a turn in a line of 1,000, {short:?} in one of 10"
+    );
+}
+
+/// The best of several runs, since others use the machine.
+async fn time_of_a_turn(line: u32) -> std::time::Duration {
+    let (_store, [locks]) = fleet();
+    let mut best = std::time::Duration::MAX;
+    for _ in 0..5 {
+        let guard = locks.lock("k").await.unwrap();
+        let turn = |locks: Locks| async move { drop(locks.lock("k").await.unwrap()) };
+        let waiting: Vec<_> = (0..line)
+            .map(|_| tokio::spawn(turn(locks.clone())))
+            .collect();
+        while locks.stats().waiting < line as usize {
+            tokio::task::yield_now().await;
+        }
+        let began = std::time::Instant::now();
+        drop(guard);
+        for waiter in waiting {
+            waiter.await.unwrap();
+        }
+        best = best.min(began.elapsed() / line);
+    }
+    best
 }

@@ -86,6 +86,8 @@ fn guards_waiters_and_contenders_dropped_by_a_shutdown_do_not_panic() {
             }
         });
         drop(runtime);
+        // What hangs in the store is cleaned up there, in order.
+        store.set_fault(None);
         assert_eq!(locks.stats(), Stats::default());
         assert_eq!(other.stats(), Stats::default());
     }
@@ -191,25 +193,52 @@ fn a_renewal_that_ended_with_its_runtime_is_sent_again_by_the_next() {
 }
 
 #[test]
-fn whoever_waits_on_another_runtime_is_told_when_that_of_the_task_ends() {
-    let (_store, [locks, other]) = fleet();
+fn a_waiter_on_another_runtime_waits_on_when_the_runtime_of_the_scheduler_ends() {
+    let (store, [locks, other]) = fleet();
     let (first, second) = (one_thread(), two_threads());
     let elsewhere = second.block_on(other.lock("k")).unwrap();
-    first.block_on(async {
-        let unrelated = locks.lock("unrelated").await.unwrap();
-        unrelated.release().await.unwrap();
-        eventually(|| locks.stats() == Stats::default()).await;
-    });
+    // The scheduler runs on the first runtime from here on.
+    drop(first.block_on(locks.lock("unrelated")).unwrap());
     let waiting = second.spawn({
         let locks = locks.clone();
         async move { locks.lock("k").await.map(drop) }
     });
-    // Its contender was handed to the task on the first runtime: before that, it would find a new one on the second.
     second.block_on(eventually(|| locks.stats().calls == 1));
     drop(first);
-    let outcome = second.block_on(promptly(waiting)).unwrap();
-    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
-    // Asking again works.
     drop(elsewhere);
-    assert!(second.block_on(promptly(locks.lock("k"))).is_ok());
+    second.block_on(promptly(waiting)).unwrap().unwrap();
+    second.block_on(eventually(|| store.is_empty()));
+}
+
+#[test]
+fn a_runtime_without_a_clock_is_refused() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let (store, [locks]) = fleet();
+    let error = runtime.block_on(locks.lock("k")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("enable_time"), "{error}");
+    assert!(store.is_empty());
+    assert_eq!(locks.stats(), Stats::default());
+}
+
+/// A runtime of one thread stands still between two calls of `block_on`, and the scheduler on it.
+#[test]
+fn a_loss_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+    let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND).poll_interval(100 * MS));
+    let (idle, driven) = (one_thread(), one_thread());
+    let guard = idle.block_on(locks.lock("k")).unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    assert_eq!(driven.block_on(promptly(guard.lost())), Loss::Expired);
+    assert!(!guard.is_held());
+    store.set_fault(None);
+    drop(guard);
+    assert!(store.is_empty());
+}
+
+#[test]
+fn the_end_of_a_turns_time_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+    let (_store, [locks]) = fleet_with(|builder| builder.max_hold(200 * MS));
+    let (idle, driven) = (one_thread(), one_thread());
+    let guard = idle.block_on(locks.lock("k")).unwrap();
+    assert_eq!(driven.block_on(promptly(guard.lost())), Loss::MaxHold);
 }

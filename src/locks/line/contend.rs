@@ -1,123 +1,246 @@
-//! Contending.
+//! Contending: the line has no lease, and its contender asks the store for one.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::{
-    Contention, Demand, Effect, Effects, Limits, Line, Miss, State, Tenure, Waiting, held, recorded,
+    Away, HeldLease, Line, NoTurn, Place, State, Transition, WaitRequest, differ, held, recorded,
 };
-use crate::{Error, lease::Lease, store::Grant};
+use crate::{
+    Error, LockKey,
+    lease::Lease,
+    store::{Grant, Held, Owner},
+    sync::{
+        Notify,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
-impl Line {
-    /// Something has changed that the contender may want to know.
-    pub(crate) fn wake_contender(&mut self, out: &mut Effects) {
-        if let State::Contending(contention) = &self.state {
-            out.push(Effect::Wake(contention.clone()));
-        }
-    }
+/// The identity of one contender, shared between the line and the contender.
+#[derive(Debug)]
+pub(crate) struct Contention {
+    pub(crate) key: LockKey,
+    /// Notified when the contender should ask the store again.
+    pub(crate) wake: Notify,
+    /// The key was offered to the attempt before ours in the store's queue: ask once its head start is over.
+    next: AtomicBool,
+}
 
-    /// Whether the store is being asked and has not answered once.
-    pub(crate) fn is_store_silent(&self) -> bool {
-        matches!(&self.state, State::Contending(contention) if !contention.answered.load(Ordering::Relaxed))
-    }
-
-    /// What to ask the store for, if anybody still wants the key.
-    pub(crate) fn demand(&self) -> Option<Demand> {
-        (!self.waiters.is_empty()).then(|| Demand {
-            patient: self.waiters.iter().any(|waiting| waiting.wish.patient),
-            block: self.block(1),
-            claim: self
-                .waiters
-                .front()
-                .and_then(|first| first.wish.claim.clone()),
+impl Contention {
+    pub(super) fn new(key: LockKey) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            wake: Notify::new(),
+            next: AtomicBool::new(false),
         })
     }
 
-    /// Whether this is the contention that the line is in.
+    /// Whether the contender was woken only to ask once the head start is over.
+    pub(crate) fn take_next(&self) -> bool {
+        self.next.swap(false, Ordering::AcqRel)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Contending {
+    contention: Arc<Contention>,
+    /// The store has answered a question for this line before.
+    answered: bool,
+    /// When the question that is on its way was asked.
+    asked: Option<Instant>,
+    /// The store has failed since then.
+    away: Option<Away>,
+}
+
+impl Contending {
+    pub(super) fn new(contention: Arc<Contention>, answered: bool, away: Option<Away>) -> Self {
+        Self {
+            contention,
+            answered,
+            asked: None,
+            away,
+        }
+    }
+
+    pub(super) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
+        let unanswered = |since: &Instant| !self.answered || now >= *since + patience;
+        let silent = || self.asked.filter(unanswered);
+        self.away
+            .clone()
+            .or_else(|| silent().map(|since| Away { since, error: None }))
+    }
+}
+
+/// What a contender shall ask for.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    /// Whether anybody would stay if the key is held.
+    pub(crate) patient: bool,
+    /// How many tokens are of use.
+    pub(crate) block: u32,
+    /// What the first who waits wants the key for.
+    pub(crate) fingerprint: Option<Bytes>,
+}
+
+/// What a contender does after the store has failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum AfterFailure {
+    /// Waiters are left: ask again after a pause.
+    AskAgain,
+    /// The line is gone.
+    End,
+}
+
+impl Line {
+    /// The line of the first who comes: the key has to be contended for.
+    pub(crate) fn first(key: LockKey, request: WaitRequest) -> (Self, Arc<Contention>, Place) {
+        let contention = Contention::new(key);
+        let contending = Contending::new(contention.clone(), false, None);
+        let mut line = Self {
+            state: State::Contending(contending),
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+        };
+        let place = line.enter(request);
+        (line, contention, place)
+    }
+
+    /// Something has changed that the contender may want to know.
+    pub(crate) fn wake_contender(&mut self) {
+        if let State::Contending(contending) = &self.state {
+            contending.contention.wake.notify_one();
+        }
+    }
+
+    /// The key was offered to the attempt before ours.
+    pub(crate) fn is_next(&mut self) {
+        if let State::Contending(contending) = &self.state {
+            contending.contention.next.store(true, Ordering::Release);
+            contending.contention.wake.notify_one();
+        }
+    }
+
+    /// Whether this is the contender that the line has.
     pub(crate) fn is_contended_by(&self, contention: &Arc<Contention>) -> bool {
-        matches!(&self.state, State::Contending(current) if Arc::ptr_eq(current, contention))
+        matches!(&self.state, State::Contending(contending) if Arc::ptr_eq(&contending.contention, contention))
     }
 
-    pub(crate) fn granted(
+    /// What to ask the store for. If nobody wants the key any more, the line is gone, and its place in the store's queue
+    /// given up.
+    pub(crate) fn demand(
         &mut self,
-        lease: Arc<Lease>,
-        (grant, claim): (Grant, Option<Bytes>),
-        limits: &Limits,
-        now: Instant,
-        out: &mut Effects,
-    ) {
-        if !self.wants_other_than(&claim) {
-            self.turn_away(
-                |waiting| waiting.differs(&claim).then_some(Miss::OtherClaim),
-                out,
-            );
-        }
-        let tenure = Tenure {
-            lease,
-            claim,
-            tokens: grant.tokens,
-            turn: 0,
-            wanted: grant.others_wait.then_some((now, 0)),
-            refill_asked: false,
-            quickened: false,
+        queued: Option<Owner>,
+        t: &mut Transition<'_>,
+    ) -> Option<Demand> {
+        let State::Contending(contending) = &mut self.state else {
+            return None;
         };
-        self.serve(tenure, limits, now, out);
+        let Some(first) = self.waiters.front() else {
+            if let Some(owner) = queued {
+                t.release_place(&contending.contention, owner);
+            }
+            self.state = State::Gone;
+            return None;
+        };
+        contending.asked = Some(t.now);
+        Some(Demand {
+            fingerprint: first.request.fingerprint.clone(),
+            patient: self.waiters.iter().any(|waiting| waiting.request.patient),
+            block: self.block(1),
+        })
     }
 
-    /// The key is held, for this claim: those who do not wait are told so, and those who claim it for something else.
-    /// Says whether anybody is left.
-    pub(crate) fn held(&mut self, claim: &Option<Bytes>, out: &mut Effects) -> bool {
-        if let State::Contending(contention) = &self.state {
-            contention.answered.store(true, Ordering::Relaxed);
+    /// The store has granted a lease.
+    pub(crate) fn granted(&mut self, lease: Arc<Lease>, grant: Grant, t: &mut Transition<'_>) {
+        let fingerprint = lease.fingerprint.clone();
+        if !self.wants_other_than(&fingerprint) {
+            self.turn_away(|request| {
+                differ(&request.fingerprint, &fingerprint).then_some(NoTurn::OtherFingerprint)
+            });
         }
-        let miss = |waiting: &Waiting| match waiting.differs(claim) {
-            true => Some(Miss::OtherClaim),
-            false => (!waiting.wish.patient).then(|| held().into()),
-        };
-        self.turn_away(miss, out);
+        self.serve(HeldLease::new(lease, grant, t.now), t);
+        if !matches!(self.state, State::Contending(_)) {
+            self.turn_away(|request| (!request.patient).then(|| held().into()));
+        }
+    }
+
+    /// The key is held elsewhere: those who do not wait are told so, and those who want it for something else than it is
+    /// held for. Says whether anybody is left.
+    pub(crate) fn held(&mut self, found: &Held) -> bool {
+        if let State::Contending(contending) = &mut self.state {
+            contending.answered = true;
+            contending.asked = None;
+            contending.away = None;
+        }
+        self.turn_away(|request| {
+            if differ(&request.fingerprint, &found.fingerprint) {
+                return Some(NoTurn::OtherFingerprint);
+            }
+            (!request.patient).then(|| held().into())
+        });
         !self.waiters.is_empty()
     }
 
-    /// What would be claimed was done before. Only a claim can have been meant.
-    pub(crate) fn recorded(&mut self, record: &Bytes, out: &mut Effects) {
+    /// What the key is wanted for was done before.
+    pub(crate) fn recorded(&mut self, record: &Bytes) {
         self.state = State::Gone;
-        self.share(record, out);
-        self.refuse_all(&recorded(), out);
+        self.share(record);
+        self.refuse_all(&recorded());
     }
 
-    /// Gives the record to all who claim it.
-    pub(super) fn share(&mut self, record: &Bytes, out: &mut Effects) {
-        let claims = |waiting: &Waiting| waiting.wish.claim.is_some();
-        self.turn_away(
-            |waiting| claims(waiting).then(|| Miss::Recorded(record.clone())),
-            out,
-        );
-    }
-
-    /// Tells those who miss their turn why, and keeps the others, in their order.
-    pub(super) fn turn_away(&mut self, miss: impl Fn(&Waiting) -> Option<Miss>, out: &mut Effects) {
-        for waiting in std::mem::take(&mut self.waiters) {
-            match miss(&waiting) {
-                Some(miss) => out.push(waiting.tell(miss)),
-                None => self.waiters.push_back(waiting),
-            }
+    /// The store has failed. If it never answered for this line, it fails for everybody who waits; else those who are patient
+    /// go on waiting.
+    pub(crate) fn ask_failed(
+        &mut self,
+        error: &Error,
+        queued: Option<Owner>,
+        t: &mut Transition<'_>,
+    ) -> AfterFailure {
+        let State::Contending(contending) = &mut self.state else {
+            return AfterFailure::End;
+        };
+        if let Some(owner) = queued {
+            t.release_place(&contending.contention, owner);
         }
-    }
-
-    /// The store failed: so it would for everybody, one after another.
-    pub(crate) fn failed(&mut self, error: &Error, out: &mut Effects) {
-        self.state = State::Gone;
-        self.refuse_all(error, out);
-    }
-
-    /// The contender has left the store's queue, as nobody waited. Says whether that is still so.
-    pub(crate) fn gave_up(&mut self) -> bool {
-        let nobody = self.waiters.is_empty();
-        if nobody {
+        if !contending.answered || t.limits.fail_fast {
+            self.failed(error);
+            return AfterFailure::End;
+        }
+        let since = contending.asked.take().unwrap_or(t.now);
+        let away = contending.away.get_or_insert(Away { since, error: None });
+        away.error = Some(error.clone());
+        self.refuse_the_impatient(error);
+        if self.waiters.is_empty() {
             self.state = State::Gone;
+            return AfterFailure::End;
         }
-        nobody
+        AfterFailure::AskAgain
+    }
+
+    /// The contender cannot go on.
+    pub(crate) fn abandoned(
+        &mut self,
+        error: &Error,
+        queued: Option<Owner>,
+        t: &mut Transition<'_>,
+    ) {
+        if let (Some(owner), State::Contending(contending)) = (queued, &self.state) {
+            t.release_place(&contending.contention, owner);
+        }
+        self.failed(error);
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.state = State::Gone;
+        self.refuse_all(error);
+    }
+
+    /// Tells those who do not wait for a store that is away.
+    pub(super) fn refuse_the_impatient(&mut self, error: &Error) {
+        self.turn_away(|request| {
+            (request.fail_fast || !request.patient).then(|| error.clone().into())
+        });
     }
 }

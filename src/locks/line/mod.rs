@@ -1,218 +1,193 @@
 //! One key in one process: who has its turn, who waits for it, and what becomes of the lease in between.
 //!
-//! A [`Line`] is plain data. Its methods are the transitions of a state machine; each runs under the lock of the
-//! map that holds the line ([`Lines`](super::lines::Lines)), is told the time, and says by [`Effect`]s what is to
-//! happen once that lock is let go of. So an interleaving of requests, cancellations, replies and timers is nothing but
-//! an order of transitions.
+//! A [`Line`] is plain data. Its methods are the transitions of a state machine. Each transition runs under the lock of the map that
+//! holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] at hand: the time, the limits, and the scheduler and
+//! the store to call. So an interleaving of requests, cancellations, replies and timers is nothing but an order of transitions.
 //!
-//! 1. A line is in the map exactly as long as it is not [`State::Gone`]: somebody contends, holds, or ends a lease.
-//! 2. At most one turn is under way, and only in [`State::Taken`]. It ends once: by its number and its owner it is told
+//! 1. A line is in the map exactly as long as it is not [`State::Gone`].
+//! 2. At most one turn is under way, in [`State::Taken`] or [`State::Outlived`]. It ends once: its number and its owner tell it
 //!    apart from every other turn, so an end that comes late changes nothing.
 //! 3. A turn begins only under a lease that is valid by the clock and confirmed, with a token of its own.
-//! 4. Whoever waits stands in `waiters`; whoever is taken out of it is told something, exactly once.
-//! 5. While anybody waits, something is under way that ends the waiting: a contender, a turn, a renewal or a release.
+//! 4. Every waiter stands in `waiters`. Whoever is taken out of it is told something, exactly once, within the same transition.
+//! 5. While anybody waits, something is under way that ends the waiting: a contender, a turn or a renewal.
+//! 6. A lease leaves its line in the same transition in which its release starts. Since the release starts under the line's lock, the
+//!    store sees it before every later call for the key.
+//! 7. Whether a lease is lost is decided here, under the lock: a loss that was meant for an earlier turn, or for a deadline
+//!    that has moved, changes nothing.
 
 mod contend;
-mod enter;
-mod news;
+mod renewals;
 mod turns;
+mod waiters;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::{
-    sync::{Notify, oneshot},
+
+pub(crate) use contend::{AfterFailure, Contention};
+pub(crate) use renewals::{Answer, Lost};
+pub(crate) use turns::{Ended, Granted};
+pub(crate) use waiters::{NoTurn, Place, WaitRequest};
+
+use self::{contend::Contending, turns::HeldLease, waiters::Waiting};
+use crate::{
+    Error, ErrorKind, Loss,
+    lease::{Lease, Scheduler},
+    store::{Ending, Owner, Release, Released, Store, StoreFuture},
+    sync::oneshot,
     time::Instant,
 };
-
-use crate::{Error, ErrorKind, LockKey, Loss, lease::Lease, store::Tokens, time::later};
 
 /// Within what bounds a line works.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// How many may wait.
+    /// How many requests may wait.
     pub(crate) longest_line: usize,
     /// How many turns a lease still serves once another instance is known to wait,
     pub(crate) pass_turns: u32,
     /// and for how long.
     pub(crate) pass_time: Duration,
+    /// How long a turn may last.
+    pub(crate) max_hold: Duration,
+    /// How long the store keeps a lease that is not renewed,
+    pub(crate) lease: Duration,
+    /// and a place in its queue.
+    pub(crate) waiter_deadline: Duration,
+    /// Whether waiters are told at once when the store fails.
+    pub(crate) fail_fast: bool,
 }
 
-/// A turn as it is handed to the one whose turn it is.
-#[derive(Debug)]
-pub(crate) struct Granted {
-    pub(crate) lease: Arc<Lease>,
-    pub(crate) turn: u64,
-    pub(crate) token: u64,
+/// What a transition has at hand, and what it leaves to be done once the line's lock is free.
+pub(crate) struct Transition<'a> {
+    pub(crate) now: Instant,
+    pub(crate) limits: &'a Limits,
+    pub(crate) scheduler: &'a Scheduler,
+    pub(crate) store: &'a dyn Store,
+    pub(crate) after: After,
 }
 
-/// Why a waiter gets no turn.
-#[derive(Debug)]
-pub(crate) enum Miss {
-    /// There is none to be had.
-    Failed(Error),
-    /// What it would claim was done before, with this record.
-    Recorded(Bytes),
-    /// Somebody claims the key for something else.
-    OtherClaim,
+/// What is left to be done after a transition: everything that could come back to the line.
+#[derive(Default)]
+pub(crate) struct After {
+    /// Ask the store for the key, until it is granted or nobody wants it.
+    pub(crate) contend: Option<Arc<Contention>>,
+    /// To be logged: the lease that was lost,
+    pub(crate) lost: Option<(Arc<Lease>, Loss)>,
+    /// and the owner whose lease is being released.
+    pub(crate) released: Option<Owner>,
 }
 
-impl Miss {
-    /// For a lock that claimed nothing, and so can miss its turn only by a failure.
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Self::Failed(error) => error,
-            Self::Recorded(_) | Self::OtherClaim => recorded(),
-        }
-    }
-}
-
-impl From<Error> for Miss {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// What a waiter wants.
-#[derive(Debug, Clone)]
-pub(crate) struct Wish {
-    /// It stays while the key is held.
-    pub(crate) patient: bool,
-    /// It claims the key for one thing, which is done once and then recorded; a digest of it. All who claim the same
-    /// share the record. A plain lock claims nothing.
-    pub(crate) claim: Option<Bytes>,
-}
-
-/// Where a waiter is told what became of its waiting,
-pub(crate) type Ticket = oneshot::Sender<Result<Granted, Miss>>;
-/// and where it learns of it.
-pub(crate) type Answer = oneshot::Receiver<Result<Granted, Miss>>;
 /// Where the one who released learns whether the lease was ours until then.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
-
-/// What is to happen after a transition, in this order.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    /// Tell a waiter. If it is gone, its turn has ended.
-    Tell(Ticket, Result<Granted, Miss>),
-    /// Tell the one who released.
-    Confirm(Confirmation, Result<(), Error>),
-    /// Ask the store for the key, until it is granted or nobody wants it.
-    Contend(Arc<Contention>, LockKey),
-    /// Let the contender look at its line now.
-    Wake(Arc<Contention>),
-    /// Renew the lease now, with a refill if [`Line::needs`] says so.
-    Renew(Arc<Lease>),
-    /// Renew the lease more often, so that it notices others who wait.
-    Quicken(Arc<Lease>),
-    /// Release the lease in the store, then call [`Line::released`].
-    Release(Arc<Lease>, Option<Confirmation>),
-    /// Release the lease unless somebody wants it before ([`Line::unpark`]).
-    Unpark(Arc<Lease>),
-    /// The lease is past its deadline: tell its loss.
-    Lose(Arc<Lease>, Loss),
-}
-
-pub(crate) type Effects = Vec<Effect>;
-
-/// One contender's quest for the key.
-#[derive(Debug, Default)]
-pub(crate) struct Contention {
-    /// The wish that it looks again.
-    pub(crate) wake: Notify,
-    /// The store has said something.
-    answered: AtomicBool,
-}
 
 #[derive(Debug)]
 pub(crate) struct Line {
     state: State,
     waiters: VecDeque<Waiting>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    id: u64,
-    wish: Wish,
-    ticket: Ticket,
-}
-
-impl Waiting {
-    fn tell(self, miss: impl Into<Miss>) -> Effect {
-        Effect::Tell(self.ticket, Err(miss.into()))
-    }
-
-    /// Whether it wants the key for something else than it is held for.
-    fn differs(&self, claim: &Option<Bytes>) -> bool {
-        matches!((&self.wish.claim, claim), (Some(ours), Some(theirs)) if ours != theirs)
-    }
+    next_waiter: u64,
 }
 
 #[derive(Debug, Default)]
 enum State {
     /// The contender asks the store.
-    Contending(Arc<Contention>),
+    Contending(Contending),
     /// A turn is under way.
-    Taken(Tenure),
-    /// The lease waits for a renewal that confirms it or brings tokens; then it is served on.
-    Confirming(Tenure, Option<(Confirmation, Instant)>),
-    /// Nobody wants the lease; it is about to be released.
-    Parked(Tenure),
-    /// The release is under way.
-    Releasing(Arc<Lease>),
+    Taken(HeldLease),
+    /// The lease waits for a renewal that confirms it or brings tokens; then the next turn begins.
+    Confirming(HeldLease, Option<Confirmation>),
+    /// The lease is lost, and its turn, which is for something that is done once, goes on all the same. Whoever waits for the
+    /// same waits for that turn's end: the record that it ends with is theirs too.
+    Outlived(HeldLease),
     /// Nothing is left.
     #[default]
     Gone,
 }
 
-/// A lease, and what is needed to pass it on.
-#[derive(Debug)]
-struct Tenure {
-    lease: Arc<Lease>,
-    tokens: Tokens,
-    /// What the key is held for.
-    claim: Option<Bytes>,
-    /// How many turns it has served, the present one included.
-    turn: u64,
-    /// Since when, and since how many turns, another instance is known to wait.
-    wanted: Option<(Instant, u64)>,
-    refill_asked: bool,
-    quickened: bool,
+/// The store has failed to answer since a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Away {
+    pub(crate) since: Instant,
+    pub(crate) error: Option<Error>,
 }
 
-/// What a contender shall ask for.
-#[derive(Debug)]
-pub(crate) struct Demand {
-    /// Whether anybody would stay if the key is held.
-    pub(crate) patient: bool,
-    /// How many tokens are of use.
-    pub(crate) block: u32,
-    /// What the first who waits would claim.
-    pub(crate) claim: Option<Bytes>,
+impl Line {
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.state, State::Gone)
+    }
+
+    /// The lease under which a turn is, or is about to be.
+    pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
+        match &self.state {
+            State::Taken(held) | State::Confirming(held, _) => Some(&held.lease),
+            _ => None,
+        }
+    }
+
+    /// Since when the store has been away, as far as those who wait for this key are concerned. A question counts as
+    /// unanswered after `patience`.
+    pub(crate) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
+        match &self.state {
+            State::Contending(contending) => contending.away(now, patience),
+            State::Confirming(held, _) => held.away.clone(),
+            _ => None,
+        }
+    }
 }
 
-impl Tenure {
-    fn is_used_up(&self, limits: &Limits, now: Instant) -> bool {
-        self.wanted.is_some_and(|(since, turns)| {
-            let enough_turns = self.turn >= turns + u64::from(limits.pass_turns);
-            self.turn > 0 && (enough_turns || now >= later(since, limits.pass_time))
+impl Transition<'_> {
+    /// Starts to release a lease. From here on no answer to a renewal means anything.
+    fn release(&mut self, lease: &Lease) -> StoreFuture<Result<Released, Error>> {
+        self.scheduler.untrack(lease);
+        self.after.released = Some(lease.owner);
+        self.start_release(lease, lease.owner, self.limits.lease)
+    }
+
+    /// Gives up an attempt's place in the store's queue.
+    fn release_place(&self, contention: &Contention, owner: Owner) {
+        drop(self.start_release(contention, owner, self.limits.waiter_deadline));
+    }
+
+    fn start_release(
+        &self,
+        of: &impl HasKey,
+        owner: Owner,
+        owed_for: Duration,
+    ) -> StoreFuture<Result<Released, Error>> {
+        let release = Release {
+            key: of.key().clone(),
+            owner,
+            ending: Ending::Free,
+            owed_for,
+        };
+        // A store that panics (a bug) must not leave the line half changed.
+        catch_unwind(AssertUnwindSafe(|| self.store.start_release(release))).unwrap_or_else(|_| {
+            Box::pin(std::future::ready(Err(Error::new(
+                ErrorKind::Unreachable,
+                "the store panicked when a release was started",
+            ))))
         })
     }
+}
 
-    fn want(&mut self, now: Instant) {
-        self.wanted.get_or_insert((now, self.turn));
+/// What belongs to one key.
+trait HasKey {
+    fn key(&self) -> &crate::LockKey;
+}
+
+impl HasKey for Lease {
+    fn key(&self) -> &crate::LockKey {
+        &self.key
     }
+}
 
-    fn is(&self, granted: &Granted) -> bool {
-        self.is_of(&granted.lease) && self.turn == granted.turn
-    }
-
-    fn is_of(&self, lease: &Lease) -> bool {
-        self.lease.owner == lease.owner
+impl HasKey for Contention {
+    fn key(&self) -> &crate::LockKey {
+        &self.key
     }
 }
 
@@ -230,6 +205,11 @@ fn recorded() -> Error {
 pub(crate) fn lost(loss: Option<Loss>) -> Error {
     match loss {
         Some(loss) => Error::new(ErrorKind::Lost, format!("the lease was lost: {loss}")),
-        None => Error::new(ErrorKind::Lost, "the lease was lost"),
+        None => Error::new(ErrorKind::Lost, "the turn has ended already"),
     }
+}
+
+/// Whether two fingerprints are of different things. A plain lock has none, and differs from nothing.
+fn differ(ours: &Option<Bytes>, theirs: &Option<Bytes>) -> bool {
+    matches!((ours, theirs), (Some(ours), Some(theirs)) if ours != theirs)
 }

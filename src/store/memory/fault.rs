@@ -12,6 +12,7 @@ use crate::{
     Error, ErrorKind,
     store::Release,
     time::{Instant, later, now},
+    trace,
 };
 
 /// What is wrong with a [`MemoryStore`](super::MemoryStore).
@@ -74,6 +75,7 @@ impl Faults {
 
     /// A release that failed is owed for as long as what it would end lasts.
     pub(super) fn miss(&mut self, release: Release) {
+        trace::release_failed(release.owner, &unreachable());
         self.missed.push((later(now(), release.owed_for), release));
     }
 

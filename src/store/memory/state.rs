@@ -336,8 +336,11 @@ impl State {
     }
 
     pub(super) fn watch(&mut self, instance: Instance, hints: mpsc::UnboundedSender<Hint>) {
+        if self.watchers.contains_key(&instance) {
+            // The runtime that listened before has ended, and what was sent to it is lost.
+            let _ = hints.send(Hint::Listening);
+        }
         self.watchers.retain(|_, watcher| !watcher.is_closed());
-        let _ = hints.send(Hint::Listening);
         self.watchers.insert(instance, hints);
     }
 

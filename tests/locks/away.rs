@@ -1,0 +1,240 @@
+//! Waiting while the store is away for a time, and places in its queue.
+
+use tokio::time::{Instant, sleep};
+use tower_distributed_lock::{
+    ErrorKind, Locks,
+    store::{
+        Acquire, Acquired, Ending, Fault, Instance, MemoryStore, Mode, Owner, Queueing, Release,
+        Released, Store,
+    },
+};
+
+use crate::support::{MS, SECOND, fleet, fleet_with, inspect, key, nothing_left, settle};
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_survive_a_store_that_is_away_for_a_while() {
+    for fault in [Fault::Unreachable, Fault::Hang] {
+        let (store, [locks, other]) = fleet();
+        let elsewhere = other.lock("k").await.unwrap();
+        let wait =
+            |locks: Locks| async move { locks.lock_within("k", 60 * SECOND).await.map(drop) };
+        let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(wait(locks.clone()))).collect();
+        settle().await;
+        store.set_fault(Some(fault));
+        sleep(2300 * MS).await;
+        store.set_fault(None);
+        sleep(SECOND).await;
+        let began = Instant::now();
+        drop(elsewhere);
+        for waiter in waiting {
+            waiter.await.unwrap().unwrap();
+        }
+        assert!(began.elapsed() < SECOND, "{fault:?}: {:?}", began.elapsed());
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_does_not_wait_is_told_at_once_that_the_store_is_away() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let error = locks.try_lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    store.set_fault(None);
+    drop(elsewhere);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_reached_while_the_store_is_away_says_so() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("k").await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock_within("k", 10 * SECOND).await.unwrap_err() }
+    });
+    sleep(5 * SECOND).await;
+    store.set_fault(Some(Fault::Unreachable));
+    let error = waiting.await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("for the last 4"), "{error}");
+    store.set_fault(None);
+    drop(elsewhere);
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Commands while the store is away do not grow with the time, and not with the lease.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_asked_about_once_in_a_poll_interval() {
+    for lease in [SECOND, 30 * SECOND, 120 * SECOND, 3600 * SECOND] {
+        let (store, [locks, other]) = fleet_with(|builder| builder.lease(lease));
+        let elsewhere = other.lock("k").await.unwrap();
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        });
+        settle().await;
+        store.set_fault(Some(Fault::Unreachable));
+        let before = store.calls().acquires;
+        sleep(60 * SECOND).await;
+        let asked = store.calls().acquires - before;
+        assert!(
+            (50..=90).contains(&asked),
+            "asked {asked} times with {lease:?}"
+        );
+        store.set_fault(None);
+        drop(elsewhere);
+        waiting.await.unwrap().unwrap();
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+/// Fault: the place of a contender whose next question failed stayed, and a free key stood still for up to three seconds.
+#[tokio::test(start_paused = true)]
+async fn a_contender_that_fails_leaves_no_place_in_the_queue() {
+    let (store, [locks, other, third]) = fleet_with(|builder| builder.fail_fast(true));
+    let elsewhere = other.lock("k").await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("k").await.map(drop) }
+    });
+    settle().await;
+    assert_eq!(inspect(&store, "k").await.queue.len(), 1);
+    store.set_fault(Some(Fault::Unreachable));
+    waiting.await.unwrap().unwrap_err();
+    store.set_fault(None);
+    assert_eq!(inspect(&store, "k").await.queue, []);
+    drop(elsewhere);
+    let began = Instant::now();
+    drop(third.lock("k").await.unwrap());
+    assert!(began.elapsed().is_zero());
+    nothing_left(store, [locks, other, third]).await;
+}
+
+fn stranger(attempt: u64) -> Owner {
+    Owner {
+        instance: Instance::new(),
+        attempt,
+    }
+}
+
+/// Queues for the key, and is never heard of again.
+async fn queue_and_crash(store: &MemoryStore) {
+    let acquire = Acquire {
+        key: key("k"),
+        owner: stranger(1),
+        lease: 30 * SECOND,
+        block: 1,
+        queueing: Queueing::Wait {
+            deadline: 600 * SECOND,
+            head_start: 300 * MS,
+        },
+        mode: Mode::Exclusive,
+        fingerprint: None,
+    };
+    let answer = store.acquire(acquire).await.unwrap();
+    assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
+}
+
+/// Fault: a crashed waiter at the head of the queue blocked a free key for its whole deadline.
+#[tokio::test(start_paused = true)]
+async fn a_crashed_head_of_the_queue_delays_a_free_key_by_less_than_half_a_second() {
+    for crashed in 1..=3 {
+        let (store, [locks, other]) = fleet();
+        let elsewhere = other.lock("k").await.unwrap();
+        for _ in 0..crashed {
+            queue_and_crash(&store).await;
+        }
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        });
+        settle().await;
+        sleep(5 * SECOND).await;
+        let began = Instant::now();
+        drop(elsewhere);
+        waiting.await.unwrap().unwrap();
+        let took = began.elapsed();
+        // Who waits behind several of them notices at its next poll that nobody takes the key.
+        let limit = match crashed {
+            1 => SECOND / 2,
+            more => SECOND + more * SECOND / 2,
+        };
+        assert!(took < limit, "{took:?} behind {crashed}");
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
+    let (store, [locks]) = fleet();
+    let holder = stranger(7);
+    let acquire = Acquire {
+        key: key("k"),
+        owner: holder,
+        lease: 10 * SECOND,
+        block: 1,
+        queueing: Queueing::No,
+        mode: Mode::Exclusive,
+        fingerprint: None,
+    };
+    store.acquire(acquire).await.unwrap();
+    queue_and_crash(&store).await;
+    let began = Instant::now();
+    drop(locks.lock("k").await.unwrap());
+    assert!(began.elapsed() < 10 * SECOND + SECOND / 2);
+    let release = Release {
+        key: key("k"),
+        owner: holder,
+        ending: Ending::Free,
+        owed_for: SECOND,
+    };
+    let released = store.start_release(release).await;
+    assert_eq!(released.unwrap(), Released::NotOurs);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: releases that were missed were forgotten when the store hung before it worked again.
+#[tokio::test(start_paused = true)]
+async fn a_missed_release_is_made_up_for_whatever_the_store_does_in_between() {
+    for between in [None, Some(Fault::Hang), Some(Fault::Mute)] {
+        let (store, [locks]) = fleet();
+        let guard = locks.lock("k").await.unwrap();
+        store.set_fault(Some(Fault::Unreachable));
+        drop(guard);
+        assert_eq!(locks.stats().releases, 1);
+        store.set_fault(between);
+        store.set_fault(None);
+        nothing_left(store, [locks]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_can_hear_is_owed_for_a_lease_at_the_longest() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    drop(guard);
+    sleep(29 * SECOND).await;
+    assert_eq!(locks.stats().releases, 1);
+    sleep(2 * SECOND).await;
+    assert_eq!(locks.stats().releases, 0);
+    store.set_fault(None);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_in_use_are_bounded() {
+    let (store, [locks]) = fleet_with(|builder| builder.max_keys(3));
+    let guards = locks.lock_all(["a", "b", "c"]).await.unwrap();
+    let error = locks.lock("d").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooManyKeys);
+    assert!(error.to_string().contains('3'), "{error}");
+    // Whoever waits for a key that is in use takes none of the room.
+    let error = locks.lock_within("a", MS).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Held);
+    drop(guards);
+    drop(locks.lock("d").await.unwrap());
+    nothing_left(store, [locks]).await;
+}
