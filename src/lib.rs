@@ -7,6 +7,8 @@ pub mod read_body;
 pub mod rejection;
 pub mod store;
 
+#[cfg(all(test, shuttle))]
+mod checker;
 mod error;
 #[cfg(feature = "axum")]
 mod extract;

@@ -41,7 +41,8 @@ impl Actor {
     }
 
     async fn request(&mut self) {
-        let _waits = self.world.waits();
+        let world = self.world.clone();
+        let _waits = world.waits();
         match self.world.setup.claims {
             true => self.claim().await,
             false => self.lock().await,
@@ -120,8 +121,9 @@ impl Actor {
     }
 
     async fn hold(&mut self) {
-        let _inside = self.world.inside();
-        let time = self.world.setup.hold(&mut self.random);
+        let world = self.world.clone();
+        let _inside = world.inside();
+        let time = world.setup.hold(&mut self.random);
         if !time.is_zero() {
             sleep(time).await;
         }

@@ -9,7 +9,7 @@ use std::{
 
 use http::Request;
 use pin_project::pin_project;
-use tokio::task::JoinHandle;
+use crate::sync::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
