@@ -88,13 +88,16 @@ impl Inner {
                     return self.lose(lease, Loss::Expired);
                 }
                 lease.settle_doubts(doubts);
-                self.scheduler.renewed(lease);
                 let answer = Answer {
                     sent,
                     tokens,
                     others_wait,
                 };
-                self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
+                // In one step: were the next renewal sent before the line has these tokens, its higher ones could come first.
+                self.with_line(&lease.key, |line, t| {
+                    t.scheduler.renewed(lease);
+                    line.renewed(lease, answer, t);
+                });
             }
             Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
             Renewed::NotOurs => self.unanswered(lease, recorded_or_lost()),
