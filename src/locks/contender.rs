@@ -152,13 +152,16 @@ impl Contender {
         }
         // The line counts the turn from its beginning; until then, from now.
         lease.begin_turn(now());
-        inner.scheduler.track(lease.clone(), sent);
-        if inner.reconnects() != reconnects {
-            // The grant may be from before the store was out of reach.
-            lease.doubt();
-        }
         self.settled = true;
-        self.line(|line, t| line.granted(lease, grant, t));
+        // In one step: a loss that is found as soon as the lease is tracked must find the lease in its line.
+        self.line(|line, t| {
+            t.scheduler.track(lease.clone(), sent);
+            if self.inner.reconnects() != reconnects {
+                // The grant may be from before the store was out of reach.
+                lease.doubt();
+            }
+            line.granted(lease, grant, t);
+        });
         Asked::Settled
     }
 
