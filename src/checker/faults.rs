@@ -7,10 +7,11 @@ use crate::store::Fault;
 
 /// Plays a few faults, at any moment.
 pub(super) async fn play(world: Arc<World>, mut random: Random) {
-    if !world.setup.may_fail {
-        return;
-    }
-    for _ in 0..random.within(0..4) {
+    let faults = match world.setup.may_fail {
+        true => random.within(0..4),
+        false => 0,
+    };
+    for _ in 0..faults {
         moment(&world, &mut random).await;
         let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
         world.set_fault(Some(fault));
@@ -24,6 +25,7 @@ pub(super) async fn play(world: Arc<World>, mut random: Random) {
         }
     }
     world.set_fault(None);
+    world.finished();
 }
 
 /// Some steps of other tasks, or some time.

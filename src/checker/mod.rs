@@ -10,17 +10,20 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
 //! ```
 //!
-//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25). A failure names the seed of its execution:
-//! `SHUTTLE_RANDOM_SEED` with that seed runs that execution first.
+//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25). A failure names the file of its schedule:
+//! `TDL_CHECKER_REPLAY` with that file runs the same execution again.
 
 mod clock;
 mod faults;
+#[allow(dead_code)] // the stress test uses all of it
 #[path = "../../tests/stress/patience.rs"]
 mod patience;
+#[allow(dead_code)]
 #[path = "../../tests/stress/random.rs"]
 mod random;
 mod requests;
 mod setup;
+#[allow(dead_code)]
 #[path = "../../tests/stress/witness.rs"]
 mod witness;
 mod world;
@@ -29,7 +32,7 @@ use std::time::{Duration, SystemTime};
 
 use shuttle::{
     Config, FailurePersistence, MaxSteps, Runner,
-    scheduler::{PctScheduler, RandomScheduler, Scheduler},
+    scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
 /// The parts of the crate, the clock and the mutex that the witness uses.
@@ -58,16 +61,22 @@ fn checker_pct() {
 
 fn check(scheduler: impl Scheduler + 'static) {
     let seconds = std::env::var("TDL_CHECKER_SECONDS").map_or(25, |text| {
-        text.parse().expect("TDL_CHECKER_SECONDS is a number of seconds")
+        text.parse()
+            .expect("TDL_CHECKER_SECONDS is a number of seconds")
     });
     let mut config = Config::new();
     config.stack_size = STACK;
     config.max_steps = MaxSteps::FailAfter(STEPS);
     config.max_time = Some(Duration::from_secs(seconds));
-    config.failure_persistence = FailurePersistence::None;
+    config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
     config.silence_warnings = true;
-    let runner = Runner::new(clock::Watched(scheduler), config);
-    let executions = runner.run(|| shuttle::future::block_on(world::run()));
+    let execution = || shuttle::future::block_on(world::run());
+    if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
+        let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");
+        Runner::new(clock::Watched(scheduler), config).run(execution);
+        return;
+    }
+    let executions = Runner::new(clock::Watched(scheduler), config).run(execution);
     println!("{executions} executions in {seconds} s");
 }
 

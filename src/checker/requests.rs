@@ -15,6 +15,7 @@ use crate::{Error, ErrorKind, LockGuard, Locks, idempotency::RunOnceError};
 
 pub(super) struct Actor {
     pub(super) world: Arc<World>,
+    pub(super) number: usize,
     pub(super) instance: usize,
     pub(super) random: Random,
 }
@@ -27,6 +28,7 @@ impl Actor {
     pub(super) async fn run(mut self) {
         for _ in 0..self.random.within(1..3) {
             if self.random.percent(50) {
+                self.note("pauses");
                 let pause = self.random.millis(0..4_000);
                 sleep(pause).await;
             }
@@ -37,12 +39,14 @@ impl Actor {
                 std::panic::resume_unwind(panic);
             }
         }
+        self.note("has finished");
         self.world.finished();
     }
 
     async fn request(&mut self) {
         let world = self.world.clone();
         let _waits = world.waits();
+        self.note("asks");
         match self.world.setup.claims {
             true => self.claim().await,
             false => self.lock().await,
@@ -59,6 +63,10 @@ impl Actor {
         };
         let enter = |guard| self.world.witness.enter(guard, asked);
         let inside: Vec<_> = guards.into_iter().map(enter).collect();
+        self.note(&format!(
+            "is inside: {:?}",
+            inside.iter().map(Inside::guard).collect::<Vec<_>>()
+        ));
         let _clones: Vec<_> = match self.random.percent(20) {
             true => inside.iter().map(|inside| inside.guard().clone()).collect(),
             false => Vec::new(),
@@ -66,7 +74,10 @@ impl Actor {
         self.hold().await;
         match self.random.within(0..10) {
             0 => std::panic::resume_unwind(Box::new(Planned)),
-            1..4 => self.release(inside).await,
+            1..4 => {
+                self.note("releases");
+                self.release(inside).await;
+            }
             _ => drop(inside),
         }
     }
@@ -80,7 +91,11 @@ impl Actor {
             5..7 => Ok(locks.try_lock(key).await?.into_iter().collect()),
             7..9 => {
                 let limit = self.random.millis(0..4_000);
-                Ok(vec![locks.lock_within(key, limit).await?])
+                match locks.lock_within(key, limit).await {
+                    // Time may pass before the store's answer is taken.
+                    Err(error) if error.kind() == ErrorKind::Unreachable => Ok(Vec::new()),
+                    outcome => Ok(vec![outcome?]),
+                }
             }
             _ => locks.lock_all(keys.iter().map(String::as_str)).await,
         }
@@ -123,10 +138,12 @@ impl Actor {
     async fn hold(&mut self) {
         let world = self.world.clone();
         let _inside = world.inside();
+        self.note("holds");
         let time = world.setup.hold(&mut self.random);
         if !time.is_zero() {
             sleep(time).await;
         }
+        self.note("has held");
     }
 
     fn failed(&self, error: &Error) {
@@ -138,8 +155,18 @@ impl Actor {
             _ => false,
         };
         if !expected {
-            self.world.witness.violation(format_args!("unexpected: {error:?}"));
+            self.world
+                .witness
+                .violation(format_args!("unexpected: {error:?}"));
         }
+    }
+
+    fn note(&self, what: &str) {
+        let Self {
+            number, instance, ..
+        } = self;
+        self.world
+            .note(format_args!("task {number} on instance {instance} {what}"));
     }
 
     fn locks(&self) -> &Locks {

@@ -6,8 +6,8 @@ use super::random::Random;
 use crate::{Locks, store::MemoryStore};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a free key may stand still: a lost hint costs a poll, a dead head of the queue its head start.
-pub(super) const STALL: Duration = Duration::from_secs(2);
+/// A lost hint costs a poll, a dead head of the queue its head start.
+const STALL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
@@ -29,7 +29,11 @@ impl Setup {
         let (may_fail, may_lose) = *random.pick(&[(false, false), (true, false), (true, true)]);
         Self {
             lease: if may_lose { 6 * SECOND } else { 60 * SECOND },
-            max_hold: if may_lose && random.percent(50) { 3 * SECOND } else { 600 * SECOND },
+            max_hold: if may_lose && random.percent(50) {
+                3 * SECOND
+            } else {
+                600 * SECOND
+            },
             pass_turns: *random.pick(&[0, 1, 16]),
             may_fail,
             may_lose,
@@ -47,6 +51,15 @@ impl Setup {
             .pass_turns(self.pass_turns)
             .waiter_deadline(self.lease);
         builder.build().expect("the settings go together")
+    }
+
+    /// How long a key may stand still while requests wait for it, no request holds it and the store works. The lease of work whose
+    /// result could not be stored is left to run out.
+    pub(super) fn stall(&self) -> Duration {
+        match self.claims {
+            true => STALL + self.lease,
+            false => STALL,
+        }
     }
 
     /// How long a fault lasts: mostly a moment, sometimes so long that leases run out.

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -13,13 +13,13 @@ use super::{
     faults,
     random::Random,
     requests::{Actor, RETAIN},
-    setup::{STALL, Setup},
+    setup::Setup,
     witness::{Settings, Witness},
 };
 use crate::{
     LockKey, Locks, Stats,
     store::{Fault, MemoryStore, Store},
-    time::{model, now},
+    time::{Instant, model, now},
 };
 
 /// How often time passes in small jumps while tasks are in the middle of something, at most.
@@ -27,6 +27,7 @@ const STEPS: u32 = 40;
 
 pub(super) struct World {
     pub(super) setup: Setup,
+    began: Instant,
     pub(super) keys: Vec<String>,
     pub(super) instances: Vec<Locks>,
     pub(super) witness: Arc<Witness>,
@@ -40,17 +41,23 @@ pub(super) struct World {
     events: AtomicUsize,
     faulty: AtomicUsize,
     forgot: AtomicUsize,
+    /// What tasks did, for the report of a failure.
+    log: Mutex<Vec<String>>,
 }
 
 /// One execution.
 pub(super) async fn run() {
-    clock::reset();
+    let began = clock::reset();
     let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
     let mut random = Random::new(seed);
-    let world = Arc::new(World::new(Setup::draw(&mut random), &mut random));
-    drop(shuttle::future::spawn(faults::play(world.clone(), random.fork())));
+    let world = Arc::new(World::new(Setup::draw(&mut random), &mut random, began));
+    drop(shuttle::future::spawn(faults::play(
+        world.clone(),
+        random.fork(),
+    )));
     for number in 0..world.setup.requests {
         let actor = Actor {
+            number,
             instance: number % world.setup.instances,
             world: world.clone(),
             random: random.fork(),
@@ -62,7 +69,7 @@ pub(super) async fn run() {
 }
 
 impl World {
-    fn new(setup: Setup, random: &mut Random) -> Self {
+    fn new(setup: Setup, random: &mut Random, began: Instant) -> Self {
         let store = MemoryStore::new();
         let keys: Vec<_> = (0..random.within(1..3)).map(|n| format!("k{n}")).collect();
         let settings = Settings {
@@ -73,13 +80,16 @@ impl World {
         Self {
             instances: (0..setup.instances).map(|_| setup.locks(&store)).collect(),
             witness: Witness::new(settings, &keys),
-            unfinished: AtomicUsize::new(setup.requests),
+            // The faults count as one more task.
+            unfinished: AtomicUsize::new(setup.requests + 1),
             waiting: AtomicUsize::new(0),
             holding: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             faulty: AtomicUsize::new(0),
+            log: Mutex::default(),
             forgot: AtomicUsize::new(0),
             setup,
+            began,
             keys,
             store,
         }
@@ -90,7 +100,11 @@ impl World {
         let (mut stall, mut events, mut steps) = (Duration::ZERO, 0, 0);
         while self.unfinished.load(Relaxed) > 0 {
             self.check();
-            if !nothing_else_runs().await {
+            let is_quiet = nothing_else_runs().await;
+            if self.unfinished.load(Relaxed) == 0 {
+                return;
+            }
+            if !is_quiet {
                 if steps < STEPS && random.percent(5) {
                     steps += 1;
                     clock::step(random);
@@ -98,6 +112,7 @@ impl World {
                 continue;
             }
             if self.forgot.swap(0, Relaxed) > 0 {
+                self.note("the fleet knows what the store forgot");
                 self.witness.fleet_knows();
             }
             let Some(passed) = clock::jump() else {
@@ -112,7 +127,7 @@ impl World {
                 false => Duration::ZERO,
             };
             events = happened;
-            if stall > STALL {
+            if stall > self.setup.stall() {
                 self.fail("a free key stands still while requests wait");
             }
         }
@@ -128,7 +143,7 @@ impl World {
             if left.is_empty() {
                 break;
             }
-            if clock::jump().is_none() || now() > begin + STALL {
+            if clock::jump().is_none() || now() > begin + self.setup.stall() {
                 self.fail(&left.join("\n"));
             }
         }
@@ -148,7 +163,10 @@ impl World {
         }
         for key in &self.keys {
             for key in [key.clone(), format!("once,{key}")] {
-                let seen = self.store.inspect(LockKey::new(key).expect("a short key")).await;
+                let seen = self
+                    .store
+                    .inspect(LockKey::new(key).expect("a short key"))
+                    .await;
                 let seen = seen.expect("there is no fault any more");
                 if seen.holder.is_some() || !seen.queue.is_empty() {
                     left.push(format!("left in the store: {seen:?}"));
@@ -167,17 +185,27 @@ impl World {
 
     fn fail(&self, what: &str) -> ! {
         let stats: Vec<_> = self.instances.iter().map(Locks::stats).collect();
-        panic!("{what}\n{:?}\n{stats:?}", self.setup);
+        let log = self.log.lock().expect("nothing panics here").join("\n");
+        panic!("{what}\n{:?}\n{stats:?}\n{log}", self.setup);
+    }
+
+    /// Notes what happens, for the report of a failure.
+    pub(super) fn note(&self, what: impl std::fmt::Display) {
+        let at = now().saturating_duration_since(self.began);
+        let line = format!("{at:?} {what}");
+        self.log.lock().expect("nothing panics here").push(line);
     }
 
     pub(super) fn set_fault(&self, fault: Option<Fault>) {
         self.faulty.store(usize::from(fault.is_some()), Relaxed);
         self.happened();
+        self.note(format_args!("the store's fault: {fault:?}"));
         self.store.set_fault(fault);
     }
 
     /// The store restarts empty.
     pub(super) fn forget(&self) {
+        self.note("the store forgets");
         self.witness.store_forgets();
         self.store.restart();
         self.forgot.store(1, Relaxed);
@@ -200,7 +228,10 @@ impl World {
     fn count<'a>(&'a self, counter: &'a AtomicUsize) -> Count<'a> {
         counter.fetch_add(1, Relaxed);
         self.happened();
-        Count { world: self, counter }
+        Count {
+            world: self,
+            counter,
+        }
     }
 
     fn happened(&self) {

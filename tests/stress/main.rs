@@ -12,6 +12,7 @@ mod requests;
 #[cfg(feature = "redis")]
 #[path = "../support/mod.rs"]
 mod support;
+#[allow(dead_code)] // the model checker uses all of it
 mod witness;
 mod world;
 

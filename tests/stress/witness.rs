@@ -185,13 +185,20 @@ impl Witness {
     /// To be taken before guards are looked at.
     fn view(&self) -> View {
         let memory = *self.memory.lock();
-        let ran_out = memory.last.is_none_or(|at| now() > at + self.settings.lease);
+        let ran_out = memory
+            .last
+            .is_none_or(|at| now() > at + self.settings.lease);
         View { memory, ran_out }
     }
 
     fn check_alone(&self, seen: &Seen, id: u64, view: View) {
         let counts = |entry: &&Entry| view.is_sound(entry.asked) && entry.guard.is_held();
-        let Some(mine) = seen.inside.iter().find(|entry| entry.id == id).filter(counts) else {
+        let Some(mine) = seen
+            .inside
+            .iter()
+            .find(|entry| entry.id == id)
+            .filter(counts)
+        else {
             return;
         };
         let others = seen.inside.iter().filter(|entry| entry.id != id);
@@ -253,11 +260,15 @@ impl Inside {
         let view = self.witness.view();
         let mut seen = self.witness.seen(&guard);
         self.witness.check_alone(&seen, self.id, view);
-        if guard.is_held() {
-            seen.left = Some(now());
-        }
         let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
+        if registered
+            .as_ref()
+            .is_some_and(|entry| view.is_sound(entry.asked))
+            && guard.is_held()
+        {
+            seen.left = Some(now());
+        }
         drop(seen);
         drop(registered);
         self.guard = Some(guard);
