@@ -1,11 +1,18 @@
 //! Virtual time: passes in small jumps at any moment, and to the next timer when nothing else can happen.
 
-use std::{cell::Cell, time::Duration};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
 use super::random::Random;
 use crate::time::{Instant, model, now, sleep_until};
+
+/// One scheduler has found a violation, so the others need not go on.
+static FAILED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// How many tasks could have run at the last decision of the scheduler.
@@ -18,7 +25,10 @@ pub(super) struct Watched<S>(pub(super) S);
 
 impl<S: Scheduler> Scheduler for Watched<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
-        self.0.new_execution()
+        match FAILED.load(Ordering::Relaxed) {
+            true => None,
+            false => self.0.new_execution(),
+        }
     }
 
     fn next_task(
@@ -33,6 +43,17 @@ impl<S: Scheduler> Scheduler for Watched<S> {
 
     fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
+    }
+}
+
+/// Remembers that an execution has failed, if this is dropped by a panic.
+pub(super) struct RemembersFailure;
+
+impl Drop for RemembersFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            FAILED.store(true, Ordering::Relaxed);
+        }
     }
 }
 

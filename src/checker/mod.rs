@@ -70,6 +70,7 @@ fn check(scheduler: impl Scheduler + 'static) {
     config.max_time = Some(Duration::from_secs(seconds));
     config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
     config.silence_warnings = true;
+    let _failure = clock::RemembersFailure;
     let execution = || shuttle::future::block_on(world::run());
     if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
         let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");

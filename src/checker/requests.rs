@@ -27,9 +27,9 @@ struct Planned;
 impl Actor {
     pub(super) async fn run(mut self) {
         for _ in 0..self.random.within(1..3) {
-            if self.random.percent(50) {
+            let pause = self.world.setup.pause(&mut self.random);
+            if !pause.is_zero() {
                 self.note("pauses");
-                let pause = self.random.millis(0..4_000);
                 sleep(pause).await;
             }
             let request = AssertUnwindSafe(self.request()).catch_unwind();
@@ -58,6 +58,8 @@ impl Actor {
         let patience = Patience::by_polls(&mut self.random);
         let guards = match patience.of(self.ask()).await {
             None => return,
+            // `try_lock` found the key held, or a limit was over.
+            Some(Ok(guards)) if guards.is_empty() => return,
             Some(Ok(guards)) => guards,
             Some(Err(error)) => return self.failed(&error),
         };

@@ -20,6 +20,8 @@ pub(super) struct Setup {
     pub(super) may_lose: bool,
     /// Whether requests claim their keys.
     pub(super) claims: bool,
+    /// Whether the store forgets its leases while answers to renewals are on their way.
+    pub(super) forgets: bool,
     pub(super) instances: usize,
     pub(super) requests: usize,
 }
@@ -27,6 +29,7 @@ pub(super) struct Setup {
 impl Setup {
     pub(super) fn draw(random: &mut Random) -> Self {
         let (may_fail, may_lose) = *random.pick(&[(false, false), (true, false), (true, true)]);
+        let claims = random.percent(30);
         Self {
             lease: if may_lose { 6 * SECOND } else { 60 * SECOND },
             max_hold: if may_lose && random.percent(50) {
@@ -37,7 +40,8 @@ impl Setup {
             pass_turns: *random.pick(&[0, 1, 16]),
             may_fail,
             may_lose,
-            claims: random.percent(30),
+            claims,
+            forgets: may_lose && !claims && random.percent(50),
             instances: random.within(1..3) as usize,
             requests: random.within(3..7) as usize,
         }
@@ -71,10 +75,19 @@ impl Setup {
         }
     }
 
+    /// When a task makes its next request.
+    pub(super) fn pause(&self, random: &mut Random) -> Duration {
+        match random.percent(50) {
+            true => random.millis(0..(self.lease / 2).as_millis().min(6_000) as u64 + 1_000),
+            false => Duration::ZERO,
+        }
+    }
+
     /// How long a turn or a work lasts: mostly a moment, sometimes to an edge.
     pub(super) fn hold(&self, random: &mut Random) -> Duration {
         match random.within(0..8) {
-            0 if self.may_lose => self.max_hold.min(2 * self.lease),
+            0 | 4 if self.max_hold < self.lease => self.max_hold,
+            0 if self.may_lose => 2 * self.lease,
             1 if self.may_lose => random.millis(0..(3 * self.lease).as_millis() as u64),
             2 => self.lease / 3,
             3 => random.millis(0..1_000),

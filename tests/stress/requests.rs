@@ -78,6 +78,8 @@ impl Actor {
         let (asked, patience) = (self.world.witness.asked(), self.patience());
         let guards = match patience.of(self.ask()).await {
             None => return,
+            // `try_lock` found the key held, or a limit was over.
+            Some(Ok(guards)) if guards.is_empty() => return,
             Some(Ok(guards)) => guards,
             Some(Err(error)) => return self.failed(&error),
         };
