@@ -27,7 +27,8 @@ pub(crate) fn can_sleep() -> bool {
     #[cfg(shuttle)]
     return true;
     #[cfg(not(shuttle))]
-    return std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
+    return tokio::runtime::Handle::try_current().is_ok()
+        && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
 }
 
 /// The result of a future, or `None` if time is over before.

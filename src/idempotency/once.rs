@@ -9,7 +9,11 @@ use super::{
     keep::{Keeping, Kept},
     record::{Outcome, Record},
 };
-use crate::{Error, ErrorKind, LockKey, Locks, locks::NoTurn, trace};
+use crate::{
+    Error, ErrorKind, LockKey, Locks,
+    locks::{Holding, NoTurn},
+    trace,
+};
 
 /// How long [`Locks::run_once`] tries to store a result.
 const STORE_WITHIN: Duration = Duration::from_secs(5);
@@ -99,7 +103,10 @@ impl Locks {
         let key = key.try_into().map_err(Into::into)?;
         let key = LockKey::new(format!("once,{key}"))?;
         let claim = Bytes::from_static(b"once");
-        let guard = match self.claim(&key, claim.clone(), self.usual_wait()).await {
+        let guard = match self
+            .claim(&key, claim.clone(), self.usual_wait(), Holding::default())
+            .await
+        {
             Ok(guard) => guard,
             Err(NoTurn::Recorded(record)) => return recorded(record),
             Err(miss) => return Err(miss.into_error().into()),

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockGuard,
-    locks::NoTurn,
+    locks::{Holding, NoTurn},
     middleware::{NotLocked, Turns},
     rejection::{Reason, Rejection},
     trace,
@@ -119,9 +119,12 @@ async fn begin<ReqBody: Body<Data = Bytes>>(
             Unread::Broken => refuse(Reason::BodyBroken, "the request's body broke off"),
         })?;
     let fingerprint = Fingerprint::of(parts, &body);
-    let claiming = settings
-        .locks
-        .claim(&claim.key, fingerprint.to_bytes(), settings.wait);
+    let claiming = settings.locks.claim(
+        &claim.key,
+        fingerprint.to_bytes(),
+        settings.wait,
+        Holding::default(),
+    );
     let miss = match claiming.await {
         Ok(guard) => {
             parts.extensions.insert(claim.name.clone());

@@ -17,7 +17,7 @@ use crate::{
         Notify,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Instant, later},
 };
 
 /// Why a lease was lost.
@@ -63,11 +63,14 @@ pub(crate) struct Lease {
     pub(crate) owner: Owner,
     /// What the key is held for, if that is done once. Such a turn goes on to its end even when the lease is lost.
     pub(crate) fingerprint: Option<Bytes>,
+    /// How long the store keeps the lease after each renewal.
+    pub(crate) length: Duration,
     /// The atomics count nanoseconds from here.
     epoch: Instant,
     /// [`ENDED`] once the lease is over.
     deadline: AtomicU64,
-    turn_began: AtomicU64,
+    /// When the present turn has lasted for as long as it may.
+    turn_ends: AtomicU64,
     doubts: AtomicU64,
     /// How many doubts are settled.
     settled: AtomicU64,
@@ -80,21 +83,22 @@ pub(crate) struct Lease {
 const ENDED: u64 = 0;
 
 impl Lease {
-    /// A lease that was asked for at `sent` and is valid for `validity` from then on.
+    /// A lease that was asked for at `sent`.
     pub(crate) fn new(
         key: LockKey,
         owner: Owner,
         fingerprint: Option<Bytes>,
         sent: Instant,
-        validity: Duration,
+        length: Duration,
     ) -> Self {
         Self {
             key,
             owner,
             fingerprint,
+            length,
             epoch: sent,
-            deadline: AtomicU64::new(nanos(validity).max(1)),
-            turn_began: AtomicU64::new(0),
+            deadline: AtomicU64::new(nanos(validity(length)).max(1)),
+            turn_ends: AtomicU64::new(u64::MAX / 4),
             doubts: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -113,8 +117,10 @@ impl Lease {
         self.move_deadline(now, |deadline| deadline)
     }
 
-    /// Moves the deadline forward, never back. `false` if the lease is over.
-    pub(crate) fn extend(&self, now: Instant, until: Instant) -> bool {
+    /// The store has confirmed the lease by a renewal that was sent at `sent`: moves the deadline forward, never back. `false` if the
+    /// lease is over.
+    pub(crate) fn extend(&self, now: Instant, sent: Instant) -> bool {
+        let until = later(sent, validity(self.length));
         let until = nanos(until.saturating_duration_since(self.epoch));
         self.move_deadline(now, |deadline| deadline.max(until))
     }
@@ -173,14 +179,23 @@ impl Lease {
         self.recording.store(true, Ordering::Release);
     }
 
-    /// When the present turn began.
-    pub(crate) fn turn_began(&self) -> Instant {
-        self.epoch + Duration::from_nanos(self.turn_began.load(Ordering::Acquire))
+    /// When the present turn has lasted for as long as it may.
+    pub(crate) fn turn_ends(&self) -> Instant {
+        later(
+            self.epoch,
+            Duration::from_nanos(self.turn_ends.load(Ordering::Acquire)),
+        )
     }
 
-    pub(crate) fn begin_turn(&self, now: Instant) {
-        let began = nanos(now.saturating_duration_since(self.epoch));
-        self.turn_began.store(began, Ordering::Release);
+    /// A turn begins that may last so long.
+    pub(crate) fn begin_turn(&self, now: Instant, max_hold: Duration) {
+        let ends = later(now, max_hold).saturating_duration_since(self.epoch);
+        self.turn_ends.store(nanos(ends), Ordering::Release);
+    }
+
+    /// The turn has ended, and the next has not begun.
+    pub(crate) fn between_turns(&self) {
+        self.turn_ends.store(u64::MAX / 4, Ordering::Release);
     }
 
     /// Ends the lease and tells its loss. Called under the lock of the key's line.
@@ -217,6 +232,17 @@ impl fmt::Debug for Lease {
             .field("loss", &self.loss())
             .finish_non_exhaustive()
     }
+}
+
+/// How much of a lease is not trusted: one percent for clocks that run at different speeds, and two milliseconds for
+/// their granularity.
+pub(crate) fn drift(length: Duration) -> Duration {
+    length / 100 + Duration::from_millis(2)
+}
+
+/// How long a lease is valid for its holder.
+pub(crate) fn validity(length: Duration) -> Duration {
+    length.saturating_sub(drift(length))
 }
 
 fn nanos(duration: Duration) -> u64 {

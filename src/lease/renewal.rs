@@ -18,8 +18,6 @@ pub(crate) struct Pace {
     pub(crate) retry: Duration,
     /// After how many renewals without an answer to give up before the deadline.
     pub(crate) give_up_after: Option<u32>,
-    /// How long a turn may last.
-    pub(crate) max_hold: Duration,
 }
 
 impl Pace {
@@ -35,6 +33,8 @@ impl Pace {
 /// The renewal of one lease.
 #[derive(Debug)]
 pub(crate) struct Renewal {
+    /// How often this lease is renewed while it is quiet.
+    every: Duration,
     next: Instant,
     sent: Option<Instant>,
     /// A renewal was asked for while one was on its way.
@@ -43,10 +43,12 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// For a lease whose acquisition was sent at `sent`.
-    pub(crate) fn new(pace: &Pace, sent: Instant) -> Self {
+    /// For a lease of this length, whose acquisition was sent at `sent`.
+    pub(crate) fn new(pace: &Pace, lease: Duration, sent: Instant) -> Self {
+        let every = pace.every.min(lease / 3);
         Self {
-            next: later(sent, pace.every),
+            every,
+            next: later(sent, every),
             sent: None,
             again: false,
             unknowns: 0,
@@ -60,7 +62,8 @@ impl Renewal {
 
     /// Whether to send a renewal now; then it counts as sent.
     pub(crate) fn send_if_due(&mut self, pace: &Pace, now: Instant) -> bool {
-        let is_due = self.sent.is_none() && later(now, pace.together()) >= self.next;
+        let is_due =
+            self.sent.is_none() && later(now, pace.together().min(self.every / 32)) >= self.next;
         if is_due {
             self.sent = Some(now);
         }
@@ -79,12 +82,12 @@ impl Renewal {
     }
 
     /// The renewal was answered: the lease is ours.
-    pub(crate) fn renewed(&mut self, pace: &Pace) {
+    pub(crate) fn renewed(&mut self) {
         self.unknowns = 0;
         if let Some(sent) = self.sent.take() {
             self.next = match self.again {
                 true => sent,
-                false => later(sent, pace.every),
+                false => later(sent, self.every),
             };
         }
         self.again = false;
@@ -102,7 +105,7 @@ impl Renewal {
         self.sent = None;
         self.again = false;
         self.unknowns = self.unknowns.saturating_add(1);
-        self.next = later(now, pace.retry);
+        self.next = later(now, pace.retry.min(self.every / 8));
         pace.give_up_after
             .is_some_and(|limit| self.unknowns >= limit)
     }
@@ -120,13 +123,12 @@ mod tests {
             every_when_passing: SECOND,
             retry: SECOND,
             give_up_after: None,
-            max_hold: 600 * SECOND,
         }
     }
 
     fn start() -> (Pace, Instant, Renewal) {
         let (pace, now) = (pace(), Instant::now());
-        (pace, now, Renewal::new(&pace, now))
+        (pace, now, Renewal::new(&pace, 30 * SECOND, now))
     }
 
     #[test]
@@ -136,7 +138,7 @@ mod tests {
         let late = t0 + 11 * SECOND;
         assert!(renewal.send_if_due(&pace, late));
         assert_eq!(renewal.due(), None, "one is on its way");
-        renewal.renewed(&pace);
+        renewal.renewed();
         assert_eq!(renewal.due(), Some(late + 10 * SECOND));
     }
 
@@ -178,7 +180,7 @@ mod tests {
                 ..pace()
             };
             let now = Instant::now();
-            let mut renewal = Renewal::new(&pace, now);
+            let mut renewal = Renewal::new(&pace, lease, now);
             renewal.hurry(now);
             assert!(renewal.send_if_due(&pace, now));
             renewal.unknown(&pace, now);
@@ -187,7 +189,7 @@ mod tests {
                 "retried at once: {lease:?}"
             );
 
-            let mut renewal = Renewal::new(&pace, now);
+            let mut renewal = Renewal::new(&pace, lease, now);
             renewal.quicken(&pace, now);
             assert!(
                 lease == SECOND || !renewal.send_if_due(&pace, now),
@@ -202,7 +204,7 @@ mod tests {
         pace.give_up_after = Some(2);
         assert!(!renewal.unknown(&pace, t0));
         renewal.send_if_due(&pace, t0 + SECOND);
-        renewal.renewed(&pace);
+        renewal.renewed();
         assert!(
             !renewal.unknown(&pace, t0),
             "an answer in between starts the count anew"
@@ -217,9 +219,9 @@ mod tests {
         assert!(renewal.send_if_due(&pace, t0 + SECOND));
         renewal.hurry(t0 + 2 * SECOND);
         assert!(!renewal.send_if_due(&pace, t0 + 2 * SECOND));
-        renewal.renewed(&pace);
+        renewal.renewed();
         assert!(renewal.send_if_due(&pace, t0 + 2 * SECOND));
-        renewal.renewed(&pace);
+        renewal.renewed();
         assert_eq!(renewal.due(), Some(t0 + 12 * SECOND));
     }
 
@@ -229,7 +231,7 @@ mod tests {
         renewal.quicken(&pace, t0);
         assert_eq!(renewal.due(), Some(t0 + SECOND));
         assert!(renewal.send_if_due(&pace, t0 + SECOND));
-        renewal.renewed(&pace);
+        renewal.renewed();
         assert_eq!(renewal.due(), Some(t0 + 11 * SECOND));
     }
 }

@@ -123,6 +123,12 @@ impl Scheduler {
         self.runtime.lock().clone()
     }
 
+    /// Whether the task runs where the caller does, so that both are driven or none is.
+    pub(crate) fn is_on_this_runtime(&self) -> bool {
+        let runtime = self.runtime.lock();
+        runtime.as_ref().is_some_and(Runtime::is_current)
+    }
+
     /// The instance is gone: end the task.
     pub(crate) fn close(&self) {
         self.queue.lock().closed = true;
@@ -132,7 +138,7 @@ impl Scheduler {
     /// Begins to renew a lease that was asked for at `sent`.
     pub(crate) fn track(&self, lease: Arc<Lease>, sent: Instant) {
         let tracked = Tracked {
-            renewal: Renewal::new(&self.pace, sent),
+            renewal: Renewal::new(&self.pace, lease.length, sent),
             lease,
             place: Place::Nowhere,
         };
@@ -183,7 +189,7 @@ impl Scheduler {
             if let Some(tracked) = queue.leases.get_mut(&id) {
                 tracked.lease.doubt();
                 tracked.renewal.hurry(now);
-                queue.place(id, &self.pace);
+                queue.place(id);
             }
         }
         drop(queue);
@@ -192,7 +198,7 @@ impl Scheduler {
 
     /// The store has confirmed the lease.
     pub(crate) fn renewed(&self, lease: &Lease) {
-        self.change(lease, |renewal, pace| renewal.renewed(pace));
+        self.change(lease, |renewal, _| renewal.renewed());
     }
 
     /// The store has answered, but the lease was doubted meanwhile.
@@ -217,7 +223,7 @@ impl Scheduler {
 
     /// Puts a lease where it belongs, and wakes the task if it is first there.
     fn put(&self, mut queue: crate::sync::MutexGuard<'_, Queue>, id: u64) {
-        let at = queue.place(id, &self.pace);
+        let at = queue.place(id);
         let is_first = at.is_some() && at == queue.next();
         drop(queue);
         if is_first {
@@ -234,7 +240,7 @@ impl Scheduler {
             let Some(tracked) = queue.leases.get_mut(&id) else {
                 continue;
             };
-            match tracked.over(&self.pace, now) {
+            match tracked.over(now) {
                 Some(loss) => agenda.over.push((tracked.lease.clone(), loss)),
                 None => {
                     if tracked.renewal.send_if_due(&self.pace, now) {
@@ -245,7 +251,7 @@ impl Scheduler {
             }
         }
         for id in looked_at {
-            queue.place(id, &self.pace);
+            queue.place(id);
         }
         agenda.next = queue.next();
         agenda.closed = queue.closed;
@@ -255,24 +261,23 @@ impl Scheduler {
 
 impl Tracked {
     /// When the lease or its turn is over.
-    fn end(&self, pace: &Pace) -> Instant {
-        let turn = later(self.lease.turn_began(), pace.max_hold);
-        self.lease.deadline().min(turn)
+    fn end(&self) -> Instant {
+        self.lease.deadline().min(self.lease.turn_ends())
     }
 
-    fn over(&self, pace: &Pace, now: Instant) -> Option<Loss> {
+    fn over(&self, now: Instant) -> Option<Loss> {
         if now >= self.lease.deadline() {
             return Some(Loss::Expired);
         }
-        (now >= self.end(pace)).then_some(Loss::MaxHold)
+        (now >= self.lease.turn_ends()).then_some(Loss::MaxHold)
     }
 }
 
 impl Queue {
     /// Puts a lease where it belongs. Says at which time.
-    fn place(&mut self, id: u64, pace: &Pace) -> Option<Instant> {
+    fn place(&mut self, id: u64) -> Option<Instant> {
         let tracked = self.leases.get_mut(&id)?;
-        let end = tracked.end(pace);
+        let end = tracked.end();
         let place = match tracked.renewal.due() {
             Some(next) if next < end => Place::Due(next),
             _ => Place::Ends(end),

@@ -2,10 +2,10 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{Locks, inner::Inner, line::Limits};
+use super::{Holding, Locks, inner::Inner, line::Limits};
 use crate::{
     Error, ErrorKind,
-    lease::Pace,
+    lease::{Pace, drift},
     store::{Queueing, Store},
 };
 
@@ -33,7 +33,7 @@ impl Default for Config {
         Self {
             lease: Duration::from_secs(30),
             renew_every: None,
-            wait_limit: None,
+            wait_limit: Some(Duration::from_secs(10)),
             max_hold: Duration::from_secs(600),
             longest_line: 1024,
             max_keys: 131_072,
@@ -48,17 +48,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How much of a lease is not trusted: one percent for clocks that run at different speeds, and two milliseconds
-    /// for their granularity.
-    fn drift(&self) -> Duration {
-        self.lease / 100 + Duration::from_millis(2)
-    }
-
-    /// How long a lease is valid for us.
-    pub(crate) fn validity(&self) -> Duration {
-        self.lease.saturating_sub(self.drift())
-    }
-
     pub(crate) fn queueing(&self, patient: bool) -> Queueing {
         match patient {
             true => Queueing::Wait {
@@ -80,7 +69,6 @@ impl Config {
             pass_turns: self.pass_turns,
             pass_time: self.pass_time,
             max_hold: self.max_hold,
-            lease: self.lease,
             waiter_deadline: self.waiter_deadline,
             fail_fast: self.fail_fast,
         }
@@ -93,12 +81,21 @@ impl Config {
             every_when_passing: self.poll_interval,
             retry: (every / 8).min(Duration::from_secs(1)),
             give_up_after: self.give_up_after.map(NonZeroU32::get),
-            max_hold: self.max_hold,
         }
     }
 
     fn renew_every(&self) -> Duration {
         self.renew_every.unwrap_or(self.lease / 3)
+    }
+
+    pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
+        let own = Self {
+            lease: holding.lease.unwrap_or(self.lease),
+            max_hold: holding.max_hold.unwrap_or(self.max_hold),
+            renew_every: None,
+            ..*self
+        };
+        own.check()
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -109,7 +106,7 @@ impl Config {
             waiter_deadline,
             ..
         } = *self;
-        let (drift, every) = (self.drift(), self.renew_every());
+        let (drift, every) = (drift(lease), self.renew_every());
         if lease <= drift {
             return refuse(format!(
                 "a lease of {lease:?} is not longer than its drift margin of {drift:?}: nobody would ever hold it"
@@ -142,7 +139,7 @@ impl Config {
 /// | [`renew_every`](Self::renew_every) | a third of the lease | how often a held lease is prolonged |
 /// | [`give_up_after`](Self::give_up_after) | never | how many unanswered renewals in a row are a loss before the deadline |
 /// | [`max_hold`](Self::max_hold) | 10 min | how long one turn may last |
-/// | [`wait_limit`](Self::wait_limit) | none | how long [`Locks::lock`] waits |
+/// | [`wait_limit`](Self::wait_limit) | 10 s | how long [`Locks::lock`] waits |
 /// | [`longest_line`](Self::longest_line) | 1,024 | how many requests of this process may wait for one key |
 /// | [`max_keys`](Self::max_keys) | 131,072 | how many keys this process may use at a time |
 /// | [`fail_fast`](Self::fail_fast) | no | whether waiters are told at once that the store is away |
@@ -195,9 +192,18 @@ impl LocksBuilder {
         self
     }
 
-    /// How long [`Locks::lock`] waits before it fails with [`ErrorKind::Held`]. Default: no limit.
+    /// How long [`Locks::lock`] waits before it fails with [`ErrorKind::Held`]. Default: 10 s.
+    ///
+    /// To outlast a holder that has crashed, the limit must be above the lease. Requests that wait for each other (each holds
+    /// a key that the other one waits for) end by this limit, and by nothing else.
     pub fn wait_limit(mut self, limit: Duration) -> Self {
         self.config.wait_limit = Some(limit);
+        self
+    }
+
+    /// Lets [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait for ever.
+    pub fn wait_forever(mut self) -> Self {
+        self.config.wait_limit = None;
         self
     }
 
@@ -317,6 +323,7 @@ mod tests {
 
     #[test]
     fn trusts_a_lease_less_its_drift() {
-        assert_eq!(Config::default().validity(), 29_698 * MS);
+        let lease = Config::default().lease;
+        assert_eq!(crate::lease::validity(lease), 29_698 * MS);
     }
 }

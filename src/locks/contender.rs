@@ -16,11 +16,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-
 use super::{
     inner::Inner,
-    line::{AfterFailure, Contention, Line, Transition},
+    line::{AfterFailure, Contention, Line, Transition, Wake},
 };
 use crate::{
     Error, ErrorKind,
@@ -86,10 +84,11 @@ impl Contender {
         let owner = queued.unwrap_or_else(|| self.inner.fresh_owner());
         let (sent, reconnects) = (now(), self.inner.reconnects());
         let queueing = self.inner.config.queueing(demand.patient);
+        let length = demand.lease.unwrap_or(self.inner.config.lease);
         let question = self.inner.store.acquire(Acquire {
             key: self.contention.key.clone(),
             owner,
-            lease: self.inner.config.lease,
+            lease: length,
             block: demand.block,
             queueing,
             mode: Mode::Exclusive,
@@ -97,7 +96,9 @@ impl Contender {
         });
         match question.await {
             Ok(Acquired::Granted(grant)) => {
-                self.granted(owner, demand.fingerprint, (sent, reconnects), grant)
+                let key = self.contention.key.clone();
+                let lease = Lease::new(key, owner, demand.fingerprint, sent, length);
+                self.granted(Arc::new(lease), (sent, reconnects), grant)
             }
             Ok(Acquired::Held(held)) => {
                 trace::held_elsewhere(self.contention.key.as_str());
@@ -125,43 +126,37 @@ impl Contender {
 
     fn granted(
         mut self,
-        owner: Owner,
-        fingerprint: Option<Bytes>,
+        lease: Arc<Lease>,
         (sent, reconnects): (Instant, u64),
         grant: Grant,
     ) -> Asked {
-        let Self {
-            inner, contention, ..
-        } = &self;
-        trace::granted(contention.key.as_str(), owner, grant.others_wait);
-        let validity = inner.config.validity();
-        let lease = Lease::new(contention.key.clone(), owner, fingerprint, sent, validity);
-        let lease = Arc::new(lease);
+        let inner = &self.inner;
+        trace::granted(lease.key.as_str(), lease.owner, grant.others_wait);
         if !lease.is_valid(now()) {
             drop(inner.store.start_release(Release {
                 key: lease.key.clone(),
-                owner,
+                owner: lease.owner,
                 ending: Ending::Free,
-                owed_for: inner.config.lease,
+                owed_for: lease.length,
             }));
             let took = now() - sent;
             return self.failed(Error::new(
                 ErrorKind::Unreachable,
-                format!("the store took {took:?} to grant a lease that is valid for {validity:?}"),
+                format!(
+                    "the store took {took:?} to grant a lease of {:?}",
+                    lease.length
+                ),
             ));
         }
-        // The line counts the turn from its beginning; until then, from now.
-        lease.begin_turn(now());
-        self.settled = true;
-        // In one step: a loss that is found as soon as the lease is tracked must find the lease in its line.
         self.line(|line, t| {
+            // Tracked first: from here on a reconnect finds the lease and doubts it. One that came before is found here.
             t.scheduler.track(lease.clone(), sent);
-            if self.inner.reconnects() != reconnects {
-                // The grant may be from before the store was out of reach.
+            if inner.reconnects() != reconnects {
                 lease.doubt();
             }
             line.granted(lease, grant, t);
         });
+        self.settled = true;
         Asked::Settled
     }
 
@@ -180,11 +175,11 @@ impl Contender {
     /// Waits until it is time to ask again, or until something happens that makes it worth asking before.
     async fn pause(&self, pause: Duration) {
         let mut until = later(now(), pause);
-        while timeout_at(until, self.contention.wake.notified())
+        while timeout_at(until, self.contention.woken.notified())
             .await
             .is_some()
         {
-            if !self.contention.take_next() {
+            if self.contention.take_wake() == Wake::Now {
                 return;
             }
             until = until.min(later(now(), self.inner.config.head_start()));

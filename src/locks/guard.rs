@@ -7,21 +7,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     Locks,
     inner::Inner,
-    line::{Granted, lost},
+    line::{Granted, Lost, lost},
 };
 use crate::{
     Error, LockKey, Loss,
     lease::Lease,
     store::Released,
-    sync::{
-        Runtime,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Instant, can_sleep, later, now, sleep_until},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Instant, can_sleep, now, sleep_until},
     trace,
 };
 
@@ -124,7 +122,7 @@ impl LockGuard {
     ///
     /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
     pub async fn lost(&self) -> Loss {
-        let loss = self.watch().await;
+        let loss = self.watch_lease().await;
         if self.0.released.load(Ordering::Acquire) {
             // The lease had gone on to other turns.
             std::future::pending::<()>().await;
@@ -163,12 +161,75 @@ impl LockGuard {
     }
 }
 
-/// For the layers.
 impl LockGuard {
+    /// Runs a future for as long as the lease is held: the loss is looked at first in every poll, and ends the future.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// let total = guard.run(async { 6 * 7 }).await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost: the future was dropped at one of its `.await`s. What
+    /// it had begun elsewhere (a statement that a database received, say) may still take effect.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this drops the future. The turn goes on.
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        Self::run_with(std::slice::from_ref(self), future).await
+    }
+
+    /// Like [`run`](LockGuard::run), under several guards: the loss of any of them ends the future.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](LockGuard::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`run`](LockGuard::run).
+    pub async fn run_with<F: Future>(guards: &[Self], future: F) -> Result<F::Output, Error> {
+        let lost_already = guards.iter().find_map(|guard| match guard.status() {
+            Status::Lost(loss) => Some(loss),
+            _ => None,
+        });
+        if let Some(loss) = lost_already {
+            return Err(lost(Some(loss)));
+        }
+        let losses = guards.iter().map(|guard| Box::pin(guard.lost()));
+        let mut losses: FuturesUnordered<_> = losses.collect();
+        tokio::select! {
+            biased;
+            Some(loss) = losses.next() => Err(lost(Some(loss))),
+            output = future => Ok(output),
+        }
+    }
+
+    /// Resolves when the lease is lost, like [`lost`](LockGuard::lost), but holds no clone of the guard: the turn can end
+    /// meanwhile. After the end of the turn, the lease may serve other local requests, and its loss then is theirs.
+    pub fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
+        self.watch_lease()
+    }
+
     /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
     ///
-    /// As for [`release`](Self::release), a turn that a clone has released is `Ok`.
-    pub(crate) async fn confirm(&self) -> Result<(), Error> {
+    /// Before an effect that nothing else protects (an e-mail, a call of another service), this notices a lease that was deleted or
+    /// lost in a fail-over before its next renewal would.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease is not ours any more, and
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not tell. As for
+    /// [`release`](Self::release), a turn that a clone has released is `Ok`.
+    pub async fn confirm(&self) -> Result<(), Error> {
         if self.status() == Status::Released {
             return Ok(());
         }
@@ -178,7 +239,10 @@ impl LockGuard {
             _ => answer,
         }
     }
+}
 
+/// For the layers.
+impl LockGuard {
     /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn
     /// goes on if the store does not answer by `until`, and this can be tried again.
     pub(crate) async fn record(
@@ -220,9 +284,10 @@ impl LockGuard {
     }
 
     /// Resolves when the lease is lost; does not keep the turn from ending.
-    pub(crate) fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
+    fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
         let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
         async move {
+            let mut is_under_way = true;
             loop {
                 // The scheduler ends with the runtime that it runs on; this is another, perhaps.
                 let started = inner.scheduler.start(&inner);
@@ -233,14 +298,17 @@ impl LockGuard {
                 if started && !inner.scheduler.is_running() {
                     continue;
                 }
-                let Some((end, loss)) = inner.end_to_watch(&lease) else {
+                let end = inner.end_to_watch(&lease).filter(|_| is_under_way);
+                let Some((end, loss)) = end else {
                     told.await;
                     continue;
                 };
                 tokio::select! {
                     biased;
                     () = told => {}
-                    () = sleep_until(end) => inner.lose(&lease, loss),
+                    () = sleep_until(end) => {
+                        is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
+                    }
                 }
             }
         }
@@ -263,14 +331,14 @@ impl Inner {
     /// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
     /// which nobody may be driving.
     fn end_to_watch(&self, lease: &Lease) -> Option<(Instant, Loss)> {
-        let is_elsewhere = Runtime::current().is_some()
-            && self.scheduler.runtime().is_some_and(|at| !at.is_current())
-            && can_sleep();
-        is_elsewhere.then(|| {
-            let hold = later(lease.turn_began(), self.config.max_hold);
-            match lease.deadline() {
-                deadline if deadline <= hold => (deadline, Loss::Expired),
-                _ => (hold, Loss::MaxHold),
+        if self.scheduler.is_on_this_runtime() || !can_sleep() {
+            return None;
+        }
+        Some({
+            let (deadline, turn_ends) = (lease.deadline(), lease.turn_ends());
+            match deadline <= turn_ends {
+                true => (deadline, Loss::Expired),
+                false => (turn_ends, Loss::MaxHold),
             }
         })
     }

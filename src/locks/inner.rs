@@ -20,7 +20,7 @@ use crate::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         random,
     },
-    time::{later, now},
+    time::now,
     trace,
 };
 
@@ -107,13 +107,15 @@ impl Inner {
     }
 
     /// A lease is lost, if the reason for it still holds.
-    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
-        match self.with_line(&lease.key, |line, t| line.lost(lease, loss, t)) {
-            Some(Lost::NotYet) => self.scheduler.track_on(lease),
-            Some(Lost::Yes) => {}
-            // The lease was released meanwhile; or the line does not have it yet, and will look at the clock itself.
-            Some(Lost::NotHere) | None => self.scheduler.untrack(lease),
+    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) -> Lost {
+        let lost = self.with_line(&lease.key, |line, t| line.lost(lease, loss, t));
+        let lost = lost.unwrap_or(Lost::NotHere);
+        match lost {
+            Lost::Yes => {}
+            Lost::NotYet => self.scheduler.track_on(lease),
+            Lost::NotHere => self.scheduler.untrack(lease), // released meanwhile
         }
+        lost
     }
 
     /// Renews a lease now, beside its schedule.
@@ -122,12 +124,12 @@ impl Inner {
         let mut renewal = self.store.renew(vec![Renew {
             key: lease.key.clone(),
             owner: lease.owner,
-            lease: self.config.lease,
+            lease: lease.length,
             refill: 0,
         }]);
         match renewal.next().await {
             Some((_, Renewed::Renewed { .. })) => {
-                if lease.extend(now(), later(sent, self.config.validity())) {
+                if lease.extend(now(), sent) {
                     return Ok(());
                 }
                 self.lose(lease, Loss::Expired);

@@ -23,19 +23,19 @@ pub use guard::{LockGuard, Status};
 use self::{
     config::Config,
     inner::{Counted, Counter, Inner},
-    line::{Away, WaitRequest},
+    line::{WaitRequest, held},
     waiter::Waiter,
 };
-pub(crate) use self::{line::NoTurn, recording::Late};
+pub(crate) use self::{
+    line::{Holding, NoTurn},
+    recording::Late,
+};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{MemoryStore, Store},
-    time::{Instant, now, timeout},
+    time::{Instant, later, now, timeout},
     trace,
 };
-
-/// A question that the store has not answered for so long counts as one to a store that is away.
-const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// Locks keys in a store, for one instance of a fleet.
 ///
@@ -169,7 +169,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. With a [`wait_limit`](LocksBuilder::wait_limit), [`ErrorKind::Held`] after that time.
+    /// See [`ErrorKind`]. [`ErrorKind::Held`] after the [`wait_limit`](LocksBuilder::wait_limit), which is 10 s by default: below a
+    /// lease, so that a key whose holder has crashed is not waited for to the end.
     ///
     /// # Cancel safety
     ///
@@ -215,20 +216,21 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<Option<LockGuard>, Error> {
-        match self.lock_waiting(key, Wait::NotAtAll).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.kind() == ErrorKind::Held => Ok(None),
-            Err(error) => Err(error),
-        }
+        none_if_held(self.lock_waiting(key, Wait::NotAtAll).await)
     }
 
     /// Waits for several keys, one after another in one fixed order, so that two callers cannot wait for each other.
     ///
-    /// Guards come in the order in which the keys were given; a key given twice is one turn with two guards.
+    /// Guards come in the order in which the keys were given; a key given twice is one turn with two guards. All guards are
+    /// held when this returns.
+    ///
+    /// A caller that holds a key already, and locks further ones, can wait for another caller that does the same the
+    /// other way round: then the limit ends the wait. Better lock all keys in one call; where a layer holds one of
+    /// them, see [`lock_all_with`](Locks::lock_all_with).
     ///
     /// # Errors
     ///
-    /// As for [`lock`](Locks::lock), with its limit for each key. What was locked until then is given back.
+    /// As for [`lock`](Locks::lock), with its limit for all keys together. What was locked until then is given back.
     ///
     /// # Cancel safety
     ///
@@ -240,29 +242,133 @@ impl Locks {
     where
         K: TryInto<LockKey, Error: Into<Error>>,
     {
+        self.lock_several(keys, &[], self.usual_wait()).await
+    }
+
+    /// Like [`lock_all`](Locks::lock_all), with one limit for all keys together.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_within`](Locks::lock_within).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives everything back.
+    pub async fn lock_all_within<K>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        limit: Duration,
+    ) -> Result<Vec<LockGuard>, Error>
+    where
+        K: TryInto<LockKey, Error: Into<Error>>,
+    {
+        self.lock_several(keys, &[], Wait::AtMost(limit)).await
+    }
+
+    /// Takes several keys if all of them are free, or none; does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](Locks::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives everything back.
+    pub async fn try_lock_all<K>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Option<Vec<LockGuard>>, Error>
+    where
+        K: TryInto<LockKey, Error: Into<Error>>,
+    {
+        none_if_held(self.lock_several(keys, &[], Wait::NotAtAll).await)
+    }
+
+    /// Like [`lock_all`](Locks::lock_all), for a caller that has guards already: a key of theirs is not waited for, its guard
+    /// is cloned.
+    ///
+    /// For a handler that runs under the lock of its layer and needs a second key. Such a handler can still wait for one that holds
+    /// the second key and wants the first, until the limit ends it: where that can happen, lock both keys in the layer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_all`](Locks::lock_all), and [`ErrorKind::Lost`] if one of the guards was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives back everything that was not held before.
+    pub async fn lock_all_with<K>(
+        &self,
+        held: &[LockGuard],
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<LockGuard>, Error>
+    where
+        K: TryInto<LockKey, Error: Into<Error>>,
+    {
+        self.lock_several(keys, held, self.usual_wait()).await
+    }
+
+    async fn lock_several<K>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        held: &[LockGuard],
+        wait: Wait,
+    ) -> Result<Vec<LockGuard>, Error>
+    where
+        K: TryInto<LockKey, Error: Into<Error>>,
+    {
         let keys = keys
             .into_iter()
             .map(|key| key.try_into().map_err(Into::into));
         let keys = keys.collect::<Result<Vec<LockKey>, Error>>()?;
+        let until = match wait {
+            Wait::AtMost(limit) => Some(later(now(), limit)),
+            _ => None,
+        };
         loop {
-            let guards = self.lock_each(&keys).await?;
+            let left = until.map(|until| until.saturating_duration_since(now()));
+            let wait = left.map_or(wait, Wait::AtMost);
+            let guards = self.lock_each(&keys, held, wait).await?;
             // The wait for the later keys may have outlasted the leases of the earlier ones. Their time counts from now on.
             if guards.iter().all(LockGuard::begin_anew) {
                 return Ok(guards);
+            }
+            if let Some(Status::Lost(loss)) = held
+                .iter()
+                .map(LockGuard::status)
+                .find(|status| matches!(status, Status::Lost(_)))
+            {
+                return Err(line::lost(Some(loss)));
             }
         }
     }
 
     /// One guard for each key, in the order of the keys, taken in one fixed order. Some may be lost by the end.
-    async fn lock_each(&self, keys: &[LockKey]) -> Result<Vec<LockGuard>, Error> {
+    async fn lock_each(
+        &self,
+        keys: &[LockKey],
+        held: &[LockGuard],
+        wait: Wait,
+    ) -> Result<Vec<LockGuard>, Error> {
+        let until = match wait {
+            Wait::AtMost(limit) => Some(later(now(), limit)),
+            _ => None,
+        };
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&at| &keys[at]);
         let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
         let mut last: Option<LockGuard> = None;
         for at in order {
-            let guard = match last {
-                Some(last) if *last.key() == keys[at] => last,
-                _ => self.lock(&keys[at]).await?,
+            let key = &keys[at];
+            let in_hand = held.iter().find(|guard| guard.is_for(self, key));
+            let guard = match (last, in_hand) {
+                (Some(last), _) if last.key() == key => last,
+                (_, Some(guard)) => guard.clone(),
+                _ => {
+                    let left = until.map(|until| until.saturating_duration_since(now()));
+                    let wait = left.map_or(wait, Wait::AtMost);
+                    self.lock_waiting(key, wait).await?
+                }
             };
             last = Some(guard.clone());
             guards[at] = Some(guard);
@@ -323,8 +429,12 @@ impl Locks {
         key: &LockKey,
         fingerprint: Bytes,
         wait: Wait,
+        holding: Holding,
     ) -> Result<LockGuard, NoTurn> {
-        let request = request(Some(fingerprint), wait);
+        let request = WaitRequest {
+            holding,
+            ..request(Some(fingerprint), wait)
+        };
         self.turn(key, request, wait).await
     }
 
@@ -344,18 +454,26 @@ impl Locks {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
     }
 
-    /// Like [`lock`](Locks::lock), for a caller that would rather go on without a lock than wait for a store that is away.
-    pub(crate) async fn lock_failing_fast(
+    /// A lock for a layer. With `fail_fast`, a store that is away is not waited for: the caller would rather go on without.
+    pub(crate) async fn lock_for_layer(
         &self,
         key: &LockKey,
         wait: Wait,
+        holding: Holding,
+        fail_fast: bool,
     ) -> Result<LockGuard, Error> {
         let request = WaitRequest {
-            fail_fast: true,
+            fail_fast,
+            holding,
             ..request(None, wait)
         };
         let turn = self.turn(key, request, wait).await;
         turn.map_err(NoTurn::into_error)
+    }
+
+    /// Whether this lease can be held and renewed with the other settings.
+    pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
+        self.0.config.check_holding(holding)
     }
 
     async fn lock_waiting(
@@ -407,21 +525,16 @@ impl Locks {
 
     /// Why a request has not had its turn within its limit.
     fn waited_in_vain(&self, key: &LockKey, limit: Duration) -> Error {
-        let patience = limit.min(SILENT_AFTER);
-        let away = self.0.with_line(key, |line, t| line.away(t.now, patience));
-        let Some(Away { since, error }) = away.flatten() else {
-            return Error::new(
-                ErrorKind::Held,
-                format!("the key was still held by somebody else after {limit:?}"),
-            );
-        };
-        let silent_for = now().saturating_duration_since(since);
-        let message = format!(
-            "no turn within {limit:?}: the store has not answered for the last {silent_for:?}"
-        );
-        match error {
-            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
-            None => Error::new(ErrorKind::Unreachable, message),
+        let why = self.0.with_line(key, |line, t| {
+            let away = line.away_after(limit, t.now);
+            (away, line.holder())
+        });
+        match why.unwrap_or_default() {
+            (Some(away), _) => away.into_error(now(), &format!("no turn within {limit:?}")),
+            (None, holder) => {
+                let held = held(holder.as_deref());
+                Error::new(ErrorKind::Held, format!("no turn within {limit:?}: {held}"))
+            }
         }
     }
 
@@ -447,11 +560,20 @@ impl Locks {
     }
 }
 
+fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
+    match outcome {
+        Ok(guards) => Ok(Some(guards)),
+        Err(error) if error.kind() == ErrorKind::Held => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
     WaitRequest {
         patient: wait != Wait::NotAtAll,
         fail_fast: false,
         fingerprint,
+        holding: Holding::default(),
     }
 }
 

@@ -38,14 +38,14 @@ impl Inner {
                 content: content.clone(),
                 retain,
             },
-            owed_for: self.config.lease,
+            owed_for: lease.length,
         });
         // Where the answer takes too long, the release goes on all the same.
         let outcome = timeout_at(until, recording).await;
         let outcome = outcome.unwrap_or_else(|| Err(not_in_time()));
         match outcome {
             Ok(Released::Freed) => self.finish(granted, content),
-            Ok(Released::NotOurs) => self.lose(lease, Loss::NotOurs),
+            Ok(Released::NotOurs) => drop(self.lose(lease, Loss::NotOurs)),
             Err(_) => {}
         }
         outcome

@@ -9,7 +9,7 @@ use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
     store::{Renew, Renewed},
-    time::{Instant, later, now},
+    time::{Instant, now},
     trace,
 };
 
@@ -38,7 +38,7 @@ impl Renewing {
         let requests = self.leases.iter().flatten().map(|(lease, _)| Renew {
             key: lease.key.clone(),
             owner: lease.owner,
-            lease: self.inner.config.lease,
+            lease: lease.length,
             refill: self.inner.needs(lease),
         });
         let mut answers = self.inner.store.renew(requests.collect());
@@ -78,28 +78,19 @@ impl Inner {
             return; // released or lost meanwhile
         }
         match answer {
-            Renewed::Renewed { .. } if lease.doubts() != doubts => self.scheduler.outdated(lease),
             Renewed::Renewed {
                 tokens,
                 others_wait,
             } => {
-                // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
-                if !lease.extend(now(), later(sent, self.config.validity())) {
-                    return self.lose(lease, Loss::Expired);
-                }
-                lease.settle_doubts(doubts);
                 let answer = Answer {
                     sent,
+                    doubts,
                     tokens,
                     others_wait,
                 };
-                // In one step: were the next renewal sent before the line has these tokens, its higher ones could come first.
-                self.with_line(&lease.key, |line, t| {
-                    t.scheduler.renewed(lease);
-                    line.renewed(lease, answer, t);
-                });
+                self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
             }
-            Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
+            Renewed::NotOurs if !lease.is_recording() => drop(self.lose(lease, Loss::NotOurs)),
             Renewed::NotOurs => self.unanswered(lease, recorded_or_lost()),
             Renewed::Unknown(error) => self.unanswered(lease, error),
         }

@@ -160,7 +160,10 @@ fn with(bug: Bug) -> (Buggy, Locks) {
         acquires: Arc::default(),
         renewals: Arc::default(),
     };
-    let locks = Locks::builder(store.clone()).build().unwrap();
+    let locks = Locks::builder(store.clone())
+        .wait_forever()
+        .build()
+        .unwrap();
     (store, locks)
 }
 
@@ -271,7 +274,7 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     assert!(inner.scheduler.start(inner));
     let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
     let joined = inner.lines.join(&key, patient()).unwrap();
-    let lease = lease(inner, &key, inner.config.validity());
+    let lease = lease(inner, &key, inner.config.lease);
     inner.scheduler.track(lease.clone(), sent);
     tokio::time::advance(31 * SECOND).await;
 
@@ -291,9 +294,9 @@ fn patient() -> WaitRequest {
     request(None, Wait::ForEver)
 }
 
-fn lease(inner: &Inner, key: &LockKey, validity: Duration) -> Arc<Lease> {
+fn lease(inner: &Inner, key: &LockKey, length: Duration) -> Arc<Lease> {
     let owner = inner.fresh_owner();
-    let lease = Lease::new(key.clone(), owner, None, Instant::now(), validity);
+    let lease = Lease::new(key.clone(), owner, None, Instant::now(), length);
     Arc::new(lease)
 }
 
@@ -324,7 +327,7 @@ fn two_in_line(inner: &Arc<Inner>) -> (Granted, Place) {
 async fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
     let locks = Locks::in_memory();
     let (first, mut second) = two_in_line(&locks.0);
-    tokio::time::advance(SECOND - Duration::from_millis(1)).await;
+    tokio::time::advance(crate::lease::validity(SECOND) - Duration::from_millis(1)).await;
     assert!(matches!(locks.0.end_turn(&first, false), Ended::Ended));
     let next = second.answer.try_recv().unwrap().unwrap();
     assert_eq!((next.turn, next.token), (2, 2));
@@ -336,7 +339,7 @@ async fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
     for confirm in [false, true] {
         let locks = Locks::in_memory();
         let (first, second) = two_in_line(&locks.0);
-        tokio::time::advance(SECOND).await;
+        tokio::time::advance(crate::lease::validity(SECOND)).await;
         drop(locks.0.end_turn(&first, confirm));
         assert_eq!(first.lease.loss(), Some(Loss::Expired));
         let next = second.answer.await.unwrap().unwrap();
@@ -359,6 +362,7 @@ async fn a_turn_ends_once() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
     let locks = Locks::builder(MemoryStore::new())
+        .wait_forever()
         .max_hold(SECOND / 2)
         .build()
         .unwrap();
@@ -379,15 +383,16 @@ async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
 fn a_lease_that_was_seen_to_be_over_is_not_prolonged() {
     let locks = Locks::in_memory();
     let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
-    let began = lease.deadline() - SECOND;
-    assert!(lease.is_valid(began));
+    let deadline = lease.deadline();
+    let before = deadline - Duration::from_nanos(1);
+    assert!(lease.is_valid(before));
     assert!(
-        !lease.is_valid(began + SECOND),
+        !lease.is_valid(deadline),
         "the clock has passed the deadline"
     );
     // The answer to a renewal was timed before the guard looked at the clock, and comes in only now.
-    assert!(!lease.extend(began, began + 10 * SECOND));
-    assert!(!lease.is_valid(began));
+    assert!(!lease.extend(before, before));
+    assert!(!lease.is_valid(before));
 }
 
 /// Fault: an answer to a renewal from before a reconnect confirmed the lease that the reconnect had put in doubt.
@@ -406,15 +411,22 @@ fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
     let store = MemoryStore::new();
-    let locks = Locks::builder(store.clone()).build().unwrap();
+    let locks = Locks::builder(store.clone())
+        .wait_forever()
+        .build()
+        .unwrap();
     let (key, claim) = (LockKey::new("k").unwrap(), Bytes::from_static(b"digest"));
     let first = locks
-        .claim(&key, claim.clone(), Wait::ForEver)
+        .claim(&key, claim.clone(), Wait::ForEver, Holding::default())
         .await
         .unwrap();
     let waiting = tokio::spawn({
         let (locks, key) = (locks.clone(), key.clone());
-        async move { locks.claim(&key, claim, Wait::ForEver).await }
+        async move {
+            locks
+                .claim(&key, claim, Wait::ForEver, Holding::default())
+                .await
+        }
     });
     settle().await;
     // A lease with tokens for another turn, so that only the record keeps it from being passed on.

@@ -8,7 +8,7 @@ use super::turns::{NotLocked, Turns};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     key::{DeriveKey, Derived},
-    locks::Wait,
+    locks::{Holding, Wait},
     rejection::{Rejection, Renderer},
     trace,
 };
@@ -119,11 +119,12 @@ impl Settings {
     /// Waits for a turn; `None` if the request may go on without one.
     pub(super) async fn acquire(self: Arc<Self>, key: LockKey) -> Result<Option<LockGuard>, Error> {
         let outcome = match self.wait {
-            Some(limit) if self.fail_open => {
-                let wait = Wait::AtMost(limit);
-                self.locks.lock_failing_fast(&key, wait).await
+            Some(limit) => {
+                let (wait, holding) = (Wait::AtMost(limit), Holding::default());
+                self.locks
+                    .lock_for_layer(&key, wait, holding, self.fail_open)
+                    .await
             }
-            Some(limit) => self.locks.lock_within(key, limit).await,
             None => match self.locks.try_lock(key).await {
                 Ok(None) => Err(Error::new(
                     ErrorKind::Held,

@@ -35,6 +35,7 @@ pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
 /// Starts a call now, and lets it go on when its future is dropped.
+#[cfg(feature = "redis")]
 pub(crate) fn start<T: Send + 'static>(
     call: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> StoreFuture<Result<T, Error>> {
@@ -61,6 +62,7 @@ pub(crate) fn start<T: Send + 'static>(
 }
 
 /// The answers to a batch, all at once.
+#[cfg(feature = "redis")]
 pub(crate) fn answers(
     answers: impl Future<Output = Vec<Renewed>> + Send + 'static,
 ) -> RenewAnswers {
@@ -147,8 +149,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// of the caller's.
     ///
     /// - The owner's lease is ended; with [`Ending::Record`] the record takes its place in the same step and for as
-    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and the attempt behind the head
-    ///   [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
+    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and a few attempts behind the
+    ///   head [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
     /// - A record by this same owner is there already: [`Released::Freed`] again, nothing changes.
     /// - Else: [`Released::NotOurs`]. If the attempt was queued it is removed, and if that makes
     ///   another one the head of a free key, that one is sent [`Hint::Free`].
@@ -182,6 +184,14 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Only a quorum of stores asks: it has other nodes that remember what this one may have forgotten.
     fn uptime(&self) -> Duration {
         Duration::MAX
+    }
+
+    /// Which server gave the last answer, where the store can tell: none by default, and before the first answer. Two stores that
+    /// tell the same share their fate, and perhaps their keys.
+    ///
+    /// Only a quorum of stores asks: its nodes must be independent.
+    fn server_id(&self) -> Option<Arc<str>> {
+        None
     }
 
     /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an

@@ -277,7 +277,7 @@ pub enum Released {
 pub enum Hint {
     /// A key that the instance is queued for may be free for it now.
     Free(LockKey),
-    /// A key that the instance is queued for was offered to the attempt right before it: worth asking for once the
+    /// A key that the instance is queued for was offered to an attempt before it: worth asking for once the
     /// [head start](Queueing::Wait::head_start) is over.
     Next(LockKey),
     /// Another instance has queued for a key that this instance holds.

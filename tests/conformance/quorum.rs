@@ -8,6 +8,8 @@ use futures_util::future::join_all;
 use tower_distributed_lock::store::RedisStore;
 use tower_distributed_lock::store::{MemoryStore, QuorumStore, Store};
 
+#[cfg(feature = "redis")]
+use crate::subject::LABEL;
 use crate::subject::Subject;
 #[cfg(feature = "redis")]
 use crate::support::redis_server::RedisServer;
@@ -56,7 +58,8 @@ impl<const N: usize> Subject for OfRedis<N> {
         let nodes = join_all((0..N).map(|_| RedisServer::start())).await;
         let mut stores = Vec::new();
         for node in &nodes {
-            stores.push(RedisStore::connect(node.url()).await.unwrap());
+            let store = RedisStore::builder(node.url()).label(LABEL);
+            stores.push(store.connect().await.unwrap());
         }
         // Two cores and a hundred servers: slow is not dead.
         let patient = QuorumStore::builder(stores).node_timeout(std::time::Duration::from_secs(5));
@@ -66,6 +69,10 @@ impl<const N: usize> Subject for OfRedis<N> {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {

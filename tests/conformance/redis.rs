@@ -2,7 +2,10 @@
 
 use tower_distributed_lock::store::{RedisStore, Store};
 
-use crate::{subject::Subject, support::redis_server::RedisServer};
+use crate::{
+    subject::{LABEL, Subject},
+    support::redis_server::RedisServer,
+};
 
 pub(crate) struct Redis {
     server: RedisServer,
@@ -12,12 +15,17 @@ pub(crate) struct Redis {
 impl Subject for Redis {
     async fn start() -> Self {
         let server = RedisServer::start().await;
-        let store = RedisStore::connect(server.url()).await.unwrap();
+        let store = RedisStore::builder(server.url()).label(LABEL);
+        let store = store.connect().await.unwrap();
         Self { server, store }
     }
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {

@@ -4,9 +4,17 @@ use tower_distributed_lock::store::Store;
 
 pub(crate) use crate::support::{eventually, words::*};
 
+/// The label of every store that has one.
+#[cfg(feature = "redis")]
+pub(crate) const LABEL: &str = "host-7";
+
 pub(crate) trait Subject {
     async fn start() -> Self;
     fn store(&self) -> &dyn Store;
+    /// The label that the store shows with its leases.
+    fn label(&self) -> Option<&str> {
+        None
+    }
     /// Whether nothing is left in the store, token counters aside.
     async fn is_empty(&self) -> bool;
 }

@@ -51,7 +51,8 @@ async fn a_hand_over_takes_a_moment() {
     );
 }
 
-/// With messages lost, for a third instance in the queue too: each has its turn within a poll interval of the last.
+/// With messages lost, for a third instance in the queue too: each has its turn within a poll interval of the last. In which
+/// order is not promised: an instance that does not hear that the key is free may be passed by.
 async fn all_get_their_turn(server: &RedisServer) {
     let store = RedisStore::connect(server.url()).await.unwrap();
     let holder = instance(server).await;
@@ -77,9 +78,7 @@ async fn all_get_their_turn(server: &RedisServer) {
     held.release().await.unwrap();
     let mut done = released;
     for waiter in waiting {
-        let next = waiter.await.unwrap();
-        assert!(next > done, "first come, first served");
-        done = next;
+        done = done.max(waiter.await.unwrap());
     }
     // Three poll intervals, and time for a machine that is busy.
     assert!(

@@ -1,6 +1,7 @@
 //! Several instances of `Locks`, and several processes, on one real Redis.
 
 mod cancelled;
+mod frozen;
 mod handover;
 mod hot_key;
 mod ledger;
@@ -25,5 +26,11 @@ async fn instance(server: &RedisServer) -> Locks {
 /// An instance whose store can be asked besides.
 async fn instance_and_store(server: &RedisServer) -> (Locks, RedisStore) {
     let store = RedisStore::connect(server.url()).await.unwrap();
-    (Locks::builder(store.clone()).build().unwrap(), store)
+    (
+        Locks::builder(store.clone())
+            .wait_forever()
+            .build()
+            .unwrap(),
+        store,
+    )
 }

@@ -15,7 +15,11 @@ const LEASE: Duration = Duration::from_secs(6);
 async fn ten_thousand_leases_are_kept_for_several_times_their_length() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
-    let locks = Locks::builder(store).lease(LEASE).build().unwrap();
+    let locks = Locks::builder(store)
+        .wait_forever()
+        .lease(LEASE)
+        .build()
+        .unwrap();
     let tasks = tokio::runtime::Handle::current()
         .metrics()
         .num_alive_tasks();

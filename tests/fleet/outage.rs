@@ -9,7 +9,11 @@ use crate::support::{eventually, redis_server::RedisServer};
 async fn short_leased(server: &RedisServer, lease: Duration) -> Locks {
     let builder = RedisStore::builder(server.url()).timeout(Duration::from_millis(250));
     let store = builder.connect().await.unwrap();
-    Locks::builder(store).lease(lease).build().unwrap()
+    Locks::builder(store)
+        .wait_forever()
+        .lease(lease)
+        .build()
+        .unwrap()
 }
 
 #[tokio::test]

@@ -108,7 +108,10 @@ async fn a_store_forgets_the_lease_of_a_crashed_holder() {
     let began = Instant::now();
     {
         // An instance whose task is never heard of again.
-        let locks = Locks::builder(store.clone()).build().unwrap();
+        let locks = Locks::builder(store.clone())
+            .wait_forever()
+            .build()
+            .unwrap();
         let crashing = std::thread::spawn({
             let locks = locks.clone();
             move || {
@@ -123,7 +126,10 @@ async fn a_store_forgets_the_lease_of_a_crashed_holder() {
         crashing.join().unwrap();
         std::mem::forget(locks);
     }
-    let survivor = Locks::builder(store.clone()).build().unwrap();
+    let survivor = Locks::builder(store.clone())
+        .wait_forever()
+        .build()
+        .unwrap();
     assert!(survivor.try_lock("k").await.unwrap().is_none());
     drop(survivor.lock("k").await.unwrap());
     assert!(began.elapsed() <= 31 * SECOND);

@@ -42,6 +42,9 @@ async fn an_uncontended_turn_costs_one_acquire_and_one_release() {
 #[tokio::test(start_paused = true)]
 async fn however_many_wait_one_contends() {
     let (store, [locks, other]) = fleet();
+    // The instance listens to hints from its first use on, and then asks once more for what it waits for.
+    drop(locks.lock("unrelated").await.unwrap());
+    settle().await;
     let elsewhere = other.lock("k").await.unwrap();
     let before = store.calls();
     let waiting = waiters(&locks, 100);

@@ -32,7 +32,11 @@ pub(crate) fn fleet_with<const N: usize>(
     configure: impl Fn(LocksBuilder) -> LocksBuilder,
 ) -> (MemoryStore, [Locks; N]) {
     let store = MemoryStore::new();
-    let locks = std::array::from_fn(|_| configure(Locks::builder(store.clone())).build().unwrap());
+    let locks = std::array::from_fn(|_| {
+        configure(Locks::builder(store.clone()).wait_forever())
+            .build()
+            .unwrap()
+    });
     (store, locks)
 }
 

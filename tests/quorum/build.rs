@@ -7,7 +7,7 @@ use tower_distributed_lock::{
     store::{MemoryStore, QuorumStore, RedisStore, Store},
 };
 
-use crate::support::redis_server::RedisServer;
+use crate::support::{eventually, redis_server::RedisServer, words};
 
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, words: &str) {
@@ -98,4 +98,25 @@ async fn by_urls_it_needs_a_majority_at_the_start() {
             .to_string()
             .contains("is it running?")
     );
+}
+
+/// They share their fate, and no majority of them means anything.
+#[tokio::test]
+async fn three_databases_of_one_server() {
+    let server = RedisServer::start().await;
+    let urls = [0, 1, 2].map(|database| format!("{}{database}", server.url()));
+    assert_refused(Locks::quorum(&urls).await, "nodes 0 and 1 are one server");
+
+    // A store that was built without a connection finds out at the first answers.
+    let nodes = urls.map(|url| RedisStore::builder(url).build().unwrap());
+    let store = QuorumStore::new(nodes).unwrap();
+    for _ in 0..2 {
+        let (key, owner) = (words::key("k"), words::owner());
+        let asking = store.acquire(words::attempt(&key, owner));
+        assert_refused(asking.await, "are one server");
+    }
+    eventually("nothing is left", async || {
+        server.leftovers().await.is_empty()
+    })
+    .await;
 }

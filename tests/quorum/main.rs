@@ -1,6 +1,7 @@
 //! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is
 //! to stand still.
 
+mod away;
 mod build;
 mod contenders;
 mod cost;
@@ -8,6 +9,7 @@ mod frozen;
 mod healing;
 mod majority;
 mod patterns;
+mod rates;
 mod records;
 mod restarts;
 #[path = "../support/mod.rs"]
@@ -75,7 +77,11 @@ impl Fleet {
     /// Another instance on the same servers.
     fn locks(&self) -> Locks {
         let (_, store) = instance(&self.servers);
-        Locks::builder(store).lease(LEASE).build().unwrap()
+        Locks::builder(store)
+            .wait_forever()
+            .lease(LEASE)
+            .build()
+            .unwrap()
     }
 
     /// What is left on each of the servers, which must be up.

@@ -20,9 +20,10 @@ fn assert_foreign(error: &Error) {
 async fn a_foreign_value_is_an_error_and_is_left_alone() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("orders/42"), owner());
-    let lock = "tdl:{b2089}:lock:orders/42";
+    let lock = "tdl:2:{b2089}:lock:orders/42";
     let record_without_content = format!("record:{a}");
-    let foreign: [&[&str]; 8] = [
+    let empty_label = format!("lease:{a}@");
+    let foreign: [&[&str]; 9] = [
         &["RPUSH", lock, "x"],
         &["HSET", lock, "a", "b"],
         &["SET", lock, ""],
@@ -31,6 +32,7 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
         &["SET", lock, "lease:nobody:1"],
         &["SET", lock, "leased:3f2b1c9e-7b1a-4a55-9f63-0b8d2e4c5a66:1"],
         &["SET", lock, &record_without_content],
+        &["SET", lock, &empty_label],
     ];
     for words in foreign {
         let _: Value = server.send(words).await;
@@ -48,10 +50,12 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
         );
         assert_foreign(&store.force_release(key.clone()).await.unwrap_err());
         assert_foreign(&store.inspect(key.clone()).await.unwrap_err());
-        let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, 1)).await else {
-            panic!("there is nothing to renew");
-        };
-        assert_foreign(&error);
+        for refill in [0, 1] {
+            let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, refill)).await else {
+                panic!("there is nothing to renew");
+            };
+            assert_foreign(&error);
+        }
 
         let after: Value = server.send(&["DUMP", lock]).await;
         assert_eq!(after, before);
@@ -65,7 +69,7 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
 async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("orders/42"), owner());
-    let queue = "tdl:{b2089}:queue:orders/42";
+    let queue = "tdl:2:{b2089}:queue:orders/42";
     let _: Value = server.send(&["SET", queue, "x"]).await;
     assert_foreign(&store.acquire(attempt(&key, a)).await.unwrap_err());
     assert_eq!(server.leftovers().await, [queue]);
@@ -87,7 +91,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
 async fn a_foreign_token_counter_is_an_error_and_nothing_is_taken() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("orders/42"), owner());
-    let fence = "tdl:{b2089}:fence";
+    let fence = "tdl:2:{b2089}:fence";
     for words in [
         ["SET", fence, "many"],
         ["SET", fence, "9007199254740991"],
@@ -106,7 +110,7 @@ async fn a_renewal_survives_a_counter_that_cannot_count() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("orders/42"), owner());
     store.take(&key, a).await;
-    let _: Value = server.send(&["SET", "tdl:{b2089}:fence", "many"]).await;
+    let _: Value = server.send(&["SET", "tdl:2:{b2089}:fence", "many"]).await;
     assert!(matches!(
         store.renew_one(renewal(&key, a, 8)).await,
         Renewed::Renewed { tokens: None, .. }

@@ -1,8 +1,13 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
+mod dead_heads;
 mod foreign;
+mod format;
 mod late;
+mod listening;
 mod orphans;
+#[cfg(feature = "tls-rustls")]
+mod provider;
 mod queue;
 mod races;
 mod reconnect;

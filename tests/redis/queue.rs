@@ -176,5 +176,5 @@ async fn prefixes_keep_fleets_apart() {
     one.take(&key, owner()).await;
     other.take(&key, owner()).await;
     let leftovers = server.leftovers().await;
-    assert!(leftovers[0].starts_with("other:{b") && leftovers[1].starts_with("tdl:{b"));
+    assert!(leftovers[0].starts_with("other:2:{b") && leftovers[1].starts_with("tdl:2:{b"));
 }

@@ -56,6 +56,17 @@ pub(crate) fn waiting(key: &LockKey, owner: Owner) -> Acquire {
     }
 }
 
+/// As [`waiting`], for an attempt that passes a head by which leaves the free key untaken for so long.
+pub(crate) fn waiting_behind(key: &LockKey, owner: Owner, head_start: Duration) -> Acquire {
+    Acquire {
+        queueing: Queueing::Wait {
+            deadline: LONG,
+            head_start,
+        },
+        ..attempt(key, owner)
+    }
+}
+
 pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
     Renew {
         key: key.clone(),
@@ -155,11 +166,13 @@ pub(crate) trait Words: Store {
         let holder = attempt_of(instance, 1_000_000);
         self.take(&key, holder).await;
         let until = Instant::now() + PATIENCE;
+        let wanted = Hint::Wanted(key.clone());
         loop {
             let waiter = owner();
             assert!(matches!(self.queue(&key, waiter).await, Acquired::Held(_)));
             self.free(&key, waiter).await;
-            if tokio::time::timeout(SHORT, hints.recv()).await.is_ok() {
+            let arrives = async { while hints.recv().await.is_some_and(|hint| hint != wanted) {} };
+            if tokio::time::timeout(SHORT, arrives).await.is_ok() {
                 break;
             }
             assert!(Instant::now() < until, "no hint ever arrives");

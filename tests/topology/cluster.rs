@@ -43,7 +43,9 @@ impl Subject for InCluster {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let cluster = CLUSTER.get();
         let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
-        let store = RedisStore::cluster(cluster.urls()).prefix(&prefix);
+        let store = RedisStore::cluster(cluster.urls())
+            .prefix(&prefix)
+            .label(LABEL);
         Self {
             store: store.connect().await.unwrap(),
             cluster,
@@ -53,6 +55,10 @@ impl Subject for InCluster {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {
@@ -66,7 +72,11 @@ impl Subject for InCluster {
 async fn instance(cluster: &Cluster) -> Locks {
     let store = RedisStore::cluster(cluster.urls()).timeout(Duration::from_millis(300));
     let store = store.connect().await.unwrap();
-    Locks::builder(store).lease(LEASE).build().unwrap()
+    Locks::builder(store)
+        .wait_forever()
+        .lease(LEASE)
+        .build()
+        .unwrap()
 }
 
 /// The slot of the account that depositors use.

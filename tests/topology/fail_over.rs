@@ -26,7 +26,11 @@ pub(crate) const LEASE: Duration = Duration::from_secs(2);
 pub(crate) async fn instance(topology: &Sentinels) -> Locks {
     let store = RedisStore::sentinel(topology.urls(), SERVICE).timeout(Duration::from_millis(300));
     let store = store.connect().await.unwrap();
-    Locks::builder(store).lease(LEASE).build().unwrap()
+    Locks::builder(store)
+        .wait_forever()
+        .lease(LEASE)
+        .build()
+        .unwrap()
 }
 
 /// Deposits, again and again, until told to stop.

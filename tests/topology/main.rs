@@ -10,6 +10,7 @@ mod support;
 mod cluster;
 mod fail_over;
 mod finding;
+mod half_open;
 mod replicas;
 mod sentinel;
 mod split_brain;

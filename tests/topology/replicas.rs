@@ -68,7 +68,7 @@ impl Subject for WithReplica {
         let pair = PAIR.get();
         let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
         let store = RedisStore::builder(pair.primary.url()).prefix(&prefix);
-        let store = store.replicas(1, ENOUGH).timeout(ENOUGH);
+        let store = store.replicas(1, ENOUGH).timeout(ENOUGH).label(LABEL);
         let store = store.connect().await.unwrap();
         Self {
             pair,
@@ -79,6 +79,10 @@ impl Subject for WithReplica {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {

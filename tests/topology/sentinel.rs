@@ -8,7 +8,7 @@ use std::sync::{
 use tower_distributed_lock::store::{RedisStore, Store};
 
 use crate::{
-    subject::Subject,
+    subject::{LABEL, Subject},
     support::sentinels::{SERVICE, Sentinels},
 };
 
@@ -37,7 +37,9 @@ impl Subject for BehindSentinel {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let topology = TOPOLOGY.get();
         let prefix = format!("test{}", STARTED.fetch_add(1, Relaxed));
-        let store = RedisStore::sentinel(topology.urls(), SERVICE).prefix(&prefix);
+        let store = RedisStore::sentinel(topology.urls(), SERVICE)
+            .prefix(&prefix)
+            .label(LABEL);
         Self {
             store: store.connect().await.unwrap(),
             topology,
@@ -47,6 +49,10 @@ impl Subject for BehindSentinel {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Away, HeldLease, Line, NoTurn, Place, State, Transition, WaitRequest, differ, held, recorded,
+    Away, HeldLease, Line, NoTurn, Place, SILENT_AFTER, State, Transition, WaitRequest, differ,
+    held, recorded,
 };
 use crate::{
     Error, LockKey,
@@ -13,7 +14,7 @@ use crate::{
     store::{Grant, Held, Owner},
     sync::{
         Notify,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
     time::Instant,
 };
@@ -22,24 +23,42 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Contention {
     pub(crate) key: LockKey,
-    /// Notified when the contender should ask the store again.
-    pub(crate) wake: Notify,
+    /// Notified when there is a [`Wake`] for the contender.
+    pub(crate) woken: Notify,
+    /// The strongest wake-up that the contender has not taken yet.
+    wake: AtomicU8,
+}
+
+/// What a contender is woken up for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Wake {
     /// The key was offered to the attempt before ours in the store's queue: ask once its head start is over.
-    next: AtomicBool,
+    Next = 1,
+    /// Ask now.
+    Now = 2,
 }
 
 impl Contention {
     pub(super) fn new(key: LockKey) -> Arc<Self> {
         Arc::new(Self {
             key,
-            wake: Notify::new(),
-            next: AtomicBool::new(false),
+            woken: Notify::new(),
+            wake: AtomicU8::new(0),
         })
     }
 
-    /// Whether the contender was woken only to ask once the head start is over.
-    pub(crate) fn take_next(&self) -> bool {
-        self.next.swap(false, Ordering::AcqRel)
+    fn wake(&self, wake: Wake) {
+        self.wake.fetch_max(wake as u8, Ordering::AcqRel);
+        self.woken.notify_one();
+    }
+
+    /// What the contender was woken up for. Two wake-ups that came together are the stronger one.
+    pub(crate) fn take_wake(&self) -> Wake {
+        match self.wake.swap(0, Ordering::AcqRel) {
+            next if next == Wake::Next as u8 => Wake::Next,
+            _ => Wake::Now,
+        }
     }
 }
 
@@ -52,6 +71,8 @@ pub(super) struct Contending {
     asked: Option<Instant>,
     /// The store has failed since then.
     away: Option<Away>,
+    /// Who holds the key, by the label of its store.
+    holder: Option<Arc<str>>,
 }
 
 impl Contending {
@@ -61,15 +82,29 @@ impl Contending {
             answered,
             asked: None,
             away,
+            holder: None,
         }
     }
 
+    /// Since when the store has failed, or has left a question unanswered for longer than `patience`.
     pub(super) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
-        let unanswered = |since: &Instant| !self.answered || now >= *since + patience;
-        let silent = || self.asked.filter(unanswered);
+        let silent = |since: &Instant| now >= *since + patience;
+        let silent = || self.asked.filter(silent);
         self.away
             .clone()
             .or_else(|| silent().map(|since| Away { since, error: None }))
+    }
+
+    pub(super) fn holder(&self) -> Option<&Arc<str>> {
+        self.holder.as_ref()
+    }
+
+    /// How long a waiter that has waited for `limit` gives a question: no time at all if the store never answered it.
+    pub(super) fn patience(&self, limit: Duration) -> Duration {
+        match self.answered {
+            true => limit.min(SILENT_AFTER),
+            false => Duration::ZERO,
+        }
     }
 }
 
@@ -80,8 +115,10 @@ pub(crate) struct Demand {
     pub(crate) patient: bool,
     /// How many tokens are of use.
     pub(crate) block: u32,
-    /// What the first who waits wants the key for.
+    /// What the first who waits wants the key for,
     pub(crate) fingerprint: Option<Bytes>,
+    /// and how long the store shall keep its lease, if that differs from what is usual.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// What a contender does after the store has failed.
@@ -110,15 +147,14 @@ impl Line {
     /// Something has changed that the contender may want to know.
     pub(crate) fn wake_contender(&mut self) {
         if let State::Contending(contending) = &self.state {
-            contending.contention.wake.notify_one();
+            contending.contention.wake(Wake::Now);
         }
     }
 
     /// The key was offered to the attempt before ours.
     pub(crate) fn is_next(&mut self) {
         if let State::Contending(contending) = &self.state {
-            contending.contention.next.store(true, Ordering::Release);
-            contending.contention.wake.notify_one();
+            contending.contention.wake(Wake::Next);
         }
     }
 
@@ -147,6 +183,7 @@ impl Line {
         contending.asked = Some(t.now);
         Some(Demand {
             fingerprint: first.request.fingerprint.clone(),
+            lease: first.request.holding.lease,
             patient: self.waiters.iter().any(|waiting| waiting.request.patient),
             block: self.block(1),
         })
@@ -162,7 +199,7 @@ impl Line {
         }
         self.serve(HeldLease::new(lease, grant, t.now), t);
         if !matches!(self.state, State::Contending(_)) {
-            self.turn_away(|request| (!request.patient).then(|| held().into()));
+            self.turn_away(|request| (!request.patient).then(|| held(None).into()));
         }
     }
 
@@ -173,12 +210,13 @@ impl Line {
             contending.answered = true;
             contending.asked = None;
             contending.away = None;
+            contending.holder = found.label.clone();
         }
         self.turn_away(|request| {
             if differ(&request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint);
             }
-            (!request.patient).then(|| held().into())
+            (!request.patient).then(|| held(found.label.as_deref()).into())
         });
         !self.waiters.is_empty()
     }

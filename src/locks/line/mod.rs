@@ -29,10 +29,10 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Contention};
+pub(crate) use contend::{AfterFailure, Contention, Wake};
 pub(crate) use renewals::{Answer, Lost};
 pub(crate) use turns::{Ended, Granted};
-pub(crate) use waiters::{NoTurn, Place, WaitRequest};
+pub(crate) use waiters::{Holding, NoTurn, Place, WaitRequest};
 
 use self::{contend::Contending, turns::HeldLease, waiters::Waiting};
 use crate::{
@@ -52,11 +52,9 @@ pub(crate) struct Limits {
     pub(crate) pass_turns: u32,
     /// and for how long.
     pub(crate) pass_time: Duration,
-    /// How long a turn may last.
+    /// How long a turn may last, unless its request says otherwise.
     pub(crate) max_hold: Duration,
-    /// How long the store keeps a lease that is not renewed,
-    pub(crate) lease: Duration,
-    /// and a place in its queue.
+    /// How long the store keeps a place in its queue.
     pub(crate) waiter_deadline: Duration,
     /// Whether waiters are told at once when the store fails.
     pub(crate) fail_fast: bool,
@@ -108,11 +106,26 @@ enum State {
     Gone,
 }
 
+/// A question that the store has not answered for so long counts as one to a store that is away.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+
 /// The store has failed to answer since a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
-    pub(crate) since: Instant,
-    pub(crate) error: Option<Error>,
+    since: Instant,
+    error: Option<Error>,
+}
+
+impl Away {
+    /// What a request is told that gets no turn because of it.
+    pub(crate) fn into_error(self, now: Instant, what: &str) -> Error {
+        let silent_for = now.saturating_duration_since(self.since);
+        let message = format!("{what}: the store has not answered for the last {silent_for:?}");
+        match self.error {
+            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+            None => Error::new(ErrorKind::Unreachable, message),
+        }
+    }
 }
 
 impl Line {
@@ -128,11 +141,26 @@ impl Line {
         }
     }
 
-    /// Since when the store has been away, as far as those who wait for this key are concerned. A question counts as
-    /// unanswered after `patience`.
-    pub(crate) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
+    /// The label of the instance that holds the key, if the store has told it.
+    pub(crate) fn holder(&self) -> Option<Arc<str>> {
         match &self.state {
-            State::Contending(contending) => contending.away(now, patience),
+            State::Contending(contending) => contending.holder().cloned(),
+            _ => None,
+        }
+    }
+
+    /// Since when the store has been away, for a waiter who has waited for `limit` in vain.
+    pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
+        match &self.state {
+            State::Contending(contending) => contending.away(now, contending.patience(limit)),
+            _ => self.away(now),
+        }
+    }
+
+    /// Since when the store has been away, as far as those who wait for this key are concerned.
+    fn away(&self, now: Instant) -> Option<Away> {
+        match &self.state {
+            State::Contending(contending) => contending.away(now, SILENT_AFTER),
             State::Confirming(held, _) => held.away.clone(),
             _ => None,
         }
@@ -144,7 +172,7 @@ impl Transition<'_> {
     fn release(&mut self, lease: &Lease) -> StoreFuture<Result<Released, Error>> {
         self.scheduler.untrack(lease);
         self.after.released = Some(lease.owner);
-        self.start_release(lease, lease.owner, self.limits.lease)
+        self.start_release(lease, lease.owner, lease.length)
     }
 
     /// Gives up an attempt's place in the store's queue.
@@ -191,8 +219,13 @@ impl HasKey for Contention {
     }
 }
 
-pub(crate) fn held() -> Error {
-    Error::new(ErrorKind::Held, "the key is held by somebody else")
+/// The key is held, by the store of this label if that is known.
+pub(crate) fn held(holder: Option<&str>) -> Error {
+    let message = match holder {
+        Some(holder) => format!("the key is held elsewhere, by {holder}"),
+        None => "the key is held by another request".into(),
+    };
+    Error::new(ErrorKind::Held, message)
 }
 
 fn recorded() -> Error {

@@ -1,12 +1,7 @@
 //! Answers to renewals, hints, and losses. Each of them is about one lease, and means nothing to a line that has another by now.
 
 use super::{Away, HeldLease, Line, State, Transition, lost, turns::lacks_tokens};
-use crate::{
-    Error, Loss,
-    lease::Lease,
-    store::Tokens,
-    time::{Instant, later},
-};
+use crate::{Error, Loss, lease::Lease, store::Tokens, time::Instant};
 
 /// How many tokens a refill brings at least: so many turns of a short line cost one command.
 const REFILL_AT_LEAST: u32 = 32;
@@ -14,8 +9,10 @@ const REFILL_AT_LEAST: u32 = 32;
 /// What a renewal has brought.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// When the renewal was sent.
+    /// When the renewal was sent,
     pub(crate) sent: Instant,
+    /// and how often the lease had been doubted by then.
+    pub(crate) doubts: u64,
     /// The further tokens, if any were asked for.
     pub(crate) tokens: Option<Tokens>,
     /// Whether other instances wait for the key.
@@ -47,11 +44,24 @@ impl Line {
     }
 
     /// A renewal was answered: the lease is ours.
+    ///
+    /// All that this means happens in one transition. If the next renewal could be sent before this one's tokens are in the line, that
+    /// renewal's higher tokens could get there first.
     pub(crate) fn renewed(&mut self, lease: &Lease, answer: Answer, t: &mut Transition<'_>) {
         let waiting = !self.waiters.is_empty();
         let Some(held) = self.held_lease(lease) else {
             return;
         };
+        if lease.doubts() != answer.doubts {
+            return t.scheduler.outdated(lease);
+        }
+        // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
+        if !lease.extend(t.now, answer.sent) {
+            self.lost(lease, Loss::Expired, t);
+            return;
+        }
+        lease.settle_doubts(answer.doubts);
+        t.scheduler.renewed(lease);
         held.away = None;
         held.refill_asked = false;
         held.quickened &= waiting;
@@ -141,8 +151,6 @@ impl Line {
             }
             State::Confirming(held, confirmation) if held.is_of(lease) => {
                 if !is_due(&held.lease, loss, false, t) {
-                    // No turn is under way whose time could be over.
-                    held.lease.begin_turn(t.now);
                     self.state = State::Confirming(held, confirmation);
                     return Lost::NotYet;
                 }
@@ -171,7 +179,7 @@ impl Line {
 fn is_due(lease: &Lease, loss: Loss, in_turn: bool, t: &Transition<'_>) -> bool {
     match loss {
         Loss::Expired => !lease.is_valid(t.now),
-        Loss::MaxHold => in_turn && t.now >= later(lease.turn_began(), t.limits.max_hold),
+        Loss::MaxHold => in_turn && t.now >= lease.turn_ends(),
         _ => true,
     }
 }

@@ -1,6 +1,6 @@
 //! Turns, one after another under one lease.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -45,6 +45,8 @@ pub(super) struct HeldLease {
     pub(super) tokens: Tokens,
     /// How many turns the lease has served, the present one included.
     turn: u64,
+    /// How long the present turn may last.
+    max_hold: Duration,
     /// Since when, and since how many turns, another instance is known to wait.
     pub(super) wanted: Option<(Instant, u64)>,
     pub(super) refill_asked: bool,
@@ -59,6 +61,7 @@ impl HeldLease {
             lease,
             tokens: grant.tokens,
             turn: 0,
+            max_hold: Duration::MAX,
             wanted: grant.others_wait.then_some((now, 0)),
             refill_asked: false,
             quickened: false,
@@ -132,6 +135,7 @@ impl Line {
         let (confirmation, answer) = oneshot::channel();
         // A renewal that is on its way now says nothing about this end.
         held.lease.doubt();
+        held.lease.between_turns();
         t.scheduler.hurry(&held.lease);
         self.state = State::Confirming(held, Some(confirmation));
         Ended::Confirming(answer)
@@ -151,13 +155,14 @@ impl Line {
 
     /// Counts the present turn's time anew. Says whether the turn is under way and its lease valid.
     pub(crate) fn begin_anew(&mut self, granted: &Granted, t: &mut Transition<'_>) -> bool {
-        let is_held = matches!(&self.state, State::Taken(held) if held.serves(granted))
-            && granted.lease.is_valid(t.now);
-        if is_held {
-            granted.lease.begin_turn(t.now);
-            t.scheduler.track_on(&granted.lease);
+        match &self.state {
+            State::Taken(held) if held.serves(granted) && held.lease.is_valid(t.now) => {
+                held.lease.begin_turn(t.now, held.max_hold);
+                t.scheduler.track_on(&held.lease);
+                true
+            }
+            _ => false,
         }
-        is_held
     }
 
     /// Finds the best use for a lease that serves no turn now.
@@ -168,6 +173,7 @@ impl Line {
             drop(t.release(&held.lease));
             self.start_over(held, t);
         } else if !held.lease.is_confirmed() || held.tokens.left() == 0 {
+            held.lease.between_turns();
             t.scheduler.hurry(&held.lease);
             self.state = State::Confirming(held, None);
         } else {
@@ -196,7 +202,9 @@ impl Line {
             unreachable!("`serve` has looked at both under the same lock");
         };
         held.turn += 1;
-        held.lease.begin_turn(t.now);
+        let max_hold = next.request.holding.max_hold;
+        held.max_hold = max_hold.unwrap_or(t.limits.max_hold);
+        held.lease.begin_turn(t.now, held.max_hold);
         if held.turn > 1 && !held.quickened {
             held.quickened = true;
             t.scheduler.quicken(&held.lease);

@@ -1,5 +1,7 @@
 //! Waiters: entering, leaving, being turned away.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::{Line, State, Transition, differ, held, recorded};
@@ -17,6 +19,17 @@ pub(crate) struct WaitRequest {
     /// What the key is wanted for, if that is done once and then recorded: a digest of it. All waiters of one fingerprint
     /// share the record. A plain lock has none.
     pub(crate) fingerprint: Option<Bytes>,
+    /// How long its turn may last, and the store keep its lease, where that differs from what is usual.
+    pub(crate) holding: Holding,
+}
+
+/// How long a key is held, where that differs from the settings of its [`Locks`](crate::Locks).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Holding {
+    /// How long a turn may last.
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the store keeps a lease that is not renewed. Local requests that share a lease have that of the first of them.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// Why a waiter gets no turn.
@@ -92,8 +105,14 @@ impl Line {
         // What the key is wanted for may be recorded already: only the store can tell, and is being asked.
         let is_being_asked =
             request.fingerprint.is_some() && matches!(self.state, State::Contending(_));
+        if (!request.patient || request.fail_fast)
+            && let Some(away) = self.away(t.now)
+        {
+            return Err(away.into_error(t.now, "others wait for this key").into());
+        }
         if !request.patient && !is_being_asked {
-            return Err(held().into());
+            let holder = self.holder();
+            return Err(held(holder.as_deref()).into());
         }
         if self.waiters.len() >= t.limits.longest_line {
             let waiting = self.waiters.len();

@@ -21,6 +21,9 @@ use crate::{
     time::{Instant, later},
 };
 
+/// So many attempts behind the head are told that it was offered the key: the first of them that lives passes by the dead.
+const TOLD_BEHIND_THE_HEAD: usize = 4;
+
 pub(super) struct State {
     slots: HashMap<LockKey, Slot>,
     due: BTreeSet<(Instant, LockKey)>,
@@ -171,7 +174,7 @@ impl Slot {
         }
     }
 
-    /// The key is free: tells the head of the queue, unless it was told before, and the one behind it.
+    /// The key is free: tells the head of the queue, unless it was told before, and those right behind it.
     fn offer(&mut self, key: &LockKey, now: Instant, hints: &mut Vec<(Instance, Hint)>) {
         let Some(head) = self.queue.front_mut() else {
             return;
@@ -181,8 +184,8 @@ impl Slot {
         }
         head.offered = Some(now);
         hints.push((head.owner.instance, Hint::Free(key.clone())));
-        let next = self.queue.get(1).map(|next| next.owner.instance);
-        hints.extend(next.map(|next| (next, Hint::Next(key.clone()))));
+        let behind = self.queue.iter().skip(1).take(TOLD_BEHIND_THE_HEAD);
+        hints.extend(behind.map(|next| (next.owner.instance, Hint::Next(key.clone()))));
     }
 }
 
@@ -336,10 +339,7 @@ impl State {
     }
 
     pub(super) fn watch(&mut self, instance: Instance, hints: mpsc::UnboundedSender<Hint>) {
-        if self.watchers.contains_key(&instance) {
-            // The runtime that listened before has ended, and what was sent to it is lost.
-            let _ = hints.send(Hint::Listening);
-        }
+        let _ = hints.send(Hint::Listening);
         self.watchers.retain(|_, watcher| !watcher.is_closed());
         self.watchers.insert(instance, hints);
     }

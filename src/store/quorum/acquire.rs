@@ -1,25 +1,36 @@
 //! Asking the nodes for a key.
+//!
+//! Attempts that ask at the same time may split the vote, so that none has a majority. Nodes have queues of their own, which
+//! differ once a vote was split or a node was away: then every free key is offered to several attempts, and every vote would
+//! be split again. So one of the attempts leads: the one that the first node has granted the key, of those nodes that
+//! answer. It keeps what it was granted, and soon asks the others again. All other attempts give way: they give back what
+//! they were granted, and ask again later, if at all.
 
-use std::{hash::BuildHasher, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
 use super::{
     Shared,
-    attempts::{Seat, can_be_named},
+    attempts::{Attempt, PartState, can_be_named},
     ballot::Verdict,
     round::detach,
-    vote::Vote,
+    vote::{Vote, owed_for},
 };
 use crate::{
     Error, ErrorKind,
-    store::{Acquire, Acquired, Grant, Held, Owner, Queueing, Tokens},
+    store::{
+        Acquire, Acquired, Ending, Grant, Held, Owner, Queueing, Release, StoreFuture, Tokens,
+    },
+    sync::random,
     time::later,
 };
 
 /// How many votes one call takes part in, if they are split.
 const VOTES: u32 = 4;
+/// How many votes one call takes part in that leads in all of them but the last.
+const VOTES_OF_A_LEADER: u32 = 12;
 
 /// What came of one vote.
 enum Outcome {
@@ -27,114 +38,191 @@ enum Outcome {
     Held { held: Held, split: bool },
 }
 
+/// An attempt that has entered. Dropped before its answer is known, or with an error for an answer, the attempt ends on all
+/// nodes: neither a lease nor a place in a queue is left.
+struct Entered {
+    store: Arc<Shared>,
+    request: Acquire,
+    is_answered: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.store.abandon(&self.request);
+        }
+    }
+}
+
 impl Shared {
-    pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
+    /// Puts the question to all nodes now.
+    pub(super) fn start_acquire(
+        self: &Arc<Self>,
+        request: Acquire,
+    ) -> StoreFuture<Result<Acquired, Error>> {
         if !can_be_named(request.owner) {
             let message = "a quorum counts 2^48 attempts of one instance, and no more";
-            return Err(Error::new(ErrorKind::InvalidConfig, message));
+            let refused = Err(Error::new(ErrorKind::InvalidConfig, message));
+            return Box::pin(std::future::ready(refused));
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let (key, owner) = (&request.key, request.owner);
-        let mut seats = self.attempts.enter(&request, asked);
-        let mut queueing = request.queueing;
-        for vote in 0.. {
-            let began = Instant::now();
-            let (held, split) = match self.vote(&request, queueing, seats, asked).await {
-                Outcome::Settled(answer) => return answer,
+        let names = self.attempts.enter(&request, asked);
+        let vote = self.open_vote(&request, request.queueing, names);
+        let mut entered = Entered {
+            store: self.clone(),
+            request,
+            is_answered: false,
+        };
+        Box::pin(async move {
+            let answer = entered.vote_until_decided(vote, asked).await;
+            if answer.is_ok() {
+                entered.disarm();
+            }
+            answer
+        })
+    }
+
+    /// Ends an attempt that failed. A node whose call was not answered cleans up by itself.
+    fn abandon(&self, request: &Acquire) {
+        if let Some(attempt) = self.attempts.remove(&request.key, request.owner) {
+            self.leave(request, attempt);
+        }
+    }
+
+    /// Gives back what an attempt holds, and its places in queues.
+    fn leave(&self, request: &Acquire, attempt: Attempt) {
+        for (part, node) in attempt.parts.into_iter().zip(&self.nodes) {
+            match part.state {
+                PartState::Nothing | PartState::Asked => {}
+                PartState::Late(question) => question.take_back(),
+                PartState::Queued | PartState::Held => drop(node.start_release(Release {
+                    key: request.key.clone(),
+                    owner: part.name,
+                    ending: Ending::Free,
+                    owed_for: owed_for(request),
+                })),
+            }
+        }
+    }
+}
+
+impl Entered {
+    fn disarm(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// Votes until the key is granted, or until another attempt has it, or until the votes have been split too often.
+    async fn vote_until_decided(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
+        let (store, request) = (&self.store, &self.request);
+        let (mut vote, mut first_ended, mut votes) = (vote, None, 0);
+        // Enough of the lease must be left after the last vote.
+        let limit = store.node_timeout.min(request.lease / 4);
+        loop {
+            let queueing = vote.queueing;
+            let (held, split) = match self.vote(&mut vote, asked).await {
+                Outcome::Settled(answer) => {
+                    if matches!(answer, Ok(Acquired::Granted(_))) {
+                        store.hear_the_rest(vote, request);
+                    }
+                    return answer;
+                }
                 Outcome::Held { held, split } => (held, split),
             };
-            let enough = vote + 1 >= VOTES || asked.elapsed() >= self.node_timeout;
-            if !split || enough {
-                self.stay_or_go(&request);
+            votes += 1;
+            let now = Instant::now();
+            let is_time_left = now - *first_ended.get_or_insert(now) < limit;
+            // A majority that refuses may well be that of a holder, which wants the other nodes back.
+            let leads = split && !vote.ballot.is_held() && store.leads(&vote);
+            let most = if leads { VOTES_OF_A_LEADER } else { VOTES };
+            let votes_again = split && is_time_left && votes < most;
+            let pause = match leads {
+                true => back_off(vote.took),
+                false => back_off(vote.took * (1 << votes)),
+            };
+            store.lost(vote, request, leads && votes_again);
+            let queueing = if votes_again {
+                sleep(pause.min(limit)).await;
+                // Should every attempt be first in one node's queue, none would get a majority.
+                match queueing {
+                    Queueing::Wait { .. } => Queueing::Skip,
+                    queueing => queueing,
+                }
+            } else if queueing != request.queueing {
+                // A node that granted removed the attempt's place in its queue: the attempt queues again.
+                votes = VOTES_OF_A_LEADER;
+                request.queueing
+            } else {
+                store.stay_or_go(request);
                 return Ok(Acquired::Held(held));
-            }
-            sleep(back_off(began.elapsed(), vote).min(self.node_timeout)).await;
-            // The places in the queues are for hints. Should everybody be first in one of them, nobody would get a
-            // majority.
-            if matches!(queueing, Queueing::Wait { .. }) {
-                queueing = Queueing::Skip;
-            }
-            seats = match self.attempts.ask_again(key, owner) {
-                Some(seats) => seats,
+            };
+            vote = match store.attempts.ask_again(&request.key, request.owner) {
+                Some(names) => store.open_vote(request, queueing, names),
                 None => return Ok(Acquired::Held(held)), // it was released meanwhile
             };
         }
-        unreachable!("votes are counted");
     }
 
-    async fn vote(
-        self: &Arc<Self>,
-        request: &Acquire,
-        queueing: Queueing,
-        seats: Vec<Seat>,
-        asked: Instant,
-    ) -> Outcome {
-        let (mut vote, mut questions) = self.open_vote(request, queueing, seats).await;
-        self.count(&mut vote, &mut questions, (request, queueing))
-            .await;
+    async fn vote(&self, vote: &mut Vote, asked: Instant) -> Outcome {
+        let (store, request) = (&self.store, &self.request);
+        store.count(vote, request).await;
+        if let Err(error) = store.check_servers() {
+            return Outcome::Settled(Err(error));
+        }
         match vote.ballot.verdict() {
             Verdict::Granted => {
-                let granted = self.granted(request, &vote, asked).await;
-                if granted.is_ok() && !vote.silent.is_empty() {
-                    detach(self.clone().hear_the_rest(vote, questions));
-                }
-                Outcome::Settled(granted)
+                let (counters, others_wait) = (vote.ballot.counters(), vote.ballot.others_wait());
+                let granted = store.granted(request, asked, &counters).await;
+                Outcome::Settled(granted.map(|tokens| {
+                    Acquired::Granted(Grant {
+                        tokens,
+                        others_wait,
+                    })
+                }))
             }
-            Verdict::Held { held, split } => {
-                let granted: Vec<usize> = vote.ballot.granted().collect();
-                self.undo(&vote, &granted).await;
-                Outcome::Held { held, split }
-            }
+            Verdict::Held { held, split } => Outcome::Held { held, split },
             Verdict::Recorded(record) => {
-                self.recorded(&vote, record.clone()).await;
+                store.recorded(vote, request, record.clone());
                 Outcome::Settled(Ok(Acquired::Recorded(record)))
             }
-            Verdict::Failed(error) => {
-                self.undo_all(&vote).await;
-                Outcome::Settled(Err(error))
-            }
+            Verdict::Failed(error) => Outcome::Settled(Err(error)),
         }
     }
+}
 
+impl Shared {
+    /// A majority has granted. The tokens of the turn, if the lease is still worth having.
     async fn granted(
         &self,
         request: &Acquire,
-        vote: &Vote,
         asked: Instant,
-    ) -> Result<Acquired, Error> {
+        counters: &[(usize, u64)],
+    ) -> Result<Tokens, Error> {
         let block = request.block.max(1);
-        let outcome = self.agree(&request.key, &vote.ballot.counters()).await;
-        let outcome = outcome.and_then(|last| match self.valid_until(asked, request.lease) {
-            Some(until) => Ok((last, until)),
-            None => Err(too_late(asked, request.lease)),
-        });
-        let (last, until) = match outcome {
-            Ok(granted) => granted,
-            Err(error) => {
-                self.undo_all(vote).await;
-                return Err(error);
-            }
-        };
+        let last = self.agree(&request.key, counters).await?;
+        let until = self
+            .valid_until(asked, request.lease)
+            .ok_or_else(|| too_late(asked, request.lease))?;
         self.attempts.confirm(&request.key, request.owner, until);
-        let grant = Grant {
-            tokens: Tokens::new((last + 1).saturating_sub(block.into()), block),
-            others_wait: vote.ballot.others_wait(),
-        };
-        Ok(Acquired::Granted(grant))
+        Ok(Tokens::new((last + 1).saturating_sub(block.into()), block))
     }
 
     /// A record ends the attempt. Nodes that granted have missed it, or lost it: they get it in the place of the lease.
-    async fn recorded(self: &Arc<Self>, vote: &Vote, record: Bytes) {
-        let missing: Vec<(usize, Owner)> = vote
-            .ballot
-            .granted()
-            .map(|node| (node, vote.seats[node].owner))
-            .collect();
-        let key = vote.key.clone();
-        self.end(vote, Vec::new()).await;
+    fn recorded(self: &Arc<Self>, vote: &Vote, request: &Acquire, record: Bytes) {
+        let Some(mut attempt) = self.attempts.remove(&request.key, request.owner) else {
+            return; // it was released meanwhile
+        };
+        let mut missing: Vec<(usize, Owner)> = Vec::new();
+        for node in vote.ballot.granted() {
+            let part = &mut attempt.parts[node];
+            if part.is_held() {
+                part.state = PartState::Nothing;
+                missing.push((node, part.name));
+            }
+        }
+        self.leave(request, attempt);
         if !missing.is_empty() {
-            detach(self.clone().copy_record(key, record, missing));
+            detach(self.clone().copy_record(request.clone(), record, missing));
         }
     }
 
@@ -144,16 +232,14 @@ impl Shared {
                 let until = later(Instant::now(), deadline);
                 self.attempts.keep(&request.key, request.owner, until);
             }
-            _ => self.attempts.remove(&request.key, request.owner),
+            _ => self.abandon(request),
         }
     }
 }
 
-/// Some time between nothing and a few times what the last vote took, more after each.
-fn back_off(took: Duration, vote: u32) -> Duration {
-    let window = (took + Duration::from_millis(1)) * (4 << vote);
-    let noise = std::hash::RandomState::new().hash_one(vote);
-    window.mul_f64(noise as f64 / u64::MAX as f64)
+/// Some time between nothing and twice as long as this, so that attempts that contend get out of step.
+fn back_off(took: Duration) -> Duration {
+    ((took + Duration::from_millis(1)) * 2).mul_f64(random())
 }
 
 fn too_late(asked: Instant, lease: Duration) -> Error {

@@ -1,25 +1,30 @@
-//! What this process has under way on the nodes: who asks, waits or holds, and under which name on each node.
+//! What this process has under way on the nodes: which attempts ask, wait or hold, and under which name on each node.
 //!
 //! 1. A node knows an attempt by its owner as long as nothing went wrong there. After a call that failed or was given
-//!    up, and after a vote that was undone, the attempt takes a new name on that node: what still cleans up behind
-//!    the old one, whenever that may be, must not end what was granted since. (A node must not be asked again in the
-//!    name of an owner whose acquire failed, says the contract.)
-//! 2. A seat is asked for by one call at a time. So what is held under a name is only given up by whoever ends the
+//!    up, and after a vote that was undone, the attempt takes a new name on that node: a clean-up behind the old name,
+//!    whenever it comes, must not end what was granted since. (The contract forbids to use an owner again
+//!    after a failed acquire.)
+//! 2. A part is asked for by one call at a time. So what is held under a name is only given up by the call that ends the
 //!    attempt.
-//! 3. An attempt that is ending, or is gone, gets no new seat: whoever asked for one finds that out when it comes,
-//!    and gives it back.
-//! 4. Nothing stays: who releases removes its attempt; one that nobody comes back for is swept away some time after
-//!    it expired.
+//! 3. An attempt that is ending, or is gone, gets no new part: a call that asked for one finds that out when the answer comes,
+//!    and gives the part back.
+//! 4. Nothing stays: a release removes its attempt when it starts; an attempt that no call comes back for is swept away some
+//!    time after it expired.
+//! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under its name and will not have: such a node
+//!    is owed no release.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::super::{Acquire, Owner};
+use super::{
+    super::{Acquire, Owner},
+    question::Question,
+};
 use crate::{LockKey, sync::Mutex, time::later};
 
-/// Attempts of an instance are counted from one; what is above says which name on a node it is.
+/// Attempts of an instance are counted from one; the bits above say which name on a node it is.
 const NAMES: u32 = 48;
 const SMALLEST_SWEEP: usize = 64;
 
@@ -36,32 +41,45 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Attempt {
-    seats: Vec<Seat>,
+pub(super) struct Attempt {
+    pub(super) parts: Vec<Part>,
     /// Until when it holds a majority.
     valid_until: Instant,
-    /// Until when somebody may come back for it.
+    /// Until when a call may come back for it.
     kept_until: Instant,
     is_ending: bool,
     fingerprint: Option<Bytes>,
 }
 
-/// An attempt's place at a node.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seat {
+/// An attempt's part at a node.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
     /// The attempt's name on that node.
-    pub(super) owner: Owner,
-    pub(super) is: Is,
+    pub(super) name: Owner,
+    pub(super) state: PartState,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Is {
-    /// Not ours; perhaps queued for.
-    Away,
-    /// A call that asks for it is under way.
+#[derive(Debug, Clone)]
+pub(super) enum PartState {
+    /// The node has nothing under this name.
+    Nothing,
+    /// The attempt is in the node's queue, if its place has not expired.
+    Queued,
+    /// A call that asks for the part is under way.
     Asked,
+    /// A call that asks for the part is under way, and is heard in the background.
+    Late(Question),
     /// Ours, if the node has not forgotten.
     Held,
+}
+
+/// One attempt's part at one node, by the name that a call used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PartOf<'a> {
+    pub(super) key: &'a LockKey,
+    pub(super) owner: Owner,
+    pub(super) node: usize,
+    pub(super) name: Owner,
 }
 
 impl Attempts {
@@ -72,15 +90,15 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, or goes on with one that waits. Its seats count as asked for now.
-    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Vec<Seat> {
+    /// Begins an attempt, or goes on with one that waits. Its parts count as asked for now, by the names that are returned.
+    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Vec<Owner> {
         let mut table = self.table.lock();
         table.sweep(now);
         let attempt = table
             .attempts
             .entry((request.key.clone(), request.owner))
             .or_insert_with(|| Attempt {
-                seats: fresh_seats(request.owner, self.nodes),
+                parts: fresh_parts(request.owner, self.nodes, &PartState::Nothing),
                 valid_until: now,
                 kept_until: now,
                 is_ending: false,
@@ -93,7 +111,7 @@ impl Attempts {
     }
 
     /// Goes on with an attempt, unless it was ended meanwhile.
-    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Seat>> {
+    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Owner>> {
         self.with(key, owner, |attempt| {
             (!attempt.is_ending).then(|| attempt.ask())
         })?
@@ -106,22 +124,17 @@ impl Attempts {
         });
     }
 
-    /// A node has granted the seat that it was asked for by this name. Says whether it is still wanted.
-    pub(super) fn take(&self, key: &LockKey, owner: Owner, node: usize, name: Owner) -> bool {
-        self.with_seat(key, owner, node, name, |seat| seat.is = Is::Held)
+    /// What a node answered for the part. Says whether the attempt still goes by that name there.
+    pub(super) fn set(&self, part: PartOf<'_>, state: PartState) -> bool {
+        self.with_part(part, |part| part.state = state)
     }
 
-    /// A node has not granted it, or says that it is not ours any more.
-    pub(super) fn miss(&self, key: &LockKey, owner: Owner, node: usize, name: Owner) -> bool {
-        self.with_seat(key, owner, node, name, |seat| seat.is = Is::Away)
-    }
-
-    /// The name is used up: a call failed, or what it was granted is given back.
-    pub(super) fn rename(&self, key: &LockKey, owner: Owner, node: usize, name: Owner) -> bool {
-        self.with_seat(key, owner, node, name, |seat| {
-            *seat = Seat {
-                owner: next_name(seat.owner),
-                is: Is::Away,
+    /// The name is used up: a call failed or is given up, or what it was granted is given back.
+    pub(super) fn rename(&self, part: PartOf<'_>) -> bool {
+        self.with_part(part, |part| {
+            *part = Part {
+                name: next_name(part.name),
+                state: PartState::Nothing,
             };
         })
     }
@@ -134,20 +147,13 @@ impl Attempts {
         });
     }
 
-    /// What a holder's seats are. An attempt that is not known here has its own name everywhere.
-    pub(super) fn seats(&self, key: &LockKey, owner: Owner) -> Vec<Seat> {
-        self.with(key, owner, |attempt| attempt.seats.clone())
-            .unwrap_or_else(|| {
-                let held = |seat| Seat {
-                    is: Is::Held,
-                    ..seat
-                };
-                let seats = fresh_seats(owner, self.nodes);
-                seats.into_iter().map(held).collect()
-            })
+    /// The parts of a holder. An attempt that is not known here has its own name everywhere.
+    pub(super) fn parts(&self, key: &LockKey, owner: Owner) -> Vec<Part> {
+        self.with(key, owner, |attempt| attempt.parts.clone())
+            .unwrap_or_else(|| fresh_parts(owner, self.nodes, &PartState::Held))
     }
 
-    /// Asks for a seat that is missing, as long as the attempt is valid. Returns its name and fingerprint.
+    /// Asks for a part that is missing, as long as the attempt is valid. Returns its name and the attempt's fingerprint.
     pub(super) fn ask_for(
         &self,
         key: &LockKey,
@@ -156,34 +162,48 @@ impl Attempts {
         now: Instant,
     ) -> Option<(Owner, Option<Bytes>)> {
         self.with(key, owner, |attempt| {
-            if !attempt.may_heal(now) || attempt.seats[node].is != Is::Away {
+            if !attempt.may_heal(now) || !attempt.parts[node].is_missing() {
                 return None;
             }
-            attempt.seats[node].is = Is::Asked;
-            Some((attempt.seats[node].owner, attempt.fingerprint.clone()))
+            attempt.parts[node].state = PartState::Asked;
+            Some((attempt.parts[node].name, attempt.fingerprint.clone()))
         })?
     }
 
-    /// A seat that was asked for by [`ask_for`](Self::ask_for) was granted. Says whether it came in time and is wanted.
-    pub(super) fn heal(
-        &self,
-        key: &LockKey,
-        owner: Owner,
-        (node, name): (usize, Owner),
-        now: Instant,
-    ) -> bool {
-        let valid = self.with(key, owner, |attempt| attempt.may_heal(now));
-        valid == Some(true) && self.take(key, owner, node, name)
+    /// A part that was asked for by [`ask_for`](Self::ask_for) was granted. Says whether the grant came in time and is wanted.
+    pub(super) fn heal(&self, part: PartOf<'_>, now: Instant) -> bool {
+        let valid = self.with(part.key, part.owner, |attempt| attempt.may_heal(now));
+        valid == Some(true) && self.set(part, PartState::Held)
     }
 
-    /// Begins to end an attempt: from here on it gets no new seat. Returns those it has.
-    pub(super) fn begin_to_end(&self, key: &LockKey, owner: Owner) -> Vec<Seat> {
-        self.with(key, owner, |attempt| attempt.is_ending = true);
-        self.seats(key, owner)
+    /// Ends an attempt: it gets no new part. An attempt that is not known here may hold everything in its own name.
+    pub(super) fn take(&self, key: &LockKey, owner: Owner) -> Attempt {
+        self.remove(key, owner).unwrap_or_else(|| {
+            let now = Instant::now();
+            Attempt {
+                parts: fresh_parts(owner, self.nodes, &PartState::Held),
+                valid_until: now,
+                kept_until: now,
+                is_ending: true,
+                fingerprint: None,
+            }
+        })
     }
 
-    pub(super) fn remove(&self, key: &LockKey, owner: Owner) {
-        self.table.lock().attempts.remove(&(key.clone(), owner));
+    /// Remembers an attempt whose release failed, so that the next release uses the same names. It gets no new part.
+    pub(super) fn put_back(&self, key: LockKey, owner: Owner, attempt: Attempt, until: Instant) {
+        let mut table = self.table.lock();
+        table.sweep(Instant::now());
+        table.attempts.entry((key, owner)).or_insert(Attempt {
+            kept_until: until,
+            is_ending: true,
+            ..attempt
+        });
+    }
+
+    /// Forgets an attempt.
+    pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Attempt> {
+        self.table.lock().attempts.remove(&(key.clone(), owner))
     }
 
     #[cfg(test)]
@@ -201,20 +221,13 @@ impl Attempts {
         table.attempts.get_mut(&(key.clone(), owner)).map(work)
     }
 
-    /// Works on the seat if it still has this name. Says whether.
-    fn with_seat(
-        &self,
-        key: &LockKey,
-        owner: Owner,
-        node: usize,
-        name: Owner,
-        work: impl FnOnce(&mut Seat),
-    ) -> bool {
-        self.with(key, owner, |attempt| {
-            let seat = &mut attempt.seats[node];
-            let found = seat.owner == name;
+    /// Works on the part if it still has this name. Says whether.
+    fn with_part(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part)) -> bool {
+        self.with(of.key, of.owner, |attempt| {
+            let part = &mut attempt.parts[of.node];
+            let found = part.name == of.name;
             if found {
-                work(seat);
+                work(part);
             }
             found
         })
@@ -223,18 +236,35 @@ impl Attempts {
 }
 
 impl Attempt {
-    fn ask(&mut self) -> Vec<Seat> {
-        for seat in &mut self.seats {
-            if seat.is == Is::Asked {
-                seat.owner = next_name(seat.owner); // the other call's answer is not for this one
+    fn ask(&mut self) -> Vec<Owner> {
+        let ask = |part: &mut Part| {
+            match std::mem::replace(&mut part.state, PartState::Asked) {
+                PartState::Late(question) => {
+                    question.take_back();
+                    part.name = next_name(part.name);
+                }
+                // The other call's answer is not for this one.
+                PartState::Asked => part.name = next_name(part.name),
+                _ => {}
             }
-            seat.is = Is::Asked;
-        }
-        self.seats.clone()
+            part.name
+        };
+        self.parts.iter_mut().map(ask).collect()
     }
 
     fn may_heal(&self, now: Instant) -> bool {
         !self.is_ending && now < self.valid_until
+    }
+}
+
+impl Part {
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.state, PartState::Held)
+    }
+
+    /// Whether the lease lacks this part, and no call asks for it.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.state, PartState::Nothing | PartState::Queued)
     }
 }
 
@@ -248,9 +278,12 @@ impl Table {
     }
 }
 
-fn fresh_seats(owner: Owner, nodes: usize) -> Vec<Seat> {
-    let is = Is::Away;
-    vec![Seat { owner, is }; nodes]
+fn fresh_parts(owner: Owner, nodes: usize, state: &PartState) -> Vec<Part> {
+    let part = |_| Part {
+        name: owner,
+        state: state.clone(),
+    };
+    (0..nodes).map(part).collect()
 }
 
 /// Whether there is room for names in the owner's number. A hundred thousand attempts a second fill it in 89 years.

@@ -120,7 +120,7 @@ impl Ballot {
     /// A node that restarted may have forgotten a lease. The majority of a holder and a majority of nodes that
     /// remember have a node in common, and so have the majority of a holder and all of the nodes, unless that
     /// holder's whole majority forgot.
-    fn is_granted(&self) -> bool {
+    pub(super) fn is_granted(&self) -> bool {
         let mature = self.grants.iter().filter(|granted| granted.is_mature);
         mature.count() >= majority(self.nodes) || self.grants.len() == self.nodes
     }

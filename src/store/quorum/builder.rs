@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{QuorumStore, Shared, attempts::Attempts, millis};
+use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis};
 use crate::{Error, ErrorKind, store::Store};
 
 /// Configures a [`QuorumStore`].
@@ -76,6 +76,7 @@ impl QuorumStoreBuilder {
         spaces.sort_unstable();
         Ok(QuorumStore(Arc::new(Shared {
             attempts: Attempts::new(self.nodes.len()),
+            health: Health::new(self.nodes.len()),
             nodes: self.nodes,
             node_timeout: self.node_timeout,
             fencing: self.fencing,

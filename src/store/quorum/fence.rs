@@ -1,9 +1,11 @@
 //! Tokens that rise from turn to turn, although every node counts for itself.
 
+use futures_util::FutureExt;
+
 use super::{
     Shared,
     ballot::{majority, no_quorum},
-    round::Round,
+    round::{Round, detach},
 };
 use crate::{
     Error, LockKey,
@@ -30,7 +32,7 @@ impl Shared {
         });
         let mut agreed = counters.iter().filter(|(_, c)| *c == highest).count();
         let mut error = None;
-        let mut raising = Round::start(raising, self.node_timeout).await;
+        let mut raising = Round::new(raising, self.node_timeout);
         while agreed < majority(self.nodes.len()) {
             match raising.next().await {
                 Some((_, Ok(_))) => agreed += 1,
@@ -40,6 +42,10 @@ impl Shared {
                     return Err(no_quorum(nodes, nodes - agreed, 0, error));
                 }
             }
+        }
+        // The rest is lifted in the background, so that the counters agree next time.
+        if raising.pending().next().is_some() {
+            detach(raising.all().map(drop));
         }
         Ok(highest)
     }

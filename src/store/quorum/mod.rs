@@ -1,28 +1,36 @@
 //! Leases on a majority of independent stores (Redlock), over nothing but the [`Store`] trait.
 //!
-//! What keeps two from holding a key at once:
+//! What keeps two attempts from holding a key at once:
 //!
 //! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes
 //!    (`ballot`). Two majorities have a node in common, and that node grants once at a time.
 //! 2. Time counts from before the first node was asked, and a lease of which too little is left by then is not
 //!    granted.
-//! 3. Whatever is not granted is undone on every node, also on those that answer late. What undoes and what grants
+//! 3. An attempt that is not granted is undone on every node, also on those that answer late. What undoes and what grants
 //!    never use the same name on a node (`attempts`).
 //! 4. A renewal counts nodes that hold the lease now. Before its deadline a lease may take part in further nodes;
 //!    after it, or after its release, never (`renew`).
 //! 5. Tokens: a turn begins when a majority counts up to the end of its block. Whoever asks a majority later meets
 //!    one of these counters, and takes the highest that it meets.
 //!
-//! No call of a node is dropped before its end: what nobody waits for any more goes on in the background (`round`),
-//! and ends there by the node's own time limit.
+//! What keeps a node that is away from holding up the others, or from being owed without bound:
+//!
+//! 6. A node that was silent is not waited for again, unless nothing can be said without it (`health`).
+//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again: the node cleans up
+//!    after it, or has nothing to clean up if it was never reached. A node where an attempt has nothing is sent no
+//!    release (`attempts`).
+//! 8. Nothing in the background outlives the [node timeout](QuorumStoreBuilder::node_timeout), other than what the nodes owe.
 
 mod acquire;
 mod attempts;
 mod ballot;
 mod builder;
 mod fence;
+mod heal;
+mod health;
 mod hints;
 mod operators;
+mod question;
 mod release;
 mod renew;
 mod round;
@@ -39,11 +47,12 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt, future::join_all};
 use tokio::time::Instant;
 
 pub use builder::QuorumStoreBuilder;
 
-use self::{attempts::Attempts, ballot::majority};
+use self::{attempts::Attempts, ballot::majority, health::Health};
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
     StoreFuture, sealed::Sealed,
@@ -75,12 +84,15 @@ use crate::{Error, LockKey, time::later};
 /// a new connection they do not, and a **second round trip** lifts a majority of them to the end of the block.
 /// [`fencing(false)`](QuorumStoreBuilder::fencing) saves it, and then tokens need not rise.
 ///
-/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout), not more, and only where its answer
-/// matters: a lock is granted as soon as a majority has granted it. An idempotent key waits for all nodes, because
-/// any of them may have the record.
+/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout) once, and only where its answer matters: a
+/// lock is granted, renewed and refused as soon as a majority says so. An idempotent key waits for all nodes, because
+/// any of them may have the record. A node that did not answer is not waited for again until it has answered a call,
+/// unless the other nodes are too few. All calls still go to such a node, so that it takes part again as soon as it can.
 ///
 /// # What it promises, and what it does not
 ///
+/// - **Independence** is the user's to provide. Two nodes that are one server (two databases, two names of one host) are
+///   refused, as far as the servers tell who they are: Redis does, by the `run_id` of INFO.
 /// - **Exclusion** as long as less than a majority of nodes forgets a lease within its time. A node that restarts is
 ///   noticed by its [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a
 ///   majority of nodes that are not, or all nodes together, grant a key. A node that forgets in another way
@@ -109,6 +121,7 @@ struct Shared {
     /// In ms. A node that is up for less may have forgotten a lease.
     longest_lease: AtomicU64,
     attempts: Attempts,
+    health: Health,
     /// Held by the task that heals in the background.
     healing: tokio::sync::Mutex<()>,
     space: Arc<str>,
@@ -120,7 +133,8 @@ impl QuorumStore {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, less than three, or
-    /// one that is there twice.
+    /// one that is there twice. Whether two nodes are one server is known only after they answered: then every
+    /// [`acquire`](Store::acquire) fails with that error.
     pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
         Self::builder(nodes).build()
     }
@@ -130,13 +144,14 @@ impl QuorumStore {
         QuorumStoreBuilder::new(nodes)
     }
 
-    /// Fails if what was tried on each of the nodes did not work on a majority.
+    /// Fails if what was tried on each of the nodes did not work on a majority, or if two nodes are one server.
     #[cfg(feature = "redis")]
     pub(crate) fn need_majority(
         &self,
         outcomes: impl IntoIterator<Item = Result<(), Error>>,
     ) -> Result<(), Error> {
-        self.0.need_majority(outcomes)
+        self.0.need_majority(outcomes)?;
+        self.0.check_servers()
     }
 }
 
@@ -144,10 +159,6 @@ impl Shared {
     fn note_lease(&self, lease: Duration) {
         self.longest_lease
             .fetch_max(millis(lease), Ordering::Relaxed);
-    }
-
-    fn longest_lease(&self) -> Duration {
-        Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
     }
 
     /// Whether a node remembers every lease that may still be valid. Asked after its answer.
@@ -175,42 +186,43 @@ impl Sealed for QuorumStore {}
 
 impl Store for QuorumStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        Box::pin(self.0.clone().acquire(request))
+        self.0.start_acquire(request)
     }
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
-        super::answers(self.0.clone().renew(requests))
+        self.0.start_renewal(requests)
     }
 
     fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        super::start(self.0.clone().release(request))
+        self.0.start_release(request)
     }
 
     fn owed(&self) -> usize {
-        0
+        self.0.nodes.iter().map(|node| node.owed()).sum()
     }
 
     fn settled(&self) -> StoreFuture<()> {
-        Box::pin(std::future::ready(()))
+        let settled = join_all(self.0.nodes.iter().map(|node| node.settled()));
+        Box::pin(settled.map(drop))
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        Box::pin(self.0.clone().raise_fence(key, floor))
+        self.0.raise_fence(&key, floor)
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
-        Box::pin(self.0.clone().inspect(key))
+        self.0.inspect(&key)
     }
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        Box::pin(self.0.clone().force_release(key))
+        self.0.force_release(&key)
     }
 
     fn space(&self) -> Arc<str> {
         self.0.space.clone()
     }
 
-    /// For so long has a majority forgotten nothing.
+    /// For how long a majority has forgotten nothing.
     fn uptime(&self) -> Duration {
         let mut uptimes: Vec<Duration> = self.0.nodes.iter().map(|node| node.uptime()).collect();
         uptimes.sort_unstable_by(|a, b| b.cmp(a));

@@ -9,8 +9,8 @@ use super::{
     round::Round,
 };
 use crate::{
-    Error, LockKey,
-    store::{Holder, Inspection, Owner, Store, StoreFuture},
+    Error, ErrorKind, LockKey,
+    store::{Holder, Inspection, Owner, StoreFuture},
 };
 
 impl Shared {
@@ -28,44 +28,64 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts a question to all nodes, and wants a majority of answers.
-    async fn ask_all<T: Send + 'static>(
-        &self,
-        ask: impl Fn(&Arc<dyn Store>) -> StoreFuture<Result<T, Error>>,
-    ) -> Result<Vec<T>, Error> {
-        let asking = self.nodes.iter().map(ask).enumerate();
-        let asking = Round::start(asking, self.node_timeout).await;
-        let (mut answers, mut error) = (Vec::new(), None);
-        for (_, answer) in asking.all().await {
-            match answer {
-                Ok(answer) => answers.push(answer),
-                Err(failed) => error = Some(failed),
+    /// No two nodes may be one server, as far as the nodes tell: such a majority would be none.
+    pub(super) fn check_servers(&self) -> Result<(), Error> {
+        let mut seen: Vec<(usize, Arc<str>)> = Vec::with_capacity(self.nodes.len());
+        for (node, store) in self.nodes.iter().enumerate() {
+            let Some(server) = store.server_id() else {
+                continue;
+            };
+            if let Some((first, _)) = seen.iter().find(|(_, id)| *id == server) {
+                let message = format!(
+                    "a quorum needs independent nodes, and nodes {first} and {node} are one server: `{}` and `{}`",
+                    self.nodes[*first].space(),
+                    store.space()
+                );
+                return Err(Error::new(ErrorKind::InvalidConfig, message));
             }
+            seen.push((node, server));
         }
+        Ok(())
+    }
+
+    /// The answers to a question that was put to each node: those of a majority at least.
+    fn ask_all<T: Send + 'static>(
+        &self,
+        calls: impl Iterator<Item = StoreFuture<Result<T, Error>>>,
+    ) -> StoreFuture<Result<Vec<T>, Error>> {
         let nodes = self.nodes.len();
-        if answers.len() < majority(nodes) {
-            return Err(no_quorum(nodes, nodes - answers.len(), 0, error));
-        }
-        Ok(answers)
+        let asking = Round::new(calls.enumerate(), self.node_timeout);
+        Box::pin(async move {
+            let (mut answers, mut error) = (Vec::new(), None);
+            for (_, answer) in asking.all().await {
+                match answer {
+                    Ok(answer) => answers.push(answer),
+                    Err(failed) => error = Some(failed),
+                }
+            }
+            if answers.len() < majority(nodes) {
+                return Err(no_quorum(nodes, nodes - answers.len(), 0, error));
+            }
+            Ok(answers)
+        })
     }
 
-    pub(super) async fn raise_fence(
-        self: Arc<Self>,
-        key: LockKey,
-        floor: u64,
-    ) -> Result<u64, Error> {
-        let raised = self.ask_all(|node| node.raise_fence(key.clone(), floor));
-        Ok(raised.await?.into_iter().max().unwrap_or(floor))
+    pub(super) fn raise_fence(&self, key: &LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        let nodes = self.nodes.iter();
+        let raised = self.ask_all(nodes.map(|node| node.raise_fence(key.clone(), floor)));
+        Box::pin(async move { Ok(raised.await?.into_iter().max().unwrap_or(floor)) })
     }
 
-    pub(super) async fn force_release(self: Arc<Self>, key: LockKey) -> Result<bool, Error> {
-        let freed = self.ask_all(|node| node.force_release(key.clone())).await?;
-        Ok(freed.contains(&true))
+    pub(super) fn force_release(&self, key: &LockKey) -> StoreFuture<Result<bool, Error>> {
+        let nodes = self.nodes.iter();
+        let freed = self.ask_all(nodes.map(|node| node.force_release(key.clone())));
+        Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 
-    pub(super) async fn inspect(self: Arc<Self>, key: LockKey) -> Result<Inspection, Error> {
-        let seen = self.ask_all(|node| node.inspect(key.clone())).await?;
-        Ok(merge(&seen, majority(self.nodes.len())))
+    pub(super) fn inspect(&self, key: &LockKey) -> StoreFuture<Result<Inspection, Error>> {
+        let (nodes, majority) = (self.nodes.iter(), majority(self.nodes.len()));
+        let seen = self.ask_all(nodes.map(|node| node.inspect(key.clone())));
+        Box::pin(async move { Ok(merge(&seen.await?, majority)) })
     }
 }
 

@@ -3,142 +3,185 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Shared,
-    attempts::{Is, next_name},
+    attempts::{Attempt, PartState, next_name},
     ballot::{majority, no_quorum},
     round::{Round, detach},
 };
 use crate::{
-    Error, LockKey,
-    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Released},
+    Error, ErrorKind, LockKey,
+    store::{
+        Acquire, Acquired, Ending, Inspection, Mode, Owner, Queueing, Release, Released,
+        StoreFuture,
+    },
+    time::later,
 };
 
+/// A record, and how long it is kept.
+#[derive(Clone)]
+struct Record {
+    content: Bytes,
+    retain: Duration,
+}
+
 impl Shared {
-    pub(super) async fn release(self: Arc<Self>, request: Release) -> Result<Released, Error> {
-        let (key, owner) = (&request.key, request.owner);
-        let seats = self.attempts.begin_to_end(key, owner);
-        let releasing = seats.iter().zip(&self.nodes).map(|(seat, node)| {
-            node.start_release(Release {
-                owner: seat.owner,
-                ..request.clone()
-            })
-        });
-        let releasing = Round::start(releasing.enumerate(), self.node_timeout).await;
-        let outcome = self.tally(releasing).await;
-        if outcome.is_ok() {
-            self.attempts.remove(key, owner);
-        }
-        if let (Ok(Released::Freed), Ending::Record { content, retain }) =
-            (&outcome, &request.ending)
-        {
-            // Those that were not ours shall know of it as well: the more do, the fewer can forget it.
-            let others = seats
-                .iter()
-                .enumerate()
-                .filter(|(_, seat)| seat.is == Is::Away);
-            for (node, seat) in others {
-                let name = next_name(seat.owner);
-                let (store, key, content) = (self.clone(), key.clone(), content.clone());
-                detach(store.add_record(key, content, *retain, (node, name)));
+    /// Starts the release on all nodes that may have a part in the attempt. The nodes finish it by themselves.
+    pub(super) fn start_release(
+        self: &Arc<Self>,
+        request: Release,
+    ) -> StoreFuture<Result<Released, Error>> {
+        let attempt = self.attempts.take(&request.key, request.owner);
+        let mut releasing = Vec::new();
+        for (node, part) in attempt.parts.iter().enumerate() {
+            match &part.state {
+                PartState::Nothing => continue,
+                PartState::Late(question) if !self.health.is_well(node) => {
+                    // The node may never have been reached. If so, it is owed nothing: the node itself knows.
+                    question.take_back();
+                    continue;
+                }
+                PartState::Late(question) => question.release(),
+                PartState::Queued | PartState::Asked | PartState::Held => {}
             }
+            let release = Release {
+                owner: part.name,
+                ..request.clone()
+            };
+            releasing.push((node, self.nodes[node].start_release(release)));
+        }
+        let answer = self.clone().end(
+            request.clone(),
+            attempt,
+            Round::new(releasing, self.node_timeout),
+        );
+        match (request.ending, tokio::runtime::Handle::try_current()) {
+            // A record has further nodes to reach when the release is answered, also if the caller does not wait for that.
+            (Ending::Record { .. }, Ok(runtime)) => {
+                let (sender, receiver) = oneshot::channel();
+                runtime.spawn(async move {
+                    let _ = sender.send(answer.await);
+                });
+                Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(shut_down())) })
+            }
+            _ => Box::pin(answer),
+        }
+    }
+
+    async fn end(
+        self: Arc<Self>,
+        request: Release,
+        attempt: Attempt,
+        releasing: Round<Result<Released, Error>>,
+    ) -> Result<Released, Error> {
+        let outcome = self.count_released(releasing).await;
+        match (&outcome, request.ending) {
+            (Ok(Released::Freed), Ending::Record { content, retain }) => {
+                // Nodes that had no part shall know of the record as well: the more do, the fewer can forget it.
+                let record = Record { content, retain };
+                let others = attempt.parts.iter().enumerate();
+                for (node, part) in others.filter(|(_, part)| !part.is_held()) {
+                    let (key, name) = (request.key.clone(), next_name(part.name));
+                    detach(self.clone().add_record(key, record.clone(), (node, name)));
+                }
+            }
+            (Err(_), _) => {
+                let until = later(Instant::now(), request.owed_for);
+                self.attempts
+                    .put_back(request.key, request.owner, attempt, until);
+            }
+            _ => {}
         }
         outcome
     }
 
-    /// Decided by a majority; the rest goes on in the background. A node that was not reached makes up for it itself.
-    async fn tally(
+    /// Decided by a majority. A node that was not reached makes up for it itself; a node that was not asked had no part.
+    async fn count_released(
         &self,
         mut releasing: Round<Result<Released, Error>>,
     ) -> Result<Released, Error> {
         let (nodes, majority) = (self.nodes.len(), majority(self.nodes.len()));
-        let (mut freed, mut not_ours, mut error) = (0, 0, None);
-        while let Some((_, answer)) = releasing.next().await {
-            match answer {
-                Ok(Released::Freed) => freed += 1,
-                Ok(Released::NotOurs) => not_ours += 1,
-                Err(failed) => error = Some(failed),
-            }
-            if freed >= majority {
-                return Ok(Released::Freed);
-            }
-            if not_ours >= majority {
-                return Ok(Released::NotOurs);
+        let (mut freed, mut error) = (0, None);
+        let mut not_ours = nodes - releasing.pending().count();
+        while freed < majority && not_ours < majority {
+            match releasing.next().await {
+                Some((_, Ok(Released::Freed))) => freed += 1,
+                Some((_, Ok(Released::NotOurs))) => not_ours += 1,
+                Some((_, Err(failed))) => error = Some(failed),
+                None => return Err(no_quorum(nodes, nodes - freed - not_ours, 0, error)),
             }
         }
-        Err(no_quorum(nodes, nodes - freed - not_ours, 0, error))
+        match freed >= majority {
+            true => Ok(Released::Freed),
+            false => Ok(Released::NotOurs),
+        }
     }
 
     /// Records at a node that had no part in the lease, if the key is free there.
-    async fn add_record(
-        self: Arc<Self>,
-        key: LockKey,
-        content: Bytes,
-        retain: Duration,
-        (node, owner): (usize, Owner),
-    ) {
-        let node = &self.nodes[node];
-        let taking = node.acquire(Acquire {
+    async fn add_record(self: Arc<Self>, key: LockKey, record: Record, at: (usize, Owner)) {
+        let (node, owner) = at;
+        let lease = self.node_timeout * 10;
+        let taking = self.nodes[node].acquire(Acquire {
             key: key.clone(),
             owner,
-            lease: self.node_timeout * 10,
+            lease,
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
             fingerprint: None,
         });
-        if let Ok(Acquired::Granted(_)) = taking.await {
-            let ending = Ending::Record { content, retain };
-            let _ = node
-                .start_release(Release {
-                    key,
-                    owner,
-                    ending,
-                    owed_for: self.longest_lease(),
-                })
-                .await;
+        let mut taking = Round::new([(node, taking)], self.node_timeout);
+        if let Some((_, Ok(Acquired::Granted(_)))) = taking.next().await {
+            let Record { content, retain } = record;
+            drop(self.nodes[node].start_release(Release {
+                key,
+                owner,
+                ending: Ending::Record { content, retain },
+                owed_for: lease,
+            }));
         }
     }
 
-    /// Records at nodes that granted a lease to one who found the record elsewhere.
+    /// Records at nodes that granted a lease to an attempt which found the record elsewhere.
     pub(super) async fn copy_record(
         self: Arc<Self>,
-        key: LockKey,
+        request: Acquire,
         record: Bytes,
         missing: Vec<(usize, Owner)>,
     ) {
         let asked = Instant::now();
-        let retain = self.record_remaining(&key, &record).await;
-        let ending = match retain {
+        let ending = match self.record_remaining(&request.key, &record).await {
             Some(retain) => Ending::Record {
                 content: record,
                 retain: retain.saturating_sub(asked.elapsed()),
             },
             None => Ending::Free,
         };
-        let releasing = missing.into_iter().map(|(node, owner)| {
-            let (key, ending) = (key.clone(), ending.clone());
-            (
-                node,
-                self.nodes[node].start_release(Release {
-                    key,
-                    owner,
-                    ending,
-                    owed_for: self.longest_lease(),
-                }),
-            )
-        });
-        Round::start(releasing, self.node_timeout).await.all().await;
+        for (node, owner) in missing {
+            drop(self.nodes[node].start_release(Release {
+                key: request.key.clone(),
+                owner,
+                ending: ending.clone(),
+                owed_for: request.lease,
+            }));
+        }
     }
 
     async fn record_remaining(&self, key: &LockKey, record: &Bytes) -> Option<Duration> {
         let looking = self.nodes.iter().map(|node| node.inspect(key.clone()));
-        let looking = Round::start(looking.enumerate(), self.node_timeout).await;
+        let looking = Round::new(looking.enumerate(), self.node_timeout);
         let seen = looking.all().await.into_iter();
         let seen = seen.filter_map(|(_, seen)| seen.ok());
-        let same = seen.filter(|seen| seen.record.as_ref() == Some(record));
+        let same = seen.filter(|seen: &Inspection| seen.record.as_ref() == Some(record));
         same.filter_map(|seen| seen.record_remaining).max()
     }
+}
+
+fn shut_down() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the runtime that waited for the release has shut down",
+    )
 }

@@ -1,240 +1,287 @@
-//! Prolonging leases on a majority of nodes, and taking part in the others again.
+//! Prolonging leases on a majority of nodes.
 //!
-//! 1. A lease is renewed when a majority holds it; by so many it is lost that say *not ours*; else there is no
-//!    telling.
-//! 2. A node that is missing is healed: asked for the lease as if it were new. Only before the lease's time is over:
-//!    until then nobody else can have a majority, because nobody gets one with nodes that may have forgotten.
-//! 3. A healed node counts if its answer came before that time too, and if the lease was not released meanwhile. If
-//!    not, it is released.
+//! 1. A lease is renewed when a majority holds it, and lost when a majority answers *not ours*; else there is no telling.
+//!    It is answered as soon as one of them is known: the rest of the nodes is heard in the background.
+//! 2. A node where the lease is missing is healed (`heal`): at once if a renewal needs the node for a majority, else when all
+//!    nodes have been heard.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use futures_util::{StreamExt, future::join_all};
-use tokio::time::Instant;
+use futures_util::{
+    Stream, StreamExt,
+    stream::{self, FuturesUnordered},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Shared,
-    attempts::{Is, Seat},
+    attempts::{Part, PartOf, PartState},
     ballot::{majority, no_quorum},
-    round::{Round, detach},
+    round::detach,
 };
 use crate::{
     Error,
-    store::{
-        Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Renew, RenewAnswers, Renewed,
-        StoreFuture,
-    },
+    store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture},
+    time::later,
 };
 
-/// How many leases are healed at a time, when that is not urgent.
-const HEALED_AT_ONCE: usize = 32;
+type NodeAnswers = std::pin::Pin<Box<dyn Stream<Item = FromNode> + Send>>;
+
+/// What a node says about a batch of renewals.
+enum FromNode {
+    Answer {
+        node: usize,
+        /// The index of the lease.
+        lease: usize,
+        name: Owner,
+        answer: Renewed,
+    },
+    /// There are no further answers.
+    End { node: usize },
+}
+
+/// One batch of renewals.
+struct Renewal {
+    store: Arc<Shared>,
+    requests: Arc<[Renew]>,
+    counts: Vec<RenewalCount>,
+    /// Nodes that have not given all of their answers.
+    pending: Vec<usize>,
+    sent: Instant,
+    /// Leases that are known to be renewed, lost or neither, and need a further call for their answer.
+    judging: FuturesUnordered<StoreFuture<(usize, Renewed)>>,
+    answers: mpsc::UnboundedSender<(usize, Renewed)>,
+}
 
 /// What the nodes said about one lease.
 #[derive(Default)]
-struct Tally {
-    /// Nodes where it is ours.
-    ours: usize,
-    not_ours: usize,
+pub(super) struct RenewalCount {
+    /// Nodes where the lease is ours.
+    pub(super) ours: usize,
+    pub(super) not_ours: usize,
     others_wait: bool,
-    /// Where a refill came from.
-    counters: Vec<(usize, u64)>,
-    /// Nodes where it is missing, and which can be reached.
-    gaps: Vec<usize>,
-    error: Option<Error>,
+    /// The token counters of nodes that gave a refill.
+    pub(super) counters: Vec<(usize, u64)>,
+    /// Nodes where the lease is missing.
+    pub(super) gaps: Vec<usize>,
+    /// Nodes that have not answered.
+    pending: Vec<usize>,
+    pub(super) error: Option<Error>,
+    is_judged: bool,
 }
 
 impl Shared {
-    pub(super) async fn renew(self: Arc<Self>, requests: Vec<Renew>) -> Vec<Renewed> {
-        let sent = Instant::now();
-        let requests: Arc<[Renew]> = requests.into();
-        for request in &*requests {
+    /// Sends all renewals now.
+    pub(super) fn start_renewal(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
+        for request in &requests {
             self.note_lease(request.lease);
         }
-        let mut tallies = self.ask_to_renew(&requests).await;
-        let answers = requests.iter().zip(&mut tallies);
-        let answers = answers.map(|(request, tally)| self.judge(request, tally, sent));
-        let answers = join_all(answers).await;
-        self.heal_in_background(&requests, tallies);
-        answers
-    }
-
-    /// One batch for each node, of the leases that it has a part in.
-    async fn ask_to_renew(&self, requests: &[Renew]) -> Vec<Tally> {
-        let seats: Vec<Vec<Seat>> = requests
-            .iter()
-            .map(|request| self.attempts.seats(&request.key, request.owner))
-            .collect();
-        let held_at = |node: usize| -> Vec<usize> {
-            let held = |at: &usize| seats[*at][node].is == Is::Held;
-            (0..requests.len()).filter(held).collect()
+        let asked = requests.len();
+        let (answers, mut receiver) = mpsc::unbounded_channel();
+        let mut renewal = Renewal {
+            store: self.clone(),
+            counts: requests.iter().map(|_| RenewalCount::default()).collect(),
+            requests: requests.into(),
+            pending: Vec::new(),
+            sent: Instant::now(),
+            judging: FuturesUnordered::new(),
+            answers,
         };
-        let batches: Vec<Vec<usize>> = (0..self.nodes.len()).map(held_at).collect();
-        let renewing = batches
-            .iter()
-            .enumerate()
-            .filter(|(_, batch)| !batch.is_empty());
-        let renewing = renewing.map(|(node, batch)| {
-            let renew = |at: &usize| Renew {
-                owner: seats[*at][node].owner,
-                ..requests[*at].clone()
-            };
-            (
-                node,
-                whole(self.nodes[node].renew(batch.iter().map(renew).collect())),
-            )
-        });
-        let renewing = Round::start(renewing, self.node_timeout).await;
+        let from_nodes = renewal.ask();
+        detach(renewal.run(from_nodes));
+        // The rest of the nodes is heard after the last answer.
+        Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
+    }
+}
 
-        let mut tallies: Vec<Tally> = requests.iter().map(|_| Tally::default()).collect();
-        let mut silent: Vec<usize> = (0..self.nodes.len()).collect();
-        silent.retain(|node| !batches[*node].is_empty());
-        for (node, answers) in renewing.all().await {
-            silent.retain(|silent| *silent != node);
-            for (at, answer) in batches[node].iter().zip(answers) {
-                let name = seats[*at][node].owner;
-                if matches!(answer, Renewed::NotOurs) {
-                    let Renew { key, owner, .. } = &requests[*at];
-                    self.attempts.miss(key, *owner, node, name);
+impl Renewal {
+    /// One batch for each node, of the leases that the node has a part in.
+    fn ask(&mut self) -> stream::SelectAll<NodeAnswers> {
+        let parts = self.requests.iter();
+        let parts = parts.map(|request| self.store.attempts.parts(&request.key, request.owner));
+        let parts: Vec<Vec<Part>> = parts.collect();
+        let mut from_nodes = stream::SelectAll::new();
+        for (node, store) in self.store.nodes.iter().enumerate() {
+            let mut batch = Vec::new();
+            for (lease, parts) in parts.iter().enumerate() {
+                if parts[node].is_held() {
+                    batch.push((lease, parts[node].name));
+                    self.counts[lease].pending.push(node);
+                } else if parts[node].is_missing() {
+                    self.counts[lease].gaps.push(node);
                 }
-                tallies[*at].add(node, answer);
             }
+            if batch.is_empty() {
+                continue;
+            }
+            self.pending.push(node);
+            let renew = |(lease, name): &(usize, Owner)| Renew {
+                owner: *name,
+                ..self.requests[*lease].clone()
+            };
+            let answers = store.renew(batch.iter().map(renew).collect());
+            let answers = answers.map(move |(at, answer)| FromNode::Answer {
+                node,
+                lease: batch[at].0,
+                name: batch[at].1,
+                answer,
+            });
+            let end = stream::iter([FromNode::End { node }]);
+            from_nodes.push(Box::pin(answers.chain(end)) as NodeAnswers);
         }
-        for (tally, seats) in tallies.iter_mut().zip(&seats) {
-            let away = seats
-                .iter()
-                .enumerate()
-                .filter(|(_, seat)| seat.is == Is::Away);
-            tally.gaps.extend(away.map(|(node, _)| node));
-            tally.gaps.retain(|node| !silent.contains(node));
-        }
-        tallies
+        from_nodes
     }
 
-    async fn judge(&self, request: &Renew, tally: &mut Tally, sent: Instant) -> Renewed {
-        let majority = majority(self.nodes.len());
-        if tally.not_ours >= majority {
-            tally.gaps.clear();
-            return Renewed::NotOurs;
-        }
-        if tally.ours < majority && tally.ours + tally.gaps.len() >= majority {
-            let gaps = std::mem::take(&mut tally.gaps);
-            let healing = gaps.iter().map(|node| self.heal(request, *node));
-            for (node, healed) in gaps.iter().zip(join_all(healing).await) {
-                match healed {
-                    Ok(Some(counter)) => {
-                        tally.ours += 1;
-                        tally.counters.push((*node, counter));
-                    }
-                    Ok(None) => {}
-                    Err(error) => tally.error = Some(error),
+    async fn run(mut self, mut from_nodes: stream::SelectAll<NodeAnswers>) {
+        let until = later(self.sent, self.store.node_timeout);
+        let mut is_heard = false;
+        (0..self.requests.len()).for_each(|lease| self.judge_if_known(lease));
+        while !is_heard || !self.judging.is_empty() {
+            tokio::select! {
+                biased;
+                Some((lease, answer)) = self.judging.next(), if !self.judging.is_empty() => {
+                    let _ = self.answers.send((lease, answer));
                 }
+                said = timeout_at(until, from_nodes.next()), if !is_heard => match said {
+                    Ok(Some(said)) => self.hear(said),
+                    Ok(None) => is_heard = true,
+                    Err(_) => {
+                        is_heard = true;
+                        self.give_up_pending();
+                    }
+                },
             }
         }
-        if tally.ours < majority {
-            let silent = self.nodes.len() - tally.ours - tally.not_ours;
-            return Renewed::Unknown(no_quorum(self.nodes.len(), silent, 0, tally.error.take()));
+        self.heal_the_rest();
+    }
+
+    fn hear(&mut self, said: FromNode) {
+        match said {
+            FromNode::Answer {
+                node,
+                lease,
+                name,
+                answer,
+            } => {
+                let is_known = !matches!(answer, Renewed::Unknown(_));
+                self.store.health.heard(node, is_known);
+                if matches!(answer, Renewed::NotOurs) {
+                    let Renew { key, owner, .. } = &self.requests[lease];
+                    let part = PartOf {
+                        key,
+                        owner: *owner,
+                        node,
+                        name,
+                    };
+                    self.store.attempts.set(part, PartState::Nothing);
+                }
+                self.counts[lease].add(node, answer);
+                self.judge_if_known(lease);
+            }
+            FromNode::End { node } => self.forget(node),
+        }
+    }
+
+    /// The node says nothing more.
+    fn forget(&mut self, node: usize) {
+        self.pending.retain(|pending| *pending != node);
+        for lease in 0..self.counts.len() {
+            let pending = &mut self.counts[lease].pending;
+            if pending.contains(&node) {
+                pending.retain(|pending| *pending != node);
+                self.judge_if_known(lease);
+            }
+        }
+    }
+
+    fn give_up_pending(&mut self) {
+        for node in std::mem::take(&mut self.pending) {
+            self.store.health.heard(node, false);
+            self.forget(node);
+        }
+    }
+
+    /// Judges a lease whose answer can be told without the nodes that are missing.
+    fn judge_if_known(&mut self, lease: usize) {
+        let (store, count) = (&self.store, &mut self.counts[lease]);
+        let majority = majority(store.nodes.len());
+        let is_answer_due = count.pending.iter().any(|node| store.health.is_well(*node));
+        let is_known = count.ours >= majority
+            || count.not_ours >= majority
+            || count.pending.is_empty()
+            || !is_answer_due && count.ours + count.gaps.len() >= majority;
+        if count.is_judged || !is_known {
+            return;
+        }
+        count.is_judged = true;
+        if count.not_ours >= majority {
+            let _ = self.answers.send((lease, Renewed::NotOurs));
+            return;
+        }
+        let judged = RenewalCount {
+            ours: count.ours,
+            not_ours: count.not_ours,
+            others_wait: count.others_wait,
+            counters: std::mem::take(&mut count.counters),
+            // The nodes that the majority needs are healed now, the others when there is time for it.
+            gaps: match count.ours < majority {
+                true => std::mem::take(&mut count.gaps),
+                false => Vec::new(),
+            },
+            error: count.error.take(),
+            ..RenewalCount::default()
+        };
+        let request = self.requests[lease].clone();
+        let judging = self.store.clone().judge(request, judged, self.sent);
+        self.judging
+            .push(Box::pin(async move { (lease, judging.await) }));
+    }
+
+    /// Leases that have a majority get the rest when there is time for it.
+    fn heal_the_rest(self) {
+        let majority = majority(self.store.nodes.len());
+        let leases = self.counts.iter().enumerate();
+        let gaps = leases
+            .filter(|(_, count)| count.not_ours < majority)
+            .flat_map(|(lease, count)| count.gaps.iter().map(move |node| (lease, *node)));
+        let gaps: Vec<(usize, usize)> = gaps.collect();
+        if !gaps.is_empty() {
+            detach(self.store.heal_all(self.requests, gaps));
+        }
+    }
+}
+
+impl Shared {
+    async fn judge(
+        self: Arc<Self>,
+        request: Renew,
+        mut count: RenewalCount,
+        sent: Instant,
+    ) -> Renewed {
+        let majority = majority(self.nodes.len());
+        if count.ours < majority && count.ours + count.gaps.len() >= majority {
+            self.heal_now(&request, &mut count).await;
+        }
+        if count.ours < majority {
+            let silent = self.nodes.len() - count.ours - count.not_ours;
+            return Renewed::Unknown(no_quorum(self.nodes.len(), silent, 0, count.error));
         }
         if let Some(until) = self.valid_until(sent, request.lease) {
             self.attempts.confirm(&request.key, request.owner, until);
         }
         Renewed::Renewed {
-            tokens: self.refill(request, &tally.counters).await,
-            others_wait: tally.others_wait,
+            tokens: self.refill(&request, &count.counters).await,
+            others_wait: count.others_wait,
         }
-    }
-
-    /// Takes part in the lease at a node again. Returns its counter if that has come about.
-    async fn heal(&self, request: &Renew, node: usize) -> Result<Option<u64>, Error> {
-        let Renew { key, owner, .. } = request;
-        let Some((name, note)) = self.attempts.ask_for(key, *owner, node, Instant::now()) else {
-            return Ok(None);
-        };
-        let asking = self.nodes[node].acquire(Acquire {
-            key: key.clone(),
-            owner: name,
-            lease: request.lease,
-            block: request.refill.max(1),
-            queueing: Queueing::Skip,
-            mode: Mode::Exclusive,
-            fingerprint: note,
-        });
-        let mut asking = Round::start([(node, asking)], self.node_timeout).await;
-        match asking.next().await {
-            Some((_, Ok(Acquired::Granted(grant)))) => {
-                if self
-                    .attempts
-                    .heal(key, *owner, (node, name), Instant::now())
-                {
-                    return Ok(grant.tokens.last());
-                }
-                self.give_up(request, node, name).await;
-                Ok(None)
-            }
-            Some((_, Ok(_))) => {
-                self.attempts.miss(key, *owner, node, name);
-                Ok(None)
-            }
-            Some((_, Err(error))) => {
-                self.attempts.rename(key, *owner, node, name);
-                Err(error)
-            }
-            None => {
-                self.give_up(request, node, name).await;
-                Err(no_quorum(self.nodes.len(), 1, 0, None))
-            }
-        }
-    }
-
-    /// Gives a node up for which a lease was asked too late. It works in order: this comes after what was asked.
-    async fn give_up(&self, request: &Renew, node: usize, name: Owner) {
-        let Renew { key, owner, .. } = request;
-        self.attempts.rename(key, *owner, node, name);
-        let releasing = self.nodes[node].start_release(Release {
-            key: key.clone(),
-            owner: name,
-            ending: Ending::Free,
-            owed_for: self.longest_lease(),
-        });
-        drop(Round::start([(node, releasing)], Duration::ZERO).await); // on its way, in the background
-    }
-
-    /// Leases that have a majority get the rest when there is time for it.
-    fn heal_in_background(self: &Arc<Self>, requests: &Arc<[Renew]>, tallies: Vec<Tally>) {
-        let gaps: Vec<(usize, usize)> = tallies
-            .iter()
-            .enumerate()
-            .flat_map(|(at, tally)| tally.gaps.iter().map(move |node| (at, *node)))
-            .collect();
-        if gaps.is_empty() {
-            return;
-        }
-        let (store, requests) = (self.clone(), requests.clone());
-        detach(async move {
-            let Some(_one_at_a_time) = store.healing.try_lock().ok() else {
-                return;
-            };
-            for gaps in gaps.chunks(HEALED_AT_ONCE) {
-                let heal = |(at, node): &(usize, usize)| store.heal(&requests[*at], *node);
-                let healed = join_all(gaps.iter().map(heal)).await;
-                if healed.iter().any(Result::is_err) {
-                    return; // a node is gone again; the next renewal tries the rest
-                }
-            }
-        });
     }
 }
 
-/// All answers of a batch, in the order of their requests.
-fn whole(answers: RenewAnswers) -> StoreFuture<Vec<Renewed>> {
-    Box::pin(async move {
-        let mut answers: Vec<(usize, Renewed)> = answers.collect().await;
-        answers.sort_unstable_by_key(|(index, _)| *index);
-        answers.into_iter().map(|(_, answer)| answer).collect()
-    })
-}
-
-impl Tally {
+impl RenewalCount {
     fn add(&mut self, node: usize, answer: Renewed) {
+        self.pending.retain(|pending| *pending != node);
         match answer {
             Renewed::Renewed {
                 tokens,

@@ -2,137 +2,233 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Shared, attempts::Seat, ballot::Ballot, round::Round};
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    attempts::{PartOf, PartState},
+    ballot::{Ballot, Verdict},
+    question::{Heard, Question},
+    round::{Round, detach},
+};
 use crate::{
-    Error, LockKey,
-    store::{Acquire, Acquired, Ending, Owner, Queueing, Release, Released, StoreFuture},
+    Error,
+    store::{Acquire, Acquired, Ending, Owner, Queueing, Release, StoreFuture},
+    time::later,
 };
 
-pub(super) type Questions = Round<Result<Acquired, Error>>;
-
-/// One vote: whose it is, and what the nodes have said so far.
-pub(super) struct Vote {
-    pub(super) key: LockKey,
-    pub(super) owner: Owner,
-    pub(super) seats: Vec<Seat>,
+/// One vote: under which names the nodes were asked, and what they have said so far.
+pub(super) struct Vote<T = Result<Acquired, Error>> {
+    pub(super) queueing: Queueing,
+    pub(super) names: Vec<Owner>,
     pub(super) ballot: Ballot,
-    /// Nodes that have not answered.
-    pub(super) silent: Vec<usize>,
-    /// Nodes that may have put the attempt into their queue.
-    pub(super) queued: Vec<usize>,
+    pub(super) questions: Round<T>,
+    opened: Instant,
+    /// How long it took until the last answer that was heard.
+    pub(super) took: Duration,
+}
+
+fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a> {
+    PartOf {
+        key: &request.key,
+        owner: request.owner,
+        node,
+        name: names[node],
+    }
 }
 
 impl Shared {
-    pub(super) async fn open_vote(
+    /// Puts the question to all nodes.
+    pub(super) fn open_vote(
         &self,
         request: &Acquire,
         queueing: Queueing,
-        seats: Vec<Seat>,
-    ) -> (Vote, Questions) {
-        let questions = seats.iter().zip(&self.nodes).map(|(seat, node)| {
+        names: Vec<Owner>,
+    ) -> Vote {
+        let questions = names.iter().zip(&self.nodes).map(|(name, node)| {
             node.acquire(Acquire {
-                owner: seat.owner,
+                owner: *name,
                 queueing,
                 ..request.clone()
             })
         });
-        let questions = Round::start(questions.enumerate(), self.node_timeout).await;
-        let vote = Vote {
-            key: request.key.clone(),
-            owner: request.owner,
-            ballot: Ballot::new(seats.len()),
-            silent: (0..seats.len()).collect(),
-            queued: Vec::new(),
-            seats,
-        };
-        (vote, questions)
+        Vote {
+            queueing,
+            questions: Round::new(questions.enumerate(), self.node_timeout),
+            ballot: Ballot::new(names.len()),
+            names,
+            opened: Instant::now(),
+            took: Duration::ZERO,
+        }
     }
 
-    /// Hears the nodes until the vote is decided.
-    pub(super) async fn count(
+    /// Hears the nodes until the vote is decided, or until no node that answers is left to be waited for.
+    pub(super) async fn count(&self, vote: &mut Vote, request: &Acquire) {
+        let mut held_since = None;
+        loop {
+            if vote.ballot.is_held() {
+                held_since.get_or_insert_with(Instant::now);
+            }
+            let answer = match self.worth_waiting(vote, request, held_since) {
+                Some(until) => vote.questions.next_before(until).await,
+                None => vote.questions.next_now(),
+            };
+            let Some((node, answer)) = answer else {
+                break;
+            };
+            vote.took = vote.opened.elapsed();
+            self.health.heard(node, answer.is_ok());
+            self.note_answer(part_of(request, node, &vote.names), vote.queueing, &answer);
+            vote.ballot.add(node, answer, self.is_mature(node));
+        }
+        self.health.count_silent(&vote.questions);
+    }
+
+    /// Until when the answers that are missing are worth waiting for, if they are.
+    ///
+    /// A node that was silent before is waited for only where nothing can be said without it.
+    fn worth_waiting(
         &self,
-        vote: &mut Vote,
-        questions: &mut Questions,
-        (request, queueing): (&Acquire, Queueing),
-    ) {
+        vote: &Vote,
+        request: &Acquire,
+        held_since: Option<Instant>,
+    ) -> Option<Instant> {
+        let end = vote.questions.deadline();
+        let is_answer_due = vote
+            .questions
+            .pending()
+            .any(|node| self.health.is_well(node));
+        if let Some(since) = held_since {
+            // The other places in queues come at the same time, if they come. They are not worth a node's timeout.
+            let queues = matches!(vote.queueing, Queueing::Wait { .. });
+            return (queues && is_answer_due)
+                .then(|| later(since, self.node_timeout / 10).min(end));
+        }
         // Any node may have the record of what was claimed.
         let claims = request.fingerprint.is_some();
-        // Whoever is to wait keeps its place in the queues of all nodes that it has heard of.
-        let queues = matches!(queueing, Queueing::Wait { .. });
-        while let Some((node, answer)) = questions.next().await {
-            vote.silent.retain(|silent| *silent != node);
-            if matches!(answer, Ok(Acquired::Held(_))) {
-                vote.queued.push(node);
-            }
-            self.note_answer(vote, node, &answer);
-            vote.ballot.add(node, answer, self.is_mature(node));
-            let waits_for_all = claims || queues && vote.ballot.is_held();
-            if vote.ballot.is_decided() && !waits_for_all && !questions.is_ready() {
-                return;
-            }
-        }
+        let waits = match vote.ballot.is_decided() && !claims {
+            true => false,
+            false => is_answer_due || matches!(vote.ballot.verdict(), Verdict::Failed(_)),
+        };
+        waits.then_some(end)
     }
 
     /// Says whether the attempt still goes by the name that the node was asked in.
-    fn note_answer(&self, vote: &Vote, node: usize, answer: &Result<Acquired, Error>) -> bool {
-        let (key, owner, name) = (&vote.key, vote.owner, vote.seats[node].owner);
+    fn note_answer(
+        &self,
+        part: PartOf<'_>,
+        queueing: Queueing,
+        answer: &Result<Acquired, Error>,
+    ) -> bool {
         match answer {
-            Ok(Acquired::Granted(_)) => self.attempts.take(key, owner, node, name),
-            Ok(_) => self.attempts.miss(key, owner, node, name),
-            Err(_) => self.attempts.rename(key, owner, node, name),
+            Ok(Acquired::Granted(_)) => self.attempts.set(part, PartState::Held),
+            Ok(Acquired::Held(_)) if queueing != Queueing::No => {
+                self.attempts.set(part, PartState::Queued)
+            }
+            Ok(_) => self.attempts.set(part, PartState::Nothing),
+            Err(_) => self.attempts.rename(part),
         }
     }
 
-    /// Nodes that are slower than the majority may still become a part of the lease, within their time.
-    pub(super) async fn hear_the_rest(self: Arc<Self>, mut vote: Vote, mut questions: Questions) {
-        while let Some((node, answer)) = questions.next().await {
-            vote.silent.retain(|silent| *silent != node);
-            if !self.note_answer(&vote, node, &answer) && answer.is_ok() {
-                // The attempt ended before this came, or has gone on without it.
-                let _ = self.give_back(&vote, node).await;
+    /// Whether the attempt was granted the key by the first of the nodes that answer.
+    pub(super) fn leads(&self, vote: &Vote) -> bool {
+        let first = (0..self.nodes.len()).find(|node| self.health.is_well(*node));
+        first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
+    }
+
+    /// The vote is lost. What was granted is given back, unless the attempt leads and asks again at once.
+    pub(super) fn lost(self: &Arc<Self>, vote: Vote, request: &Acquire, leads: bool) {
+        if !leads {
+            for node in vote.ballot.granted() {
+                self.give_back(part_of(request, node, &vote.names), request);
+            }
+        }
+        if matches!(vote.queueing, Queueing::Wait { .. }) {
+            self.hear_the_rest(vote, request);
+            return;
+        }
+        for node in vote.questions.pending() {
+            self.attempts.rename(part_of(request, node, &vote.names));
+        }
+    }
+
+    /// Nodes that are slower than the majority may still become a part of the lease, or queue the attempt, within
+    /// their time. No caller waits for that.
+    pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, request: &Acquire) {
+        let until = vote.questions.deadline();
+        let mut late = Vec::new();
+        for (node, call) in vote.questions.into_pending() {
+            let question = Question::new(call);
+            let state = PartState::Late(question.clone());
+            // An attempt that has ended meanwhile wants no further part: dropping the question takes it back.
+            if self
+                .attempts
+                .set(part_of(request, node, &vote.names), state)
+            {
+                late.push((node, Box::pin(question) as StoreFuture<_>));
+            }
+        }
+        if !late.is_empty() {
+            let vote = Vote {
+                queueing: vote.queueing,
+                names: vote.names,
+                ballot: vote.ballot,
+                questions: Round::until(late, until),
+                opened: vote.opened,
+                took: vote.took,
+            };
+            detach(self.clone().hear_late(vote, request.clone()));
+        }
+    }
+
+    async fn hear_late(self: Arc<Self>, mut vote: Vote<Heard>, request: Acquire) {
+        let is_granted = vote.ballot.is_granted();
+        while let Some((node, answer)) = vote.questions.next().await {
+            let (answer, is_released) = match answer {
+                Heard::TakenBack => continue,
+                Heard::Answer {
+                    answer,
+                    is_released,
+                } => (answer, is_released),
+            };
+            self.health.heard(node, answer.is_ok());
+            let part = part_of(&request, node, &vote.names);
+            let is_wanted = self.note_answer(part, vote.queueing, &answer);
+            let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
+            if answer.is_ok() && !is_released && (!is_wanted || is_surplus) {
+                // The attempt has gone on without the answer, or was told that the key is held.
+                self.give_back(part, &request);
             }
             vote.ballot.add(node, answer, false);
         }
-        self.undo(&vote, &[]).await;
-        // So that they agree next time, and nobody has to wait for that.
-        let _ = self.agree(&vote.key, &vote.ballot.counters()).await;
+        self.health.count_silent(&vote.questions);
+        for node in vote.questions.pending() {
+            self.attempts.rename(part_of(&request, node, &vote.names));
+        }
+        drop(vote.questions); // takes them back
+        if is_granted {
+            // So that the counters agree next time, and no turn has to wait for that.
+            let _ = self.agree(&request.key, &vote.ballot.counters()).await;
+        }
     }
 
-    /// Gives back what these nodes have granted, and what those that did not answer may yet grant.
-    pub(super) async fn undo(&self, vote: &Vote, nodes: &[usize]) {
-        // A node works in order: its release comes after its acquire, however late that is. Where the acquire
-        // fails, the node itself clears up.
-        let release = |node: &usize| (*node, self.give_back(vote, *node));
-        let silent = Round::start(vote.silent.iter().map(release), Duration::ZERO).await;
-        drop(silent); // it goes on in the background: who did not answer before is not waited for again
-        let answered = Round::start(nodes.iter().map(release), self.node_timeout).await;
-        answered.all().await;
-    }
-
-    /// The attempt has failed.
-    pub(super) async fn undo_all(&self, vote: &Vote) {
-        let nodes: Vec<usize> = vote.ballot.granted().collect();
-        self.end(vote, nodes).await;
-    }
-
-    /// The attempt is over: gives back what these nodes have granted, and all places in queues.
-    pub(super) async fn end(&self, vote: &Vote, mut nodes: Vec<usize>) {
-        let (key, owner) = (vote.key.clone(), vote.owner);
-        self.attempts.begin_to_end(&key, owner);
-        nodes.extend(&vote.queued);
-        self.undo(vote, &nodes).await;
-        self.attempts.remove(&key, owner);
-    }
-
-    /// Ends an attempt on one node, and takes a new name there.
-    fn give_back(&self, vote: &Vote, node: usize) -> StoreFuture<Result<Released, Error>> {
-        let (key, owner, name) = (&vote.key, vote.owner, vote.seats[node].owner);
-        self.attempts.rename(key, owner, node, name);
-        self.nodes[node].start_release(Release {
-            key: key.clone(),
-            owner: name,
+    /// Ends the attempt on one node, and takes a new name there. A node works in order: its release comes after its acquire.
+    pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
+        self.attempts.rename(part);
+        // The release goes on at the node by itself.
+        drop(self.nodes[part.node].start_release(Release {
+            key: request.key.clone(),
+            owner: part.name,
             ending: Ending::Free,
-            owed_for: self.longest_lease(),
-        })
+            owed_for: owed_for(request),
+        }));
+    }
+}
+
+/// How long a lease or a place in a queue that was asked for lasts by itself.
+pub(super) fn owed_for(request: &Acquire) -> Duration {
+    match request.queueing {
+        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
+        _ => request.lease,
     }
 }

@@ -23,6 +23,7 @@ use super::{
     routes::{Routes, Station},
     sentinel::Sentinels,
     turns::Turns,
+    value::{is_label, label_of_host},
 };
 use crate::{Error, ErrorKind};
 
@@ -33,6 +34,7 @@ use crate::{Error, ErrorKind};
 /// | [`prefix`](Self::prefix) | `tdl` |
 /// | [`lanes`](Self::lanes) | 4 |
 /// | [`timeout`](Self::timeout) | 1 s |
+/// | [`label`](Self::label) | the name of the host |
 /// | [`replicas`](Self::replicas) | none |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
@@ -40,6 +42,7 @@ pub struct RedisStoreBuilder {
     url: String,
     topology: Topology,
     prefix: String,
+    label: Option<Arc<str>>,
     lanes: usize,
     timeout: Duration,
     replicas: Option<(usize, Duration)>,
@@ -62,6 +65,7 @@ impl RedisStoreBuilder {
             url: url.to_owned(),
             topology: Topology::One,
             prefix: "tdl".to_owned(),
+            label: host_name().as_deref().and_then(label_of_host),
             lanes: 4,
             timeout: Duration::from_secs(1),
             replicas: None,
@@ -91,6 +95,17 @@ impl RedisStoreBuilder {
     /// locks. Visible ASCII without braces, at most 64 bytes.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// What operators know this store's leases by, the name of the host by default. Everybody sees the label who finds a key
+    /// [held](crate::store::Held::label) or [inspects](crate::store::Holder::label) the key. ASCII letters, digits, `.`, `_` and
+    /// `-`, at most 64.
+    ///
+    /// A host without a name, and one whose name cannot be found out, has no label; of a name with other characters, each of
+    /// those becomes a `-`.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
         self
     }
 
@@ -166,7 +181,7 @@ impl RedisStoreBuilder {
         let lanes_keep_order = replicated.is_none() && matches!(routes, Routes::One(..));
         let space = format!("redis:{}/{db}/{}", routes.name(), self.prefix).into();
         Ok(RedisStore(Arc::new(Shared {
-            names: Names::new(&self.prefix),
+            names: Names::new(&self.prefix, self.label),
             routes,
             floors,
             orphans: Orphans::default(),
@@ -227,6 +242,11 @@ impl RedisStoreBuilder {
                 "a prefix is 1 to 64 bytes of visible ASCII without braces",
             ));
         }
+        if !self.label.as_deref().is_none_or(is_label) {
+            return Err(invalid(
+                "a label is 1 to 64 ASCII letters, digits, dots, underscores and hyphens",
+            ));
+        }
         if !(1..=64).contains(&self.lanes) {
             return Err(invalid(format!(
                 "a store has 1 to 64 lanes, not {}",
@@ -253,6 +273,15 @@ impl RedisStoreBuilder {
         }
         Ok(())
     }
+}
+
+/// The name of this host: as the kernel knows it on Linux, and elsewhere as the shell does.
+fn host_name() -> Option<String> {
+    let named = |variable| std::env::var(variable).ok();
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| named("HOSTNAME"))
+        .or_else(|| named("COMPUTERNAME"))
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, Error> {
@@ -297,6 +326,7 @@ impl fmt::Debug for RedisStoreBuilder {
         // Not the URL: it may have a password in it.
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &self.prefix)
+            .field("label", &self.label)
             .field("lanes", &self.lanes)
             .field("timeout", &self.timeout)
             .field("replicas", &self.replicas)

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use super::{
     names::{KeyNames, bucket},
-    script::{ACQUIRE, Arg, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RENEW, number},
+    script::{
+        ACQUIRE, Arg, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,
+        RENEW_ALONE, number,
+    },
     value,
 };
 use crate::store::{Acquire, Ending, Queueing, Release, Renew};
@@ -13,17 +16,25 @@ use crate::store::{Acquire, Ending, Queueing, Release, Renew};
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
-    let keep = match request.queueing {
+    let queueing = match request.queueing {
         Queueing::No => b"no".to_vec(),
         Queueing::Skip => b"skip".to_vec(),
-        Queueing::Wait { deadline, .. } => number(millis(deadline)),
+        Queueing::Wait {
+            deadline,
+            head_start,
+        } => format!("{} {}", millis(deadline), millis(head_start)).into_bytes(),
     };
+    let lease = value::lease(
+        request.owner,
+        names.label.as_deref(),
+        request.fingerprint.as_ref(),
+    );
     let keys = [names.lock, names.queue, names.fence];
     let args = [
-        value::lease(request.owner, request.fingerprint.as_ref()).into(),
+        lease.into(),
         number(millis(request.lease)).into(),
         Arg::Floor(bucket(request.key.as_str())),
-        keep.into(),
+        queueing.into(),
     ];
     let call = Call::new(&ACQUIRE, keys, args);
     match request.block {
@@ -32,27 +43,31 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
     }
 }
 
+/// Needs the lock alone, unless further tokens are wanted.
 pub(super) fn renew(names: KeyNames, request: &Renew) -> Call {
-    let args = [
-        value::lease(request.owner, None).into(),
-        number(millis(request.lease)).into(),
-        Arg::Floor(bucket(request.key.as_str())),
-        number(request.refill).into(),
-    ];
-    Call::new(&RENEW, [names.lock, names.queue, names.fence], args)
+    let lease = value::lease(request.owner, names.label.as_deref(), None).into();
+    let millis = number(millis(request.lease)).into();
+    if request.refill == 0 {
+        return Call::new(&RENEW_ALONE, [names.lock], [lease, millis]);
+    }
+    let floor = Arg::Floor(bucket(request.key.as_str()));
+    let args = [lease, millis, floor, number(request.refill).into()];
+    // A lease that lasts on without further tokens is better than one that is lost.
+    Call::new(&RENEW, [names.lock, names.queue, names.fence], args).or_alone(&RENEW_ALONE)
 }
 
 pub(super) fn release(names: &KeyNames, request: &Release) -> Call {
     let keys = [names.lock.clone(), names.queue.clone()];
-    let lease = value::lease(request.owner, None);
-    match &request.ending {
+    let lease = value::lease(request.owner, names.label.as_deref(), None);
+    let call = match &request.ending {
         Ending::Free => Call::new(&RELEASE, keys, [lease.into()]),
         Ending::Record { content, retain } => {
             let record = value::record(request.owner, content);
             let args = [lease, record, number(millis(*retain))];
             Call::new(&RELEASE, keys, args.map(Arg::from))
         }
-    }
+    };
+    call.or_alone(&RELEASE_ALONE)
 }
 
 pub(super) fn raise_fence(names: KeyNames, above: u64) -> Call {

@@ -131,6 +131,8 @@ impl Cluster {
     ) -> Result<Replies, Failure> {
         let deadline = Instant::now() + self.limit;
         let mut elsewhere: Option<(Arc<Lane>, bool)> = None;
+        // The call with one key, which takes turns with the whole one while a slot is on its way.
+        let mut alone: Option<Call> = None;
         let mut repeated = false;
         loop {
             let (lane, asking) = match elsewhere.take() {
@@ -140,7 +142,8 @@ impl Cluster {
                     (lane.map_err(Failure::NotSent)?, false)
                 }
             };
-            let outcome = lane.call_redirected(call, others, asking, deadline).await;
+            let now = alone.as_ref().unwrap_or(call);
+            let outcome = lane.call_redirected(now, others, asking, deadline).await;
             let mut replies = outcome.map_err(|failure| {
                 self.doubt();
                 match failure {
@@ -162,7 +165,14 @@ impl Cluster {
                     let _ = self.refresh(deadline).await;
                 }
                 Redirect::Ask(to) => elsewhere = Some((self.lane_at(to, bucket), true)),
-                Redirect::TryAgain => sleep(PAUSE).await,
+                Redirect::TryAgain => {
+                    alone = if alone.is_none() { call.alone() } else { None };
+                    if alone.is_some() {
+                        elsewhere = Some((lane, asking));
+                    } else {
+                        sleep(PAUSE).await;
+                    }
+                }
                 Redirect::Down => {
                     self.doubt();
                     sleep(PAUSE).await;

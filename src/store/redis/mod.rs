@@ -72,11 +72,29 @@ const BATCH: usize = 128;
 ///
 /// | name | what | until |
 /// |---|---|---|
-/// | `tdl:{b2089}:lock:orders/42` | who holds the key, or the record in its place | released or expired |
-/// | `tdl:{b2089}:queue:orders/42` | who waits for it, and for how long a place is kept | nobody waits |
-/// | `tdl:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
+/// | `tdl:2:{b2089}:lock:orders/42` | who holds the key, or the record in its place | released or expired |
+/// | `tdl:2:{b2089}:queue:orders/42` | who waits for the key, and for how long a place is kept | nobody waits |
+/// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
-/// `tdl` is the [prefix](RedisStoreBuilder::prefix). The text in braces keeps the names of one key together in a Cluster.
+/// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
+/// key together in a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock is a string:
+///
+/// | value | meaning |
+/// |---|---|
+/// | `lease:<instance>:<attempt>@<label>` | held; the [label](RedisStoreBuilder::label) says by which host |
+/// | `wanted:<instance>:<attempt>@<label>` | held, and others wait or have waited |
+/// | `record:<instance>:<attempt> <content>` | a record in the lease's place |
+///
+/// In the value of a lease for an idempotent request, a space and the request's fingerprint follow the label.
+///
+/// # Versions of the format
+///
+/// Stores of two versions have no name in common: neither reads or removes what the other wrote, *and neither sees the
+/// other's locks*. So a rolling deployment from one version to another is no deployment of locks: while processes of both run,
+/// a key can be held once in each version. Stop the processes of the old version before those of the new one start, or let
+/// the two share no work. Records of idempotent requests are left behind as well, and expire by themselves. Tokens go on
+/// rising, because a new counter starts at the server's clock; of the old version, only the counters `tdl:{b…}:fence` stay, and can
+/// be deleted. Version 1 had no number in its names and no label.
 ///
 /// # What it needs
 ///
@@ -254,6 +272,10 @@ impl Store for RedisStore {
 
     fn uptime(&self) -> Duration {
         self.0.routes.uptime()
+    }
+
+    fn server_id(&self) -> Option<Arc<str>> {
+        self.0.routes.server_id()
     }
 
     fn watch(&self, instance: Instance) -> Hints {

@@ -162,9 +162,10 @@ pub(super) fn moved(address: &ConnectionAddr, host: String, port: u16) -> Connec
 }
 
 pub(super) fn open(info: ConnectionInfo) -> Result<Client, Error> {
-    // An application that prefers another provider has installed it by now; else rustls would have none at all.
     #[cfg(feature = "tls-rustls")]
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        ensure_crypto_provider();
+    }
     Client::open(info).map_err(|error| {
         Error::with_source(
             ErrorKind::InvalidConfig,
@@ -172,6 +173,18 @@ pub(super) fn open(info: ConnectionInfo) -> Result<Client, Error> {
             error,
         )
     })
+}
+
+/// The client library takes rustls's provider of cryptography from the process and from nowhere else. An application that
+/// prefers a provider has installed it by now; one that uses no TLS here keeps its choice.
+#[cfg(feature = "tls-rustls")]
+fn ensure_crypto_provider() {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if CryptoProvider::get_default().is_none() {
+        // Fails only if another thread has installed one meanwhile, which is as good.
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 /// From the reply to ROLE: whether the server takes itself for a primary.

@@ -1,6 +1,6 @@
 //! What the scripts return.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 
@@ -43,7 +43,8 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
 }
 
 fn held(parts: Vec<Value>) -> Option<Held> {
-    let [kind, Value::Int(remaining), fingerprint] = <[Value; 3]>::try_from(parts).ok()? else {
+    let [kind, Value::Int(remaining), fingerprint, label] = <[Value; 4]>::try_from(parts).ok()?
+    else {
         return None;
     };
     let fingerprint = match fingerprint {
@@ -54,11 +55,11 @@ fn held(parts: Vec<Value>) -> Option<Held> {
     (text(&kind) == Some("held")).then(|| Held {
         remaining: millis(remaining),
         fingerprint,
-        label: None,
+        label: text(&label).map(Arc::from),
     })
 }
 
-/// See `renew.lua`.
+/// See `renew.lua` and `renew_alone.lua`.
 pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
     match reply {
         Value::Int(0) => Renewed::NotOurs,
@@ -111,12 +112,16 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
                 seen.record = Some(content);
                 seen.record_remaining = Some(millis(ttl));
             }
-            Standing::Lease { owner, fingerprint } => {
+            Standing::Lease {
+                owner,
+                label,
+                fingerprint,
+            } => {
                 seen.holder = Some(Holder {
                     owner,
                     remaining: millis(ttl),
                     fingerprint,
-                    label: None,
+                    label,
                 });
             }
         }
@@ -164,6 +169,7 @@ pub(super) fn hint(message: &[u8]) -> Option<Hint> {
     let key = LockKey::new(key).ok()?;
     match what {
         "free" => Some(Hint::Free(key)),
+        "next" => Some(Hint::Next(key)),
         "wanted" => Some(Hint::Wanted(key)),
         _ => None,
     }

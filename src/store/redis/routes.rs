@@ -32,6 +32,14 @@ impl Routes {
         }
     }
 
+    /// The run of the server that was connected to last. A Cluster has many.
+    pub(super) fn server_id(&self) -> Option<Arc<str>> {
+        match self {
+            Self::One(primary, _) => primary.uptime().server_id(),
+            Self::Cluster(_) => None,
+        }
+    }
+
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {
             Self::One(_, lanes) => try_join_all(lanes.iter().map(|lane| lane.connect()))

@@ -26,8 +26,12 @@ pub(super) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/acquire.lua")));
 pub(super) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/renew.lua")));
+pub(super) static RENEW_ALONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/renew_alone.lua")));
 pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
+pub(super) static RELEASE_ALONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/release_alone.lua")));
 pub(super) static FORCE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/force_release.lua")));
 pub(super) static RAISE_FENCE: LazyLock<Script> =
@@ -37,8 +41,8 @@ pub(super) static INSPECT: LazyLock<Script> =
 
 /// Those on the way of every request. They are loaded with each connection, so that a call of one is not sent a second
 /// time, after others, unless somebody flushed the server's scripts meanwhile.
-pub(super) fn in_daily_use() -> [&'static Script; 3] {
-    [&ACQUIRE, &RENEW, &RELEASE]
+pub(super) fn in_daily_use() -> [&'static Script; 4] {
+    [&ACQUIRE, &RENEW, &RENEW_ALONE, &RELEASE]
 }
 
 /// What several scripts have in common. Each includes it only where it needs it: on the short way of a request, the
@@ -89,11 +93,13 @@ impl Text {
 #[derive(Debug)]
 pub(super) struct Call {
     script: &'static Script,
+    /// The script that needs the first key alone.
+    alone: Option<&'static Script>,
     keys: Vec<String>,
     args: Vec<Arg>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Arg {
     Fixed(Vec<u8>),
     /// The floor of a bucket's tokens, as it is when the call is sent: a call that is repeated on another connection
@@ -124,9 +130,28 @@ impl Call {
     ) -> Self {
         Self {
             script,
+            alone: None,
             keys: keys.into(),
             args: args.into(),
         }
+    }
+
+    /// Names a script that takes the same arguments and the first key alone.
+    pub(super) fn or_alone(mut self, script: &'static Script) -> Self {
+        self.alone = Some(script);
+        self
+    }
+
+    /// The call to make instead when a node of a Cluster answers TRYAGAIN: the slot is on its way to another node, where only
+    /// a script with one key is sure to find all its keys in one place. It answers as this call does; or again by TRYAGAIN, and
+    /// then only this call will do.
+    pub(super) fn alone(&self) -> Option<Self> {
+        Some(Self {
+            script: self.alone?,
+            alone: None,
+            keys: self.keys.first().cloned().into_iter().collect(),
+            args: self.args.clone(),
+        })
     }
 
     pub(super) fn arg(mut self, arg: Vec<u8>) -> Self {
@@ -169,7 +194,9 @@ mod tests {
         let scripts = [
             &ACQUIRE,
             &RENEW,
+            &RENEW_ALONE,
             &RELEASE,
+            &RELEASE_ALONE,
             &FORCE_RELEASE,
             &RAISE_FENCE,
             &INSPECT,

@@ -10,26 +10,32 @@ use tokio::{
 };
 
 use super::{explain, primary::Server, reply, routes::Station};
-use crate::{Error, store::Hint, trace};
+use crate::{Error, store::Hint, sync::random, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Listens until nobody receives the hints any more. After every interruption, and when leases have
-/// moved to another server, it subscribes again, and then says so.
+/// Listens until nobody receives the hints any more. Subscribes again after every interruption, and when leases have moved to
+/// another server. Each time, once the server has confirmed the subscription, says from when on hints arrive again:
+/// those published before are lost.
 pub(super) async fn listen(
     station: Station,
     channel: String,
     limit: Duration,
     hints: UnboundedSender<Hint>,
 ) {
+    let mut has_listened = false;
     let mut interrupted = false;
     let mut pause = FIRST_PAUSE;
     loop {
         let subscribed = || {
+            if !has_listened {
+                let _ = hints.send(Hint::Listening);
+            }
             if interrupted && hints.send(Hint::Reconnected).is_ok() {
                 trace::resubscribed();
             }
+            has_listened = true;
             pause = FIRST_PAUSE;
         };
         let listening = listen_once(&station, &channel, limit, &hints, subscribed);
@@ -42,9 +48,14 @@ pub(super) async fn listen(
         interrupted = true;
         tokio::select! {
             () = hints.closed() => return,
-            () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
         }
     }
+}
+
+/// Between half of a pause and all of it: a fleet that was cut off at one time does not come back at one time.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + random() / 2.0)
 }
 
 /// Listens until the connection ends, and says why it did.
@@ -92,6 +103,7 @@ async fn subscribe(
     let client = server.for_hints()?;
     let failed = |error| explain::cannot_connect(&server.address, error);
     let mut connection = client.get_async_pubsub().await.map_err(failed)?;
+    // Returns once the server has confirmed it.
     connection.subscribe(channel).await.map_err(failed)?;
     station.found(&server);
     Ok((connection, (server, version)))

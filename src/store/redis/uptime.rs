@@ -1,6 +1,6 @@
 //! For how long a server has kept its memory.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -9,12 +9,16 @@ use crate::sync::Mutex;
 /// The uptime of the youngest server that a connection led to. One that restarts closes its connections, so whoever
 /// answers is at least as old as this says.
 #[derive(Debug, Default)]
-pub(super) struct Uptime(Mutex<Option<Told>>);
+pub(super) struct Uptime {
+    told: Mutex<Option<Told>>,
+    /// Which run of a server the last connection led to; none if the server does not tell.
+    server: Mutex<Option<Arc<str>>>,
+}
 
 #[derive(Debug, Clone)]
 struct Told {
     /// Which run of the server; none if it does not tell.
-    run: Option<String>,
+    run: Option<Arc<str>>,
     at: Instant,
     uptime: Duration,
 }
@@ -30,11 +34,12 @@ impl Uptime {
         };
         let seconds = field("uptime_in_seconds:").and_then(|seconds| seconds.parse().ok());
         let new = Told {
-            run: field("run_id:").map(str::to_owned),
+            run: field("run_id:").map(Arc::from),
             at: Instant::now(),
             uptime: Duration::from_secs(seconds.unwrap_or(0)),
         };
-        let mut told = self.0.lock();
+        self.server.lock().clone_from(&new.run);
+        let mut told = self.told.lock();
         let replaces = told.as_ref().is_none_or(|old| {
             // Seconds are rounded down, so of one run the higher is the truer. Of two runs, whichever was told first,
             // the younger counts.
@@ -50,9 +55,14 @@ impl Uptime {
 
     /// Nothing before the first connection.
     pub(super) fn get(&self) -> Duration {
-        let told = self.0.lock();
+        let told = self.told.lock();
         told.as_ref()
             .map_or(Duration::ZERO, |told| told.until(Instant::now()))
+    }
+
+    /// The `run_id` of the server, which no other server has. None before the first connection.
+    pub(super) fn server_id(&self) -> Option<Arc<str>> {
+        self.server.lock().clone()
     }
 }
 
@@ -95,6 +105,7 @@ mod tests {
                 uptime.read(Some(&info(run, if run == "a" { 90 } else { 3 })));
             }
             assert_eq!(uptime.get(), SECOND * 3);
+            assert_eq!(uptime.server_id().as_deref(), Some(told[1]), "the last one");
         }
     }
 

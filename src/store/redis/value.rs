@@ -1,12 +1,19 @@
 //! What stands at a lock. `value.lua` reads the same format.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::store::Owner;
 
-/// A lease, to be read by an operator: `lease:<instance>:<attempt>`, then a space and the fingerprint if there is one.
-pub(super) fn lease(owner: Owner, fingerprint: Option<&Bytes>) -> Vec<u8> {
+/// A lease, to be read by an operator: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if there is
+/// one. Without a label, the `@` is left out as well.
+pub(super) fn lease(owner: Owner, label: Option<&str>, fingerprint: Option<&Bytes>) -> Vec<u8> {
     let mut value = format!("lease:{owner}").into_bytes();
+    if let Some(label) = label {
+        value.push(b'@');
+        value.extend_from_slice(label.as_bytes());
+    }
     if let Some(fingerprint) = fingerprint {
         value.push(b' ');
         value.extend_from_slice(fingerprint);
@@ -25,6 +32,7 @@ pub(super) fn record(owner: Owner, content: &Bytes) -> Vec<u8> {
 pub(super) enum Standing {
     Lease {
         owner: Owner,
+        label: Option<Arc<str>>,
         fingerprint: Option<Bytes>,
     },
     Record(Bytes),
@@ -40,12 +48,42 @@ pub(super) fn read(value: &[u8]) -> Option<Standing> {
         None => (value, None),
     };
     let (kind, owner) = std::str::from_utf8(head).ok()?.split_once(':')?;
+    let (owner, label) = match owner.split_once('@') {
+        Some((owner, label)) => (owner, Some(label)),
+        None => (owner, None),
+    };
     let owner = owner.parse().ok()?;
     match (kind, rest) {
-        ("lease" | "wanted", fingerprint) => Some(Standing::Lease { owner, fingerprint }),
-        ("record", Some(content)) => Some(Standing::Record(content)),
+        ("lease" | "wanted", fingerprint) if label.is_none_or(is_label) => Some(Standing::Lease {
+            owner,
+            label: label.map(Arc::from),
+            fingerprint,
+        }),
+        ("record", Some(content)) if label.is_none() => Some(Standing::Record(content)),
         _ => None,
     }
+}
+
+/// The longest label: as long as a host name may be on Linux.
+const LONGEST_LABEL: usize = 64;
+
+/// Whether a text can be a label: it stands between an `@` and a space, and a script reads it by a pattern.
+pub(super) fn is_label(text: &str) -> bool {
+    (1..=LONGEST_LABEL).contains(&text.len()) && text.bytes().all(is_fit)
+}
+
+/// The nearest text to a host name that can be a label, if there is one.
+pub(super) fn label_of_host(name: &str) -> Option<Arc<str>> {
+    let fit = |letter: char| match u8::try_from(letter) {
+        Ok(byte) if is_fit(byte) => letter,
+        _ => '-',
+    };
+    let label: String = name.trim().chars().take(LONGEST_LABEL).map(fit).collect();
+    (!label.is_empty()).then(|| label.into())
+}
+
+fn is_fit(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
 #[cfg(test)]
@@ -53,29 +91,61 @@ mod tests {
     use super::*;
     use crate::store::Instance;
 
-    #[test]
-    fn reads_what_it_writes_and_nothing_else() {
-        let owner = Owner {
+    fn owner() -> Owner {
+        Owner {
             instance: Instance::new(),
             attempt: 7,
-        };
-        for fingerprint in [None, Some(Bytes::new()), Some(Bytes::from_static(b" \xff"))] {
-            let value = lease(owner, fingerprint.as_ref());
-            assert_eq!(read(&value), Some(Standing::Lease { owner, fingerprint }));
+        }
+    }
+
+    #[test]
+    fn reads_what_it_writes() {
+        let owner = owner();
+        for fingerprint in [
+            None,
+            Some(Bytes::new()),
+            Some(Bytes::from_static(b" @\xff")),
+        ] {
+            for label in [None, Some("host-7.example_a")] {
+                let value = lease(owner, label, fingerprint.as_ref());
+                let (label, fingerprint) = (label.map(Arc::from), fingerprint.clone());
+                let expected = Standing::Lease {
+                    owner,
+                    label,
+                    fingerprint,
+                };
+                assert_eq!(read(&value), Some(expected));
+            }
         }
         let content = Bytes::from_static(b"");
         assert_eq!(
             read(&record(owner, &content)),
             Some(Standing::Record(content))
         );
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_not_read() {
+        let owner = owner();
         let nobodys = [
             "".into(),
             "lease:".into(),
             format!("lock:{owner}"),
+            format!("lease:{owner}@"),
+            format!("lease:{owner}@a/b"),
+            format!("lease:{owner}@{}", "a".repeat(65)),
             format!("record:{owner}"),
         ];
         for value in nobodys {
             assert_eq!(read(value.as_bytes()), None, "{value}");
         }
+    }
+
+    #[test]
+    fn a_host_name_becomes_a_label() {
+        assert_eq!(label_of_host("host-7\n").as_deref(), Some("host-7"));
+        assert_eq!(label_of_host("büro 1").as_deref(), Some("b-ro-1"));
+        assert_eq!(label_of_host(" ").as_deref(), None);
+        assert!(is_label(&label_of_host(&"ä".repeat(100)).unwrap()));
     }
 }

@@ -1,6 +1,6 @@
 //! Who is told what at once. A hint may be lost, but where nothing goes wrong it arrives.
 
-use tower_distributed_lock::store::{Hint, Released};
+use tower_distributed_lock::store::{Acquire, Acquired, Hint, Released};
 
 use crate::subject::*;
 
@@ -21,6 +21,59 @@ pub(crate) async fn a_release_is_hinted_to_the_head_of_the_queue(subject: impl S
     held(store.queue(&key, owner()).await);
     store.free(&key, a).await;
     hinted(&mut hints, Hint::Free(key)).await;
+}
+
+pub(crate) async fn the_attempt_behind_the_head_is_told_that_it_is_next(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let mut hints_b = store.watch_for_sure(b.instance).await;
+    let mut hints_c = store.watch_for_sure(c.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    store.free(&key, a).await;
+    hinted(&mut hints_b, Hint::Free(key.clone())).await;
+    hinted(&mut hints_c, Hint::Next(key)).await;
+}
+
+pub(crate) async fn a_question_about_an_expired_lease_is_hinted_to_the_head_of_the_queue(
+    subject: impl Subject,
+) {
+    let (store, key) = (subject.store(), key("k"));
+    let (b, c) = (owner(), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    let brief = Acquire {
+        lease: SHORT,
+        ..attempt(&key, b)
+    };
+    // A slow machine may see the lease expire before b is queued: then b has the key, and all begins again.
+    let is_queued = async || {
+        store.take_briefly(brief.clone()).await;
+        match store.queue(&key, b).await {
+            Acquired::Held(_) => true,
+            _ => {
+                store.free(&key, b).await;
+                false
+            }
+        }
+    };
+    eventually("b is queued", is_queued).await;
+    let free = Hint::Free(key.clone());
+    eventually("b is told", async || {
+        held(store.queue(&key, c).await);
+        hints.try_recv() == Ok(free.clone())
+    })
+    .await;
+    granted(store.queue(&key, b).await);
+}
+
+pub(crate) async fn hints_arrive_from_listening_on(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    store.take(&key, a).await;
+    let mut hints = store.watch(a.instance);
+    hinted(&mut hints, Hint::Listening).await;
+    held(store.queue(&key, owner()).await);
+    hinted(&mut hints, Hint::Wanted(key)).await;
 }
 
 pub(crate) async fn a_record_is_hinted_to_everybody_in_the_queue(subject: impl Subject) {

@@ -105,6 +105,15 @@ pub(crate) async fn a_note_is_shown_as_it_was_left(subject: impl Subject) {
     assert!(subject.is_empty().await);
 }
 
+pub(crate) async fn the_label_of_the_holder_is_shown(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    store.take(&key, a).await;
+    let label = subject.label();
+    assert_eq!(held(store.ask(&key, owner()).await).label.as_deref(), label);
+    let holder = store.see(&key).await.holder.unwrap();
+    assert_eq!(holder.label.as_deref(), label);
+}
+
 const NOTES: [Option<&[u8]>; 6] = [
     None,
     Some(b""),

@@ -23,6 +23,7 @@ macro_rules! conformance {
                 the_same_owner_is_granted_again_and_counted_anew,
                 another_attempt_of_the_same_instance_is_somebody_else,
                 a_note_is_shown_as_it_was_left,
+                the_label_of_the_holder_is_shown,
                 any_text_can_be_a_key,
                 extreme_durations_are_taken
             );
@@ -37,13 +38,18 @@ macro_rules! conformance {
                 asking_again_keeps_the_place,
                 a_free_key_is_for_the_head_of_the_queue_only,
                 who_does_not_queue_leaves_nothing_behind,
+                a_queued_attempt_that_asks_without_queueing_leaves_the_queue,
                 who_skips_the_queue_takes_a_free_key_and_nothing_else,
                 an_attempt_past_its_deadline_counts_as_gone,
                 asking_again_refreshes_the_deadline,
                 giving_up_leaves_the_queue,
                 a_grant_and_a_renewal_tell_whether_others_wait,
                 an_abandoned_queue_is_forgotten,
-                held_tells_when_to_ask_again
+                held_tells_when_to_ask_again,
+                heads_that_leave_a_free_key_untaken_are_passed_by,
+                each_head_has_its_own_head_start,
+                held_tells_when_the_head_start_is_over,
+                a_head_start_begins_anew_when_another_had_the_key
             );
             $crate::suite::conformance!(@tests $subject, $args, renewals:
                 a_renewal_prolongs,
@@ -66,6 +72,9 @@ macro_rules! conformance {
             $crate::suite::conformance!(@tests $subject, $args, hints:
                 a_new_waiter_is_hinted_to_the_holder,
                 a_release_is_hinted_to_the_head_of_the_queue,
+                the_attempt_behind_the_head_is_told_that_it_is_next,
+                a_question_about_an_expired_lease_is_hinted_to_the_head_of_the_queue,
+                hints_arrive_from_listening_on,
                 a_record_is_hinted_to_everybody_in_the_queue,
                 giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
                 a_forced_release_is_hinted_to_the_head_of_the_queue,

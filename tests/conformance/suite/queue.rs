@@ -1,5 +1,8 @@
 //! Attempts that wait are served in the order in which they first arrived.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
 use tower_distributed_lock::store::{Acquire, Acquired, Owner, Queueing, Released, Renewed};
 
 use crate::subject::*;
@@ -56,6 +59,27 @@ pub(crate) async fn who_does_not_queue_leaves_nothing_behind(subject: impl Subje
     held(store.ask(&key, owner()).await);
     assert_eq!(store.see(&key).await.queue, []);
     store.free(&key, a).await;
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn a_queued_attempt_that_asks_without_queueing_leaves_the_queue(
+    subject: impl Subject,
+) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    held(store.queue(&key, c).await);
+    held(store.ask(&key, b).await);
+    assert_eq!(store.see(&key).await.queue, [c]);
+
+    // The same of a free key that is another attempt's.
+    held(store.queue(&key, b).await);
+    store.free(&key, a).await;
+    held(store.ask(&key, b).await);
+    assert_eq!(store.see(&key).await.queue, [c]);
+    granted(store.queue(&key, c).await);
+    store.free(&key, c).await;
     assert!(subject.is_empty().await);
 }
 
@@ -163,6 +187,92 @@ pub(crate) async fn held_tells_when_to_ask_again(subject: impl Subject) {
     store.free(&key, a).await;
     let by_the_head = held(store.queue(&key, c).await).remaining;
     assert!(by_the_head > LONG / 2 && by_the_head <= LONG);
+}
+
+pub(crate) async fn heads_that_leave_a_free_key_untaken_are_passed_by(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, live) = (owner(), owner());
+    let silent = [owner(), owner(), owner()];
+    store.take(&key, a).await;
+    for waiter in silent {
+        held(store.queue(&key, waiter).await);
+    }
+    held(store.queue(&key, live).await);
+    store.free(&key, a).await;
+    held(store.queue(&key, live).await);
+    assert_eq!(store.see(&key).await.queue.len(), 4, "it is not their time");
+
+    eventually("the live attempt is granted the key", async || {
+        let request = waiting_behind(&key, live, SHORT);
+        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+    })
+    .await;
+}
+
+pub(crate) async fn each_head_has_its_own_head_start(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c, d) = (owner(), owner(), owner(), owner());
+    store.take(&key, a).await;
+    for waiter in [b, c, d] {
+        held(store.queue(&key, waiter).await);
+    }
+    store.free(&key, a).await;
+    eventually("b is passed by", async || {
+        held(store.acquire(waiting_behind(&key, d, SHORT)).await.unwrap());
+        !store.see(&key).await.queue.contains(&b)
+    })
+    .await;
+    granted(store.queue(&key, c).await);
+}
+
+pub(crate) async fn held_tells_when_the_head_start_is_over(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let minute = Duration::from_secs(60);
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    store.free(&key, a).await;
+    let behind = async || {
+        held(
+            store
+                .acquire(waiting_behind(&key, c, minute))
+                .await
+                .unwrap(),
+        )
+    };
+    let remaining = behind().await.remaining;
+    assert!(remaining > minute / 2 && remaining <= minute);
+    // The head start is counted once, not from each question.
+    eventually("the time passes", async || {
+        behind().await.remaining < remaining
+    })
+    .await;
+}
+
+pub(crate) async fn a_head_start_begins_anew_when_another_had_the_key(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, hasty, c) = (owner(), owner(), owner(), owner());
+    let minute = Duration::from_secs(60);
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    store.free(&key, a).await;
+    tokio::time::sleep(SHORT * 2).await;
+    let skipping = Acquire {
+        queueing: Queueing::Skip,
+        ..attempt(&key, hasty)
+    };
+    granted(store.acquire(skipping).await.unwrap());
+    let freed = Instant::now();
+    store.free(&key, hasty).await;
+    let answer = held(
+        store
+            .acquire(waiting_behind(&key, c, minute))
+            .await
+            .unwrap(),
+    );
+    // The store's clock counts in milliseconds.
+    let rounding = Duration::from_millis(2);
+    assert!(answer.remaining + freed.elapsed() + rounding >= minute);
 }
 
 fn short_wait(key: &tower_distributed_lock::LockKey, owner: Owner) -> Acquire {

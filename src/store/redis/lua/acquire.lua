@@ -1,13 +1,14 @@
--- Takes a key for an owner, if it is free and it is this owner's turn.
+-- Takes a key for an owner, if the key is free and the owner is next.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- ARGV     1 the lease's value: "lease:" owner, and after a space the note if there is one
+-- ARGV     1 the lease's value (see value.lua)
 --          2 lease in ms, 3 floor of the tokens
---          4 for how many ms a place in the queue is kept; or "no", not to queue; or "skip", to pass the queue by
+--          4 "<ms that a place in the queue is kept> <head start in ms>"; or "no", not to queue; or "skip", to pass the
+--            queue by
 --          5 tokens wanted, if more than one
 -- Returns  the last token, when granted and nobody waits
 --          {"granted", last token}, when granted and others wait
---          {"held", ms until it is worth asking again, the holder's note or false}
+--          {"held", ms until it is worth asking again, the holder's fingerprint or false, the holder's label or false}
 --          {"record", content}
 --
 -- Whatever can fail comes before the writes that matter: an error means that nothing was taken. The way of a key that is
@@ -21,7 +22,7 @@ if call('EXISTS', lock, KEYS[2]) ~= 0 then
   --@include queue.lua
 
   local found = call('GET', lock)
-  local kind, holder, content = read(found)
+  local kind, holder, content, label = read(found)
   if found and not kind then
     return foreign()
   end
@@ -34,22 +35,38 @@ if call('EXISTS', lock, KEYS[2]) ~= 0 then
     return {'record', content}
   end
 
-  local first = ARGV[4] ~= 'skip' and head()
-  local blocked_by_holder = found and holder ~= me
-  if blocked_by_holder or not found and first and first ~= me then
-    local keep = tonumber(ARGV[4])
-    if keep and join(me, now, keep) and found then
+  local keep, head_start = string.match(ARGV[4], '^(%d+) (%d+)$')
+  if found and holder ~= me then
+    if keep and join(me, now, keep + 0) then
       call('SET', lock, wanted(found), 'KEEPTTL')
       hint(holder, 'wanted')
+    elseif ARGV[4] == 'no' and leave(me) then
+      unmark_unless_queued(found)
     end
-    if blocked_by_holder then
-      return {'held', call('PTTL', lock), content}
+    return {'held', call('PTTL', lock), content, label}
+  end
+
+  if not found and ARGV[4] ~= 'skip' then
+    local first = head()
+    while keep and first and first ~= me and passed_by(first, now, head_start + 0) do
+      leave(first)
+      first = head()
     end
-    return {'held', kept_until(first) - now, false}
+    if first and first ~= me then
+      if keep then
+        join(me, now, keep + 0)
+        offer(now)
+      else
+        leave(me)
+      end
+      return {'held', untaken_until(first, head_start) - now, false, false}
+    end
   end
 
   leave(me)
-  if head() then
+  local first = head()
+  if first then
+    withdraw_offer(first)
     others_wait = true
     value = wanted(value)
   end

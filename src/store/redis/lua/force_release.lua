@@ -10,10 +10,8 @@ local value = redis.call('GET', KEYS[1])
 if value and not read(value) then
   return foreign()
 end
-prune(clock())
-local first = head()
+local now = clock()
+prune(now)
 local freed = redis.call('DEL', KEYS[1])
-if first then
-  hint(first, 'free')
-end
+offer(now)
 return freed

@@ -1,7 +1,7 @@
 -- Ends an owner's lease, or its attempt if it is only queued, and tells who may go on.
 --
 -- KEYS     1 lock, 2 queue
--- ARGV     1 the lease's value without its note
+-- ARGV     1 the lease's value without its fingerprint
 --          2 the record's value, 3 for how many ms it is kept: both only if a record takes the lease's place
 -- Returns  1 when the lease was the owner's until now, or a record of the owner is there already; else 0
 --
@@ -20,32 +20,26 @@ if value and not kind then
   return foreign()
 end
 local _, me = read(ARGV[1])
-prune(clock())
-local was_first = head() == me
+local now = clock()
+prune(now)
 leave(me)
 
-if holder ~= me then
-  local first = head()
-  if was_first and not value and first then
-    hint(first, 'free')
-  end
-  return 0
-end
-if kind == 'record' then
-  return 1
-end
-
-if not ARGV[2] then
-  redis.call('DEL', KEYS[1])
-  local first = head()
-  if first then
-    hint(first, 'free')
+if kind == 'lease' and holder == me then
+  if ARGV[2] then
+    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
+      hint(owner, 'free')
+    end
+  else
+    redis.call('DEL', KEYS[1])
+    offer(now)
   end
   return 1
 end
 
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
-  hint(owner, 'free')
+if not value then
+  offer(now)
+elseif kind == 'lease' then
+  unmark_unless_queued(value)
 end
-return 1
+return holder == me and 1 or 0

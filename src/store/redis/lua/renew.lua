@@ -1,7 +1,7 @@
 -- Prolongs an owner's lease, and hands out further tokens.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- ARGV     1 the lease's value without its note, 2 lease in ms, 3 floor of the tokens, 4 tokens wanted
+-- ARGV     1 the lease's value without its fingerprint, 2 lease in ms, 3 floor of the tokens, 4 tokens wanted
 -- Returns  0, when the owner does not hold the key
 --          {1 if others wait or else 0, the last of the further tokens or 0}
 
@@ -16,11 +16,13 @@ if value ~= ARGV[1] then
   if value and not kind then
     return foreign()
   end
-  if kind ~= 'lease' or 'lease:' .. holder ~= ARGV[1] then
+  local _, me = read(ARGV[1])
+  if kind ~= 'lease' or holder ~= me then
     return 0
   end
   prune(clock())
   others_wait = head() and 1 or 0
+  unmark_unless_queued(value)
 end
 
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
@@ -28,20 +30,18 @@ if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
 end
 
 local last = 0
-if ARGV[4] ~= '0' then
-  --@include fence.lua
-  --@include floor.lua
+--@include fence.lua
+--@include floor.lua
 
-  -- A server that cannot count (it is full) is no reason to lose the lease.
-  local counted = redis.pcall('INCRBY', KEYS[3], ARGV[4])
-  if type(counted) == 'number' then
-    last = counted
-    if last - ARGV[4] < floor + 0 then
-      last = raise(last, ARGV[4], floor)
-    end
-    if last >= 9007199254740992 then
-      last = 0
-    end
+-- A server that cannot count (it is full) is no reason to lose the lease.
+local counted = redis.pcall('INCRBY', KEYS[3], ARGV[4])
+if type(counted) == 'number' then
+  last = counted
+  if last - ARGV[4] < floor + 0 then
+    last = raise(last, ARGV[4], floor)
+  end
+  if last >= 9007199254740992 then
+    last = 0
   end
 end
 return {others_wait, last}

@@ -1,0 +1,125 @@
+//! Taking part in a lease again at nodes where it is missing.
+//!
+//! 1. A node is asked for the lease as if it were new. Only before the lease's time is over: until then no other attempt can
+//!    have a majority, because none gets one with nodes that may have forgotten.
+//! 2. A healed node counts if its answer came before that time too, and if the lease was not released meanwhile. If
+//!    not, the node is given back.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    attempts::{PartOf, PartState},
+    ballot::no_quorum,
+    renew::RenewalCount,
+    round::Round,
+};
+use crate::{
+    Error,
+    store::{Acquire, Acquired, Ending, Mode, Queueing, Release, Renew},
+};
+
+/// How many leases are healed at a time, when that is not urgent.
+const HEALED_AT_ONCE: usize = 32;
+
+impl Shared {
+    /// Heals all gaps of a lease that has no majority without them.
+    pub(super) async fn heal_now(&self, request: &Renew, count: &mut RenewalCount) {
+        let gaps = std::mem::take(&mut count.gaps);
+        let healing = gaps.iter().map(|node| self.heal(request, *node));
+        for (node, healed) in gaps.iter().zip(join_all(healing).await) {
+            match healed {
+                Ok(Some(counter)) => {
+                    count.ours += 1;
+                    count.counters.push((*node, counter));
+                }
+                Ok(None) => {}
+                Err(error) => count.error = Some(error),
+            }
+        }
+    }
+
+    /// Heals gaps, each an index of a request and a node, if no other task does so already.
+    pub(super) async fn heal_all(
+        self: Arc<Self>,
+        requests: Arc<[Renew]>,
+        gaps: Vec<(usize, usize)>,
+    ) {
+        let Some(_one_at_a_time) = self.healing.try_lock().ok() else {
+            return;
+        };
+        for gaps in gaps.chunks(HEALED_AT_ONCE) {
+            let heal = |(lease, node): &(usize, usize)| self.heal(&requests[*lease], *node);
+            let healed = join_all(gaps.iter().map(heal)).await;
+            if healed.iter().any(Result::is_err) {
+                return; // a node is gone again; the next renewal tries the rest
+            }
+        }
+    }
+
+    /// Takes part in the lease at a node again. Returns the node's counter if that has come about.
+    async fn heal(&self, request: &Renew, node: usize) -> Result<Option<u64>, Error> {
+        let Renew { key, owner, .. } = request;
+        let Some((name, fingerprint)) = self.attempts.ask_for(key, *owner, node, Instant::now())
+        else {
+            return Ok(None);
+        };
+        let part = PartOf {
+            key,
+            owner: *owner,
+            node,
+            name,
+        };
+        let asking = self.nodes[node].acquire(Acquire {
+            key: key.clone(),
+            owner: name,
+            lease: request.lease,
+            block: request.refill.max(1),
+            queueing: Queueing::Skip,
+            mode: Mode::Exclusive,
+            fingerprint,
+        });
+        let mut asking = Round::new([(node, asking)], self.node_timeout);
+        let answer = asking.next().await;
+        self.health.heard(node, matches!(answer, Some((_, Ok(_)))));
+        match answer {
+            Some((_, Ok(Acquired::Granted(grant)))) => {
+                if self.attempts.heal(part, Instant::now()) {
+                    return Ok(grant.tokens.last());
+                }
+                self.give_up(part, request);
+                Ok(None)
+            }
+            Some((_, Ok(Acquired::Held(_)))) => {
+                self.attempts.set(part, PartState::Queued); // a place that it had is still there
+                Ok(None)
+            }
+            Some((_, Ok(Acquired::Recorded(_)))) => {
+                self.attempts.set(part, PartState::Nothing);
+                Ok(None)
+            }
+            Some((_, Err(error))) => {
+                self.attempts.rename(part);
+                Err(error)
+            }
+            None => {
+                self.attempts.rename(part);
+                Err(no_quorum(self.nodes.len(), 1, 0, None))
+            }
+        }
+    }
+
+    /// Gives a node back that was asked for too late.
+    fn give_up(&self, part: PartOf<'_>, request: &Renew) {
+        self.attempts.rename(part);
+        drop(self.nodes[part.node].start_release(Release {
+            key: part.key.clone(),
+            owner: part.name,
+            ending: Ending::Free,
+            owed_for: request.lease,
+        }));
+    }
+}

@@ -1,0 +1,94 @@
+//! An acquire at one node that is heard in the background and can be taken back.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use crate::{
+    Error,
+    store::{Acquired, StoreFuture},
+    sync::Mutex,
+};
+
+/// What a question came to.
+pub(super) enum Heard {
+    TakenBack,
+    Answer {
+        answer: Result<Acquired, Error>,
+        /// A release was started behind the question: what was granted is given back already.
+        is_released: bool,
+    },
+}
+
+/// A node's answer to an acquire.
+///
+/// All clones are one question. Only the clone that is polled hears the answer; any of them can take the question back.
+#[derive(Clone)]
+pub(super) struct Question(Arc<Mutex<Slot>>);
+
+struct Slot {
+    call: Option<StoreFuture<Result<Acquired, Error>>>,
+    listener: Option<Waker>,
+    is_released: bool,
+}
+
+impl Question {
+    pub(super) fn new(call: StoreFuture<Result<Acquired, Error>>) -> Self {
+        Self(Arc::new(Mutex::new(Slot {
+            call: Some(call),
+            listener: None,
+            is_released: false,
+        })))
+    }
+
+    /// A release is started behind the question, on the same node and in the same name.
+    pub(super) fn release(&self) {
+        self.0.lock().is_released = true;
+    }
+
+    /// Drops the node's call before this returns, so that the node cleans up before it begins any later call. Nothing
+    /// happens if the answer was heard already.
+    pub(super) fn take_back(&self) {
+        let (call, listener) = {
+            let mut slot = self.0.lock();
+            (slot.call.take(), slot.listener.take())
+        };
+        drop(call);
+        if let Some(listener) = listener {
+            listener.wake();
+        }
+    }
+}
+
+impl Future for Question {
+    type Output = Heard;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = self.0.lock();
+        let Some(call) = &mut slot.call else {
+            return Poll::Ready(Heard::TakenBack);
+        };
+        match call.as_mut().poll(cx) {
+            Poll::Ready(answer) => {
+                slot.call = None;
+                Poll::Ready(Heard::Answer {
+                    answer,
+                    is_released: slot.is_released,
+                })
+            }
+            Poll::Pending => {
+                slot.listener = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Question")
+    }
+}

@@ -1,0 +1,47 @@
+//! From when on hints arrive.
+
+use tokio::time::timeout;
+use tower_distributed_lock::store::{Hint, Hints, RedisStore, Store};
+
+use crate::{
+    server_and_store,
+    support::{PATIENCE, eventually, redis_server::RedisServer, words::*},
+};
+
+/// The next hint that arrives.
+async fn next(hints: &mut Hints) -> Option<Hint> {
+    let next = timeout(PATIENCE, hints.recv()).await;
+    next.expect("a hint should arrive")
+}
+
+#[tokio::test]
+async fn the_first_subscription_is_told_as_listening_and_later_ones_as_reconnected() {
+    let (server, store) = server_and_store().await;
+    let mut hints = store.watch(owner().instance);
+    assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+    for _ in 0..2 {
+        let kill = ["CLIENT", "KILL", "TYPE", "pubsub"];
+        assert_eq!(server.send::<i64>(&kill).await, 1);
+        assert_eq!(next(&mut hints).await, Some(Hint::Reconnected));
+        let channels: Vec<String> = server.send(&["PUBSUB", "CHANNELS"]).await;
+        assert_eq!(channels.len(), 1, "the server knows of it by then");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_told_before_the_server_confirms_the_subscription() {
+    let server = RedisServer::start().await;
+    let denied = ["ACL", "SETUSER", "default", "-subscribe"];
+    server.send::<String>(&denied).await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let mut hints = store.watch(owner().instance);
+    eventually("it was refused more than once", async || {
+        let log: Vec<redis::Value> = server.send(&["ACL", "LOG"]).await;
+        format!("{log:?}").contains("subscribe")
+    })
+    .await;
+    assert!(hints.try_recv().is_err());
+    let allowed = ["ACL", "SETUSER", "default", "+subscribe"];
+    server.send::<String>(&allowed).await;
+    assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+}
