@@ -24,26 +24,35 @@ pub(super) struct Setup {
     pub(super) forgets: bool,
     pub(super) instances: usize,
     pub(super) requests: usize,
+    pub(super) keys: usize,
 }
 
 impl Setup {
     pub(super) fn draw(random: &mut Random) -> Self {
-        let (may_fail, may_lose) = *random.pick(&[(false, false), (true, false), (true, true)]);
+        let (may_fail, may_lose) =
+            *random.pick(&[(false, false), (true, false), (true, true), (true, true)]);
         let claims = random.percent(30);
+        let forgets = may_lose && !claims && random.percent(60);
+        let short_hold = may_lose && !forgets && random.percent(50);
         Self {
             lease: if may_lose { 6 * SECOND } else { 60 * SECOND },
-            max_hold: if may_lose && random.percent(50) {
-                3 * SECOND
-            } else {
-                600 * SECOND
-            },
+            max_hold: if short_hold { 3 * SECOND } else { 600 * SECOND },
             pass_turns: *random.pick(&[0, 1, 16]),
             may_fail,
             may_lose,
             claims,
-            forgets: may_lose && !claims && random.percent(50),
-            instances: random.within(1..3) as usize,
+            forgets,
+            instances: if forgets {
+                2
+            } else {
+                random.within(1..3) as usize
+            },
             requests: random.within(3..7) as usize,
+            keys: if forgets {
+                1
+            } else {
+                random.within(1..3) as usize
+            },
         }
     }
 
@@ -77,8 +86,8 @@ impl Setup {
 
     /// When a task makes its next request.
     pub(super) fn pause(&self, random: &mut Random) -> Duration {
-        match random.percent(50) {
-            true => random.millis(0..(self.lease / 2).as_millis().min(6_000) as u64 + 1_000),
+        match random.percent(if self.forgets { 75 } else { 50 }) {
+            true => random.millis(0..5_000),
             false => Duration::ZERO,
         }
     }
@@ -86,6 +95,7 @@ impl Setup {
     /// How long a turn or a work lasts: mostly a moment, sometimes to an edge.
     pub(super) fn hold(&self, random: &mut Random) -> Duration {
         match random.within(0..8) {
+            0..4 if self.forgets => random.millis(0..self.lease.as_millis() as u64),
             0 | 4 if self.max_hold < self.lease => self.max_hold,
             0 if self.may_lose => 2 * self.lease,
             1 if self.may_lose => random.millis(0..(3 * self.lease).as_millis() as u64),

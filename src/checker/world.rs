@@ -50,7 +50,7 @@ pub(super) async fn run() {
     let began = clock::reset();
     let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
     let mut random = Random::new(seed);
-    let world = Arc::new(World::new(Setup::draw(&mut random), &mut random, began));
+    let world = Arc::new(World::new(Setup::draw(&mut random), began));
     drop(shuttle::future::spawn(faults::play(
         world.clone(),
         random.fork(),
@@ -69,9 +69,9 @@ pub(super) async fn run() {
 }
 
 impl World {
-    fn new(setup: Setup, random: &mut Random, began: Instant) -> Self {
+    fn new(setup: Setup, began: Instant) -> Self {
         let store = MemoryStore::new();
-        let keys: Vec<_> = (0..random.within(1..3)).map(|n| format!("k{n}")).collect();
+        let keys: Vec<_> = (0..setup.keys).map(|n| format!("k{n}")).collect();
         let settings = Settings {
             lease: setup.lease,
             max_hold: setup.max_hold,
