@@ -10,10 +10,12 @@
 //! | `WAIT_MS` | 5000 | how long a request waits for its turn |
 //! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
 //!
-//! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`
-//! - `GET /accounts/{id}` with `x-tenant-id`
+//! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`; `&unfenced=true` does what a
+//!   ledger does that compares no tokens, to see what such a ledger loses
+//! - `GET /accounts/{id}` and `GET /accounts/{id}/entries` with `x-tenant-id`
 //! - `POST /payments?work_ms=N` with `{"account": "a", "amount": 5}`, `x-tenant-id` and `idempotency-key`
-//! - `GET /payments` with `x-tenant-id`: how many were really made
+//! - `GET /payments` with `x-tenant-id`: how many were really made, and to which accounts
+//! - `GET /stats`: what the replica's locks are doing
 
 #[path = "ledger/book.rs"]
 mod book;
@@ -28,7 +30,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use book::{Account, Book};
+use book::{Account, Book, Entry};
 use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
@@ -56,6 +58,7 @@ impl std::fmt::Display for Tenant {
 #[derive(Clone)]
 struct Ledger {
     book: Book,
+    locks: Locks,
     replica: String,
 }
 
@@ -63,11 +66,16 @@ struct Ledger {
 struct Work {
     #[serde(default)]
     work_ms: u64,
+    #[serde(default)]
+    unfenced: bool,
 }
 
 #[derive(Deserialize)]
 struct Deposit {
     amount: i64,
+    /// The client's name for the deposit, if it has one.
+    #[serde(default)]
+    id: String,
 }
 
 #[derive(Serialize)]
@@ -75,6 +83,14 @@ struct Answer {
     #[serde(flatten)]
     account: Account,
     replica: String,
+}
+
+#[derive(Serialize)]
+struct Load {
+    keys: usize,
+    waiting: usize,
+    leases: usize,
+    calls: usize,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +110,8 @@ struct Paid {
 
 #[derive(Serialize)]
 struct Payments {
-    count: u64,
+    count: usize,
+    accounts: Vec<String>,
 }
 
 #[tokio::main]
@@ -136,8 +153,14 @@ async fn main() -> book::Result<()> {
         .route("/payments", post(pay).route_layer(once).get(payments))
         .route("/accounts/{id}/deposits", post(deposit).route_layer(lock))
         .route("/accounts/{id}", get(look))
+        .route("/accounts/{id}/entries", get(entries))
         .route_layer(from_fn(tenant))
-        .with_state(Ledger { book, replica });
+        .route("/stats", get(stats))
+        .with_state(Ledger {
+            book,
+            locks: locks.clone(),
+            replica,
+        });
 
     let port: u16 = setting("PORT", 3000)?;
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
@@ -164,7 +187,8 @@ async fn deposit(
             "somebody else has had the account since: nothing was written",
         )
     };
-    let Some(found) = ledger.book.open(&account, guard.token()).await? else {
+    let shown = (!work.unfenced).then(|| guard.token());
+    let Some(found) = ledger.book.open(&account, shown).await? else {
         return Ok(stale().into_response());
     };
     tokio::time::sleep(Duration::from_millis(work.work_ms)).await;
@@ -172,8 +196,16 @@ async fn deposit(
         balance: found.balance + deposit.amount,
         deposits: found.deposits + 1,
         token: guard.token(),
+        last: deposit.id.clone(),
     };
-    if !ledger.book.write(&account, new).await? {
+    let entry = Entry {
+        id: deposit.id,
+        previous: found.last,
+        token: new.token,
+        balance: new.balance,
+    };
+    let written = ledger.book.write(&account, shown, (&new, &entry));
+    if !written.await? {
         return Ok(stale().into_response());
     }
     let mut response = Json(Answer {
@@ -181,8 +213,10 @@ async fn deposit(
         replica: ledger.replica,
     })
     .into_response();
-    // The ledger has compared tokens, so this is true even if the lease was lost in the meantime.
-    response.extensions_mut().insert(Fenced);
+    if shown.is_some() {
+        // The ledger has compared tokens, so this is true even if the lease was lost in the meantime.
+        response.extensions_mut().insert(Fenced);
+    }
     Ok(response)
 }
 
@@ -194,7 +228,7 @@ async fn pay(
     Json(payment): Json<Payment>,
 ) -> Result<Response, Failure> {
     tokio::time::sleep(Duration::from_millis(work.work_ms)).await;
-    let number = ledger.book.pay(&tenant.0).await?;
+    let number = ledger.book.pay(&tenant.0, &payment.account).await?;
     let paid = Paid {
         id: format!("payment-{number}"),
         account: payment.account,
@@ -209,8 +243,9 @@ async fn payments(
     State(ledger): State<Ledger>,
     Extension(tenant): Extension<Tenant>,
 ) -> Result<Json<Payments>, Failure> {
-    let count = ledger.book.payments(&tenant.0).await?;
-    Ok(Json(Payments { count }))
+    let accounts = ledger.book.payments(&tenant.0).await?;
+    let count = accounts.len();
+    Ok(Json(Payments { count, accounts }))
 }
 
 async fn look(
@@ -223,6 +258,24 @@ async fn look(
         account,
         replica: ledger.replica,
     }))
+}
+
+async fn entries(
+    State(ledger): State<Ledger>,
+    Extension(tenant): Extension<Tenant>,
+    Path(id): Path<String>,
+) -> Result<Json<Vec<Entry>>, Failure> {
+    Ok(Json(ledger.book.entries(&tenant.account(&id)).await?))
+}
+
+async fn stats(State(ledger): State<Ledger>) -> Json<Load> {
+    let stats = ledger.locks.stats();
+    Json(Load {
+        keys: stats.keys,
+        waiting: stats.waiting,
+        leases: stats.leases,
+        calls: stats.calls,
+    })
 }
 
 async fn tenant(mut request: Request, next: Next) -> Response {

@@ -112,11 +112,6 @@ pub(crate) fn redis_evicts(policy: &str) {
 }
 
 #[cfg(feature = "redis")]
-pub(crate) fn orphans_released(released: usize, left: usize) {
-    event!(debug, released, left, "redis.orphans_released");
-}
-
-#[cfg(feature = "redis")]
 pub(crate) fn subscription_lost(error: &dyn std::fmt::Display) {
     event!(warn, %error, "redis.subscription_lost");
 }

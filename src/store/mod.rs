@@ -34,43 +34,6 @@ pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 /// The hints meant for one instance, in no particular order and with no promise that none is lost.
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
-/// Starts a call now, and lets it go on when its future is dropped.
-#[cfg(feature = "redis")]
-pub(crate) fn start<T: Send + 'static>(
-    call: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> StoreFuture<Result<T, Error>> {
-    let mut call = Box::pin(call);
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-        return Box::pin(std::future::ready(Err(Error::new(
-            crate::ErrorKind::Unreachable,
-            "there is no runtime to send the release from",
-        ))));
-    };
-    if let std::task::Poll::Ready(answer) = call.as_mut().poll(&mut cx) {
-        return Box::pin(std::future::ready(answer));
-    }
-    let task = runtime.spawn(call);
-    Box::pin(async move {
-        task.await.unwrap_or_else(|_| {
-            Err(Error::new(
-                crate::ErrorKind::Unreachable,
-                "the runtime that sent the release has shut down",
-            ))
-        })
-    })
-}
-
-/// The answers to a batch, all at once.
-#[cfg(feature = "redis")]
-pub(crate) fn answers(
-    answers: impl Future<Output = Vec<Renewed>> + Send + 'static,
-) -> RenewAnswers {
-    use futures_util::{FutureExt, StreamExt, stream};
-    let answers = answers.map(|answers| stream::iter(answers.into_iter().enumerate()));
-    Box::pin(answers.into_stream().flatten())
-}
-
 pub(crate) mod sealed {
     /// Cannot be named outside of this crate, so [`Store`](super::Store) cannot be implemented elsewhere.
     pub trait Sealed {}

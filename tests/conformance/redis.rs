@@ -31,4 +31,12 @@ impl Subject for Redis {
     async fn is_empty(&self) -> bool {
         self.server.leftovers().await.is_empty()
     }
+
+    async fn break_connections(&self) {
+        self.server.break_connections().await;
+    }
+
+    async fn refuse_writes(&self, refused: bool) {
+        self.server.refuse_writes(refused).await;
+    }
 }

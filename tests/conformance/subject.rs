@@ -17,4 +17,8 @@ pub(crate) trait Subject {
     }
     /// Whether nothing is left in the store, token counters aside.
     async fn is_empty(&self) -> bool;
+    /// Closes the connections between the store and its servers, if there are any.
+    async fn break_connections(&self) {}
+    /// Has the servers refuse writes, if there are any that can.
+    async fn refuse_writes(&self, _refused: bool) {}
 }

@@ -1,16 +1,20 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
+mod connecting;
 mod dead_heads;
 mod foreign;
 mod format;
 mod late;
 mod listening;
+mod order;
 mod orphans;
 #[cfg(feature = "tls-rustls")]
 mod provider;
 mod queue;
 mod races;
 mod reconnect;
+mod releases;
+mod repetition;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

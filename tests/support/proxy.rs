@@ -78,6 +78,13 @@ impl Proxy {
         self.old.push(old);
     }
 
+    /// Nothing arrives over the old connections any more, and nobody is told.
+    pub(crate) fn old_ones_stop(&self) {
+        for network in &self.old {
+            network.send_replace(Network::BlackHole);
+        }
+    }
+
     /// What the old connections held back arrives after all.
     pub(crate) fn old_ones_go_on(&self) {
         for network in &self.old {
@@ -87,8 +94,12 @@ impl Proxy {
 
     /// Closes all connections; new ones are fine.
     pub(crate) fn cut(&mut self) {
-        self.set(Network::Cut);
-        self.only_new_ones_are_fine();
+        // In this order: a connection that is made in between is a new one.
+        let network = self.network.clone();
+        let fine = watch::Sender::new(Network::Fine);
+        let old = std::mem::replace(&mut *network.lock().unwrap(), fine);
+        old.send_replace(Network::Cut);
+        self.old.push(old);
     }
 }
 

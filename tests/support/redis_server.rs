@@ -129,6 +129,31 @@ impl RedisServer {
         asked.await.unwrap_or(false)
     }
 
+    /// Closes the connections of all clients, subscriptions aside.
+    pub(crate) async fn break_connections(&self) {
+        let _: Value = self.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    }
+
+    /// Writes are refused (NOREPLICAS), or not any more.
+    pub(crate) async fn refuse_writes(&self, refused: bool) {
+        let replicas = if refused { "1" } else { "0" };
+        let _: Value = self
+            .send(&["CONFIG", "SET", "min-replicas-to-write", replicas])
+            .await;
+    }
+
+    /// How many connections the server has accepted so far.
+    pub(crate) async fn connections_received(&self) -> u64 {
+        let info: String = self.send(&["INFO", "stats"]).await;
+        let line = |line: &str| {
+            line.strip_prefix("total_connections_received:")?
+                .trim()
+                .parse()
+                .ok()
+        };
+        info.lines().find_map(line).unwrap()
+    }
+
     /// All keys, token counters aside.
     pub(crate) async fn leftovers(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.send(&["KEYS", "*"]).await;

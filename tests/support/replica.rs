@@ -18,20 +18,40 @@ pub(crate) struct Replica {
 impl Replica {
     /// Starts it with these variables, and waits until it listens.
     pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
+        Self::try_start(settings, Stdio::inherit()).expect("the replica listens")
+    }
+
+    /// The same, with the standard error elsewhere. `None` if the replica ended before it listened.
+    pub(crate) fn try_start(settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
         let mut child = Command::new(ledger())
             .envs(settings.iter().copied())
             .env("PORT", "0")
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("the ledger example starts");
         let mut line = String::new();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
-        let addr = line.trim().rsplit(' ').next().unwrap();
-        let addr = addr
-            .parse()
-            .unwrap_or_else(|_| panic!("no address: {line}"));
-        Self { child, addr }
+        let Some(addr) = line
+            .trim()
+            .rsplit(' ')
+            .next()
+            .and_then(|addr| addr.parse().ok())
+        else {
+            let _ = child.wait();
+            return None;
+        };
+        Some(Self { child, addr })
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {

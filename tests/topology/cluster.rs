@@ -67,6 +67,12 @@ impl Subject for InCluster {
             .iter()
             .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
     }
+
+    async fn break_connections(&self) {
+        for node in &self.cluster.nodes {
+            node.break_connections().await;
+        }
+    }
 }
 
 async fn instance(cluster: &Cluster) -> Locks {
@@ -216,6 +222,40 @@ async fn a_lease_moves_with_its_slot_and_everybody_is_told() {
         cluster.leftovers().await.is_empty()
     })
     .await;
+}
+
+/// What is published anywhere in a Cluster arrives at every node.
+#[tokio::test]
+async fn a_subscription_stays_where_it_is_when_slots_move() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let (key, a) = (key("account"), owner());
+    let mut hints = store.watch_for_sure(a.instance).await;
+    let subscriptions = async || -> Vec<String> {
+        let mut ids = Vec::new();
+        for node in &cluster.nodes {
+            let list: String = node.send(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+            let id = |line: &str| line.split(' ').next().map(str::to_owned);
+            ids.extend(list.lines().filter_map(id));
+        }
+        ids
+    };
+    let before = subscriptions().await;
+    assert_eq!(before.len(), 1, "{before:?}");
+    store.take(&key, a).await;
+    let from = cluster.owner(&slot, 0).await;
+    cluster
+        .migrate(&slot, from, (from + 1) % 3, async {}, async {})
+        .await;
+    eventually("the store has noticed", async || {
+        is_renewed(&store.renew_one(renewal(&key, a, 0)).await)
+    })
+    .await;
+    hinted(&mut hints, Hint::Reconnected).await;
+    assert_eq!(subscriptions().await, before);
+    held(store.queue(&key, owner()).await);
+    hinted(&mut hints, Hint::Wanted(key)).await;
 }
 
 #[tokio::test]

@@ -91,6 +91,10 @@ impl Subject for WithReplica {
             .iter()
             .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
     }
+
+    async fn break_connections(&self) {
+        self.pair.primary.break_connections().await;
+    }
 }
 
 #[tokio::test]
@@ -204,4 +208,64 @@ async fn waiting_for_nothing_is_refused() {
         let store = RedisStore::builder("redis://127.0.0.1/").replicas(replicas, timeout);
         assert_eq!(store.build().unwrap_err().kind(), ErrorKind::InvalidConfig);
     }
+}
+
+#[test]
+fn a_store_can_be_built_outside_of_a_runtime() {
+    let store = RedisStore::builder("redis://127.0.0.1/").replicas(1, ENOUGH);
+    store.build().unwrap();
+}
+
+#[tokio::test]
+async fn many_acquires_at_once_share_the_connections() {
+    let pair = Pair::start().await;
+    let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
+    let store = store.timeout(ENOUGH * 2).connect().await.unwrap();
+    let before = pair.primary.connections_received().await;
+    let keys: Vec<_> = (0..400).map(|n| key(&format!("k/{n}"))).collect();
+    let asking = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    for answer in join_all(asking).await {
+        granted(answer.unwrap());
+    }
+    let opened = pair.primary.connections_received().await - before;
+    assert!(opened <= 16 + 1, "{opened} connections for a pool of 16");
+}
+
+#[tokio::test]
+async fn an_acquire_that_waits_for_a_replica_holds_up_no_other_key() {
+    let pair = Pair::start().await;
+    let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
+    let store = store.timeout(ENOUGH).connect().await.unwrap();
+    // Two keys with the same counter are in the same bucket.
+    let counters = async || -> Vec<String> { pair.primary.send(&["KEYS", "*:fence"]).await };
+    let (one, a) = (key("one"), owner());
+    store.take(&one, a).await;
+    let mut found = None;
+    for n in 0.. {
+        let (other, b) = (key(&format!("other/{n}")), owner());
+        let before = counters().await.len();
+        store.take(&other, b).await;
+        store.free(&other, b).await;
+        if counters().await.len() == before {
+            found = Some(other);
+            break;
+        }
+    }
+    let other = found.unwrap();
+    pair.replica.freeze();
+    let waiting = tokio::spawn(store.acquire(attempt(&other, owner())));
+    eventually("the acquire waits", async || {
+        let found = pair.primary.leftovers().await;
+        found.iter().any(|found| found.ends_with(other.as_str()))
+    })
+    .await;
+    let asked = Instant::now();
+    store.free(&one, a).await;
+    assert!(
+        asked.elapsed() < ENOUGH / 2,
+        "it took {:?}",
+        asked.elapsed()
+    );
+    pair.replica.thaw();
+    granted(waiting.await.unwrap().unwrap());
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -15,14 +15,14 @@ use super::{
     RedisStore, Shared,
     cluster::Cluster,
     fence::Floors,
+    key_order::KeyOrder,
     lane::Lane,
     names::Names,
-    orphans::Orphans,
+    owed::Owed,
     primary::{Primary, open},
     replicated::Replicated,
     routes::{Routes, Station},
     sentinel::Sentinels,
-    turns::Turns,
     value::{is_label, label_of_host},
 };
 use crate::{Error, ErrorKind};
@@ -164,7 +164,8 @@ impl RedisStoreBuilder {
         let info = connection_info(&self.url)?;
         let db = info.redis_settings().db();
         let floors = Arc::new(Floors::new());
-        let (routes, station) = self.routes(info, &floors)?;
+        let owed = Owed::default();
+        let (routes, station) = self.routes(info, &floors, &owed)?;
         let replicated = match (self.replicas, &station) {
             (None, _) => None,
             (Some((replicas, timeout)), Station::Primary(primary)) => Some(Replicated::new(
@@ -184,13 +185,13 @@ impl RedisStoreBuilder {
             names: Names::new(&self.prefix, self.label),
             routes,
             floors,
-            orphans: Orphans::default(),
+            owed,
             replicated,
             station,
-            turns: (!lanes_keep_order).then(Turns::new),
+            order: (!lanes_keep_order).then(KeyOrder::default),
+            is_stopped: AtomicBool::new(false),
             space,
             timeout: self.timeout,
-            longest_lease: AtomicU64::new(0),
         })))
     }
 
@@ -198,19 +199,26 @@ impl RedisStoreBuilder {
         &self,
         info: ConnectionInfo,
         floors: &Arc<Floors>,
+        owed: &Owed,
     ) -> Result<(Routes, Station), Error> {
+        let names = Names::new(&self.prefix, self.label.clone());
         if let Topology::Cluster(nodes) = &self.topology {
             if info.redis_settings().db() != 0 {
                 return Err(invalid("a Cluster has no database but 0"));
             }
             let nodes = nodes.iter().map(|url| connection_info(url));
             let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
-            let cluster = Cluster::new(nodes, self.lanes, self.timeout, floors.clone());
+            let (floors, owed) = (floors.clone(), owed.clone());
+            let cluster = Cluster::new(nodes, self.lanes, self.timeout, floors, names, owed);
             let cluster = Arc::new(cluster);
             return Ok((Routes::Cluster(cluster.clone()), Station::Cluster(cluster)));
         }
         let primary = Arc::new(self.primary(info)?);
-        let lane = |_| Lane::new(primary.clone(), floors.clone(), self.timeout).into();
+        let lane = |_| {
+            let (floors, names) = (floors.clone(), names.clone());
+            let lane = Lane::new(primary.clone(), floors, self.timeout, names, owed.clone());
+            Arc::new(lane)
+        };
         let lanes = (0..self.lanes).map(lane).collect();
         Ok((
             Routes::One(primary.clone(), lanes),

@@ -2,12 +2,13 @@
 //!
 //! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has done nothing. Then the call is made again, there or
 //!    elsewhere, until its time is up.
-//! 2. So a call can take a way round, and no lane keeps its order. Instead the calls for one bucket are made one at a time
-//!    (see `turns`), in the order in which they were started.
+//! 2. So a call can take a way round, and no lane keeps its order. Instead the calls for one key are made one at a time
+//!    (see `key_order`). Renewals are not among them: a renewal never creates a lease, so one that comes late does nothing.
 //! 3. What was sent to a node that does not answer can take effect there only while that node has the bucket. When
 //!    another has it by now, nothing of that counts: the first one answers MOVED, or, cut off, acts on data that
 //!    it will forget.
-//! 4. Where a bucket's node is known from may be out of date. It is asked for again after every failure and every MOVED.
+//! 4. The slot map may be stale. It is asked for again after every failure and every MOVED.
+//! 5. A node without slots is forgotten, once no call is on its way there.
 //!
 //! Not by the client library's own Cluster connection: that repeats calls of unknown outcome on other nodes by itself,
 //! and keeps no order.
@@ -29,12 +30,13 @@ use tokio::{
 };
 
 use super::{
-    connection::Peer,
     explain,
     fence::Floors,
-    lane::{Failure, Lane, Redirect, Replies},
+    lane::{Lane, Way},
+    names::Names,
+    outcome::{Outcome, Redirect},
+    owed::Owed,
     primary::{Primary, Server, moved, open},
-    script::Call,
     slots::{Slots, address},
     survey::survey,
 };
@@ -52,6 +54,8 @@ pub(super) struct Cluster {
     lanes: usize,
     limit: Duration,
     floors: Arc<Floors>,
+    names: Names,
+    owed: Owed,
     nodes: Mutex<HashMap<Arc<str>, Arc<Node>>>,
     slots: watch::Sender<Slots>,
     is_stale: AtomicBool,
@@ -71,6 +75,8 @@ impl Cluster {
         lanes: usize,
         limit: Duration,
         floors: Arc<Floors>,
+        prefix: Names,
+        owed: Owed,
     ) -> Self {
         let mut names: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
         names.sort();
@@ -80,6 +86,8 @@ impl Cluster {
             lanes,
             limit,
             floors,
+            names: prefix,
+            owed,
             nodes: Mutex::new(HashMap::new()),
             slots: watch::Sender::new(Slots::default()),
             is_stale: AtomicBool::new(true),
@@ -102,8 +110,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// Where a bucket's calls go, if the slot map is known to be fresh.
+    pub(super) fn lane_at_once(&self, bucket: usize) -> Option<Arc<Lane>> {
+        if self.is_stale.load(Ordering::Acquire) {
+            return None;
+        }
+        let owner = self.slots.borrow().owner(bucket).cloned()?;
+        Some(self.lane_at(&owner, bucket))
+    }
+
     /// Where a bucket's calls go, as far as is known.
-    pub(super) async fn lane(&self, bucket: usize, deadline: Instant) -> Result<Arc<Lane>, Error> {
+    async fn lane(&self, bucket: usize, deadline: Instant) -> Result<Arc<Lane>, Error> {
         if self.is_stale.load(Ordering::Acquire) {
             self.refresh(deadline).await?;
         }
@@ -122,66 +139,88 @@ impl Cluster {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// Makes a call wherever its bucket is, once other connections have been closed there.
-    pub(super) async fn call(
+    /// Makes a call wherever its bucket is.
+    ///
+    /// `start` starts the call on a lane.
+    pub(super) async fn call<Called>(
         &self,
         bucket: usize,
-        call: &Call,
-        others: &[Peer],
-    ) -> Result<Replies, Failure> {
-        let deadline = Instant::now() + self.limit;
-        let mut elsewhere: Option<(Arc<Lane>, bool)> = None;
-        // The call with one key, which takes turns with the whole one while a slot is on its way.
-        let mut alone: Option<Call> = None;
-        let mut repeated = false;
+        deadline: Instant,
+        start: impl Fn(&Arc<Lane>, Way) -> Called,
+    ) -> Outcome
+    where
+        Called: Future<Output = Outcome>,
+    {
+        let mut elsewhere: Option<(Arc<Lane>, Way)> = None;
+        let mut may_have = false;
         loop {
-            let (lane, asking) = match elsewhere.take() {
+            let (lane, way) = match elsewhere.take() {
                 Some(there) => there,
-                None => {
-                    let lane = self.lane(bucket, deadline).await;
-                    (lane.map_err(Failure::NotSent)?, false)
-                }
+                None => match self.lane(bucket, deadline).await {
+                    Ok(lane) => (lane, Way::default()),
+                    Err(error) => return Outcome::failed(error, may_have),
+                },
             };
-            let now = alone.as_ref().unwrap_or(call);
-            let outcome = lane.call_redirected(now, others, asking, deadline).await;
-            let mut replies = outcome.map_err(|failure| {
-                self.doubt();
-                match failure {
-                    // Not this time; but the time before may have had an effect.
-                    Failure::NotSent(error) if repeated => Failure::Unknown(error),
-                    failure => failure,
+            let redirect = match start(&lane, way).await {
+                Outcome::Answered(mut answered) => {
+                    answered.repeated |= may_have;
+                    return Outcome::Answered(answered);
                 }
-            })?;
-            repeated |= replies.repeated;
-            replies.repeated = repeated;
-            let Some(redirect) = &replies.redirect else {
-                return Ok(replies);
-            };
-            match redirect {
-                Redirect::Moved(to) => {
-                    elsewhere = Some((self.lane_at(to, bucket), false));
+                Outcome::Redirected {
+                    redirect,
+                    may_have_taken_effect,
+                } => {
+                    may_have |= may_have_taken_effect;
+                    redirect
+                }
+                Outcome::Refused(error) => {
                     self.doubt();
-                    // At once: it is news for those who hold leases there. Where it fails, the next call asks.
+                    // Not this time; but an earlier sending may have had an effect.
+                    return Outcome::failed(error, may_have);
+                }
+                failed @ Outcome::MayHaveTakenEffect(_) => {
+                    self.doubt();
+                    return failed;
+                }
+            };
+            match &redirect {
+                Redirect::Moved(to) => {
+                    elsewhere = Some((self.lane_at(to, bucket), Way::default()));
+                    self.doubt();
+                    // At once: those who hold leases there wait for this. Where it fails, the next call asks.
                     let _ = self.refresh(deadline).await;
                 }
-                Redirect::Ask(to) => elsewhere = Some((self.lane_at(to, bucket), true)),
-                Redirect::TryAgain => {
-                    alone = if alone.is_none() { call.alone() } else { None };
-                    if alone.is_some() {
-                        elsewhere = Some((lane, asking));
-                    } else {
-                        sleep(PAUSE).await;
-                    }
+                Redirect::Ask(to) => {
+                    elsewhere = Some((self.lane_at(to, bucket), Way::asking()));
                 }
+                // The call with one key takes turns with the whole one, at the same node.
+                Redirect::TryAgain if !way.has_one_key() => {
+                    elsewhere = Some((lane, way.with_one_key()));
+                }
+                Redirect::TryAgain => sleep(PAUSE).await,
                 Redirect::Down => {
                     self.doubt();
                     sleep(PAUSE).await;
                 }
+                Redirect::Unrouted => {}
             }
             if Instant::now() >= deadline {
-                return Ok(replies);
+                return Outcome::failed(redirect.error(), may_have);
             }
         }
+    }
+
+    /// The lanes to all nodes that are known.
+    pub(super) fn lanes(&self) -> Vec<Arc<Lane>> {
+        let nodes = self.nodes.lock();
+        nodes.values().flat_map(|node| node.lanes.clone()).collect()
+    }
+
+    /// Forgets the nodes that have no slots. A call that is on its way to one keeps its lane until it is over.
+    fn forget_nodes(&self) {
+        let with_slots = self.slots.borrow().nodes();
+        let mut nodes = self.nodes.lock();
+        nodes.retain(|address, _| with_slots.contains(address));
     }
 
     fn lane_at(&self, address: &Arc<str>, bucket: usize) -> Arc<Lane> {
@@ -193,7 +232,17 @@ impl Cluster {
         let mut nodes = self.nodes.lock();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
             let primary = Arc::new(Primary::node(self.info(address)));
-            let lane = |_| Lane::new(primary.clone(), self.floors.clone(), self.limit).into();
+            let lane = |_| {
+                let (floors, names) = (self.floors.clone(), self.names.clone());
+                let lane = Lane::new(
+                    primary.clone(),
+                    floors,
+                    self.limit,
+                    names,
+                    self.owed.clone(),
+                );
+                Arc::new(lane)
+            };
             Arc::new(Node {
                 lanes: (0..self.lanes).map(lane).collect(),
             })
@@ -225,7 +274,7 @@ impl Cluster {
         let refreshing = async {
             let mut last = self.refreshing.lock().await;
             if !self.is_stale.load(Ordering::Acquire) {
-                return Ok(()); // somebody else has asked meanwhile
+                return Ok(()); // another call has asked meanwhile
             }
             // While a node is gone, every call to it would have all the others asked. Not left out but put off: somebody
             // may wait for this news.
@@ -240,7 +289,12 @@ impl Cluster {
                 self.doubt();
                 return Err(explain::no_node(&self.name, failure));
             };
-            self.slots.send_modify(|slots| *slots = latest.after(slots));
+            self.slots.send_if_modified(|slots| {
+                let before = slots.version;
+                *slots = latest.after(slots);
+                slots.version != before
+            });
+            self.forget_nodes();
             Ok(())
         };
         match timeout_at(deadline, refreshing).await {
@@ -267,14 +321,21 @@ impl Cluster {
         Ok((Server::at(self.info(node)), version))
     }
 
-    /// Resolves when a bucket has another node than it had then: whoever holds a lease there wants to know.
-    pub(super) async fn changed_since(&self, version: u64) {
+    /// Resolves when a bucket has another node than it had at this version of the slot map, with the new version.
+    pub(super) async fn changed_since(&self, version: u64) -> u64 {
         let mut slots = self.slots.subscribe();
-        if slots
-            .wait_for(|slots| slots.version != version)
-            .await
-            .is_err()
-        {
+        let changed = slots.wait_for(|slots| slots.version != version).await;
+        match changed.map(|slots| slots.version) {
+            Ok(version) => version,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Resolves when a node has no slots any more: a subscription there may hear nothing.
+    pub(super) async fn without_slots(&self, address: &Arc<str>) {
+        let mut slots = self.slots.subscribe();
+        let gone = slots.wait_for(|slots| slots.version > 0 && !slots.nodes().contains(address));
+        if gone.await.is_err() {
             std::future::pending().await
         }
     }
@@ -310,5 +371,32 @@ impl Redirect {
             "CLUSTERDOWN" => Some(Self::Down),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    #[test]
+    fn a_node_without_slots_is_forgotten() {
+        let seed = "redis://127.0.0.1:1".into_connection_info().unwrap();
+        let limit = Duration::from_secs(1);
+        let names = Names::new("tdl", None);
+        let cluster = Cluster::new(
+            vec![seed],
+            1,
+            limit,
+            Arc::new(Floors::new()),
+            names,
+            Owed::default(),
+        );
+        let on_its_way = cluster.lane_at(&"127.0.0.1:2".into(), 0);
+        assert_eq!(cluster.lanes().len(), 1);
+        cluster.forget_nodes();
+        assert!(cluster.lanes().is_empty());
+        drop(on_its_way);
     }
 }

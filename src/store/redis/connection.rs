@@ -1,11 +1,13 @@
-//! One connection of a lane, and the bb8 manager that makes it and tells when it is broken.
+//! One connection of a lane, or of the pool of `replicated`, and how it is made.
 //!
-//! 1. A manager serves one lane. When a connection of it works, all earlier ones *to the same server* are **fenced**: the
-//!    server has closed them, so that nothing that was sent on them can still take effect. Commands can lie unread in
-//!    the buffers of a server that hangs, long after the client has closed its end.
-//! 2. Fencing takes CLIENT INFO and CLIENT KILL. Where they are denied, the connection works all the same, and
-//!    says that it is not fenced.
-//! 3. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
+//! 1. When a connection of a lane works, all earlier ones of the lane *to the same server* are **closed by the server** (CLIENT KILL), so
+//!    that nothing that was sent on them can still take effect. Commands can lie unread in the buffers of a server that
+//!    hangs, long after the client has closed its end.
+//! 2. That takes CLIENT INFO and CLIENT KILL. Where they are denied, the connection works all the same, and
+//!    says that its predecessors are not closed.
+//! 3. A connection is one only if every question of its preparation was answered, or denied for good. A server that is busy or loading
+//!    right now has closed nothing and told no time: connecting has failed, and is tried again.
+//! 4. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
 //!    one is a primary already (ROLE), so it does not replicate what the old one still does; and before that one
 //!    is replicated from again, it forgets what it did on its own. Should the lane come back to the old one as a primary
 //!    after all, what is left there is closed then: each server's last connection is remembered.
@@ -23,7 +25,7 @@ use bb8_redis::bb8::ManageConnection;
 use redis::{
     AsyncConnectionConfig, PushInfo, PushKind, Value, aio::MultiplexedConnection, cmd, pipe,
 };
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use super::{
     explain,
@@ -33,14 +35,15 @@ use super::{
 };
 use crate::{Error, sync::Mutex, trace};
 
-/// How many commands may be on their way to the socket before a sender waits. Senders are then served in order, too.
-const BUFFERED: usize = 1024;
+/// How many messages may be on their way to the socket before a sender waits. A lane has fewer in flight.
+pub(super) const BUFFERED: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
     pub(super) multiplexed: MultiplexedConnection,
     pub(super) health: Arc<Health>,
-    pub(super) is_fenced: bool,
+    /// Nothing that was sent on an earlier connection of the lane can still take effect.
+    pub(super) predecessors_closed: bool,
     /// Which server it is to.
     pub(super) address: Arc<str>,
     /// Where tokens follow the server's clock.
@@ -49,54 +52,30 @@ pub(super) struct Connection {
     pub(super) peer: Option<Peer>,
 }
 
-/// What is known about a connection's state without asking it.
+/// Whether a connection is known to be broken.
 #[derive(Debug, Default)]
-pub(super) struct Health {
-    is_broken: AtomicBool,
-    /// When the first command was sent that nothing came after.
-    silent_since: Mutex<Option<Instant>>,
-}
+pub(super) struct Health(AtomicBool);
 
 impl Health {
     pub(super) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire)
     }
 
     pub(super) fn broke(&self) {
-        self.is_broken.store(true, Ordering::Release);
-    }
-
-    pub(super) fn sent(&self) {
-        self.silent_since.lock().get_or_insert_with(Instant::now);
-    }
-
-    pub(super) fn heard(&self) {
-        *self.silent_since.lock() = None;
-    }
-
-    /// Gives a connection up that has not brought a word for so long, although it was asked: its other end may have
-    /// vanished without a goodbye, which TCP would notice only after many minutes.
-    pub(super) fn broke_if_silent_for(&self, limit: Duration) {
-        if self
-            .silent_since
-            .lock()
-            .is_some_and(|since| since.elapsed() >= limit)
-        {
-            self.broke();
-        }
+        self.0.store(true, Ordering::Release);
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Manager {
+pub(super) struct Connector {
     primary: Arc<Primary>,
     floors: Arc<Floors>,
     limit: Duration,
-    /// Of a manager whose connections are there one at a time.
+    /// Where connections are there one at a time.
     past: Option<Mutex<Past>>,
 }
 
-/// What a manager remembers of its connections.
+/// What a lane remembers of its connections.
 #[derive(Debug, Default)]
 struct Past {
     servers: HashMap<Arc<str>, Last>,
@@ -106,7 +85,7 @@ struct Past {
 #[derive(Debug, Clone)]
 struct Last {
     peer: Option<Peer>,
-    is_fenced: bool,
+    predecessors_closed: bool,
 }
 
 /// How the server knows a connection. The address makes sure that no stranger is hit: after a restart, ids start anew.
@@ -117,7 +96,7 @@ pub(super) struct Peer {
     address: String,
 }
 
-impl Manager {
+impl Connector {
     /// Of connections that follow one another.
     pub(super) fn of_one(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
         Self {
@@ -126,7 +105,7 @@ impl Manager {
         }
     }
 
-    /// Of connections that exist side by side: none of them is fenced off from any other.
+    /// Of connections that exist side by side: none of them closes another.
     pub(super) fn of_many(primary: Arc<Primary>, floors: Arc<Floors>, limit: Duration) -> Self {
         Self {
             primary,
@@ -134,6 +113,32 @@ impl Manager {
             limit,
             past: None,
         }
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        self.primary.name()
+    }
+
+    pub(super) fn moves(&self) -> bool {
+        self.primary.moves()
+    }
+
+    pub(super) fn is_node(&self) -> bool {
+        self.primary.is_node()
+    }
+
+    pub(super) fn is_current(&self, address: &Arc<str>) -> bool {
+        self.primary.is_current(address)
+    }
+
+    pub(super) fn too_late(&self) -> Error {
+        explain::cannot_connect_in_time(self.primary.name(), self.limit)
+    }
+
+    /// Connects within the time limit.
+    pub(super) async fn connect_in_time(&self) -> Result<Connection, Error> {
+        let connecting = timeout(self.limit, ManageConnection::connect(self));
+        connecting.await.unwrap_or_else(|_| Err(self.too_late()))
     }
 
     async fn open(
@@ -162,8 +167,8 @@ impl Manager {
             .map_err(|error| explain::cannot_connect(&server.address, error))
     }
 
-    /// Everything that has to happen before the first call, in one round trip. Says whether the connection is fenced, and
-    /// how the server knows it.
+    /// Everything that has to happen before the first call, in one round trip. Says whether earlier connections are closed, and
+    /// how the server knows this one.
     async fn prepare(
         &self,
         server: &Server,
@@ -183,6 +188,7 @@ impl Manager {
         if self.primary.moves() {
             commands.cmd("ROLE");
         }
+        // So that a call is not sent a second time, unless the server's scripts are flushed meanwhile.
         for script in script::in_daily_use() {
             commands.add_command(script.load(self.primary.by_clock()));
         }
@@ -191,6 +197,9 @@ impl Manager {
             .await
             .map_err(|error| explain::cannot_connect(&server.address, error))?;
 
+        if let Some(error) = replies.iter().find_map(explain::not_now) {
+            return Err(error);
+        }
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
         let (peer, time) = (next(), next());
@@ -204,21 +213,22 @@ impl Manager {
             warn_if_evicting(&memory);
         }
         // Whoever is denied it once will be denied it again; and a connection that could not be named cannot be killed.
-        let is_fenced = before.is_none_or(|last| last.is_fenced && last.peer.is_some())
+        let predecessors_closed = before
+            .is_none_or(|last| last.predecessors_closed && last.peer.is_some())
             && !matches!(killed, Value::ServerError(_));
         let peer = Peer::read(&server.address, &peer);
         let last = Last {
             peer: peer.clone(),
-            is_fenced,
+            predecessors_closed,
         };
         if let Some(past) = past {
             past.lock().servers.insert(server.address.clone(), last);
         }
-        Ok((is_fenced, peer))
+        Ok((predecessors_closed, peer))
     }
 }
 
-impl ManageConnection for Manager {
+impl ManageConnection for Connector {
     type Connection = Connection;
     type Error = Error;
 
@@ -226,7 +236,7 @@ impl ManageConnection for Manager {
         let health = Arc::new(Health::default());
         let server = self.primary.find(self.limit).await?;
         let mut multiplexed = self.open(&server, health.clone()).await?;
-        let (is_fenced, peer) = self.prepare(&server, &mut multiplexed).await?;
+        let (predecessors_closed, peer) = self.prepare(&server, &mut multiplexed).await?;
         self.primary.found(&server.address);
         let fraction = self
             .primary
@@ -235,7 +245,7 @@ impl ManageConnection for Manager {
         Ok(Connection {
             multiplexed,
             health,
-            is_fenced,
+            predecessors_closed,
             address: server.address,
             fraction,
             peer,

@@ -256,6 +256,39 @@ pub(super) fn connection_broke(error: RedisError) -> Error {
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
+/// Where the client library says only that the connection has ended.
+pub(super) fn connection_ended() -> Error {
+    connection_broke(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
+}
+
+/// A call that had no effect, and that a later call for the same key has overtaken.
+pub(super) fn script_forgotten() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the scripts of Redis were flushed in between: the call was not carried out",
+    )
+}
+
+pub(super) fn slot_is_moving() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the slot of this key is on its way to another node of the Redis Cluster",
+    )
+}
+
+pub(super) fn cluster_is_down() -> Error {
+    Error::new(ErrorKind::Unreachable, "the Redis Cluster is down")
+}
+
+/// A refusal that does not last, as opposed to a denied or an unknown command.
+pub(super) fn not_now(reply: &Value) -> Option<Error> {
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
+    let lasts = matches!(error.code(), "NOPERM" | "ERR");
+    (!lasts).then(|| refused(error.clone().into()))
+}
+
 pub(super) fn nonsense() -> Error {
     Error::new(
         ErrorKind::Unreachable,

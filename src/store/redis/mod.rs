@@ -6,10 +6,13 @@ mod cluster;
 mod connection;
 mod explain;
 mod fence;
+mod in_order;
+mod key_order;
 mod lane;
 mod names;
 mod operations;
-mod orphans;
+mod outcome;
+mod owed;
 mod primary;
 mod replicated;
 mod reply;
@@ -19,13 +22,12 @@ mod sentinel;
 mod slots;
 mod subscription;
 mod survey;
-mod turns;
 mod uptime;
 mod value;
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -35,20 +37,17 @@ pub use builder::RedisStoreBuilder;
 
 use self::{
     fence::Floors,
+    key_order::KeyOrder,
     names::Names,
-    orphans::Orphans,
+    owed::Owed,
     replicated::Replicated,
     routes::{Routes, Station},
-    turns::Turns,
 };
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
     StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey};
-
-/// How many calls travel in one pipeline: enough to spare round trips, few enough not to keep others waiting.
-const BATCH: usize = 128;
 
 /// A [`Store`] in Redis 6.2 or later, or Valkey. Tested with Redis 6.2.14 and 7.0.15, and with Valkey 9.1.
 ///
@@ -107,12 +106,13 @@ const BATCH: usize = 128;
 ///
 /// # When Redis does not answer
 ///
-/// Every call ends within the [timeout](RedisStoreBuilder::timeout). A connection that broke is replaced, and the call repeated
-/// once, in the name of the same owner. A call that failed may have taken effect, or may do so later: commands can lie
-/// unread in the buffers of a server that hangs. The store clears up behind it in the background, as soon as it reaches
-/// the server again: it closes the old connection from the server's side (CLIENT KILL), so that nothing on it
-/// can run any more, and then releases. Where CLIENT KILL is denied, nothing is repeated, and the release goes on until the
-/// lease must have passed.
+/// Every call ends within the [timeout](RedisStoreBuilder::timeout). A connection that broke is replaced, and all calls without an
+/// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later: commands
+/// can lie unread in the buffers of a server that hangs. So the store first closes the old connection from the server's side (CLIENT
+/// KILL), so that nothing on it can run any more; and it releases what a failed acquire may have taken, as soon as it reaches
+/// the server again. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
+/// lease must have passed. Where no connection can be made, all calls that wait for one fail with the reason, and the next attempt
+/// waits longer, up to half the timeout.
 ///
 /// # Sentinel
 ///
@@ -138,7 +138,8 @@ const BATCH: usize = 128;
 /// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all that belongs to a key is in one
 /// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
 /// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
-/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order.
+/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order. When slots have moved,
+/// all leases are confirmed, or told as lost.
 ///
 /// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
@@ -146,8 +147,9 @@ const BATCH: usize = 128;
 /// # Why it does not take a bb8 pool of yours
 ///
 /// The order of calls matters here: a release must not overtake its acquire. So a key always uses the same
-/// connection, and bb8 manages each lane's one connection in a pool of its own. A pool that others use, too, has neither the
-/// order, nor does bb8-redis's manager notice that a connection broke. To share what matters, give both the same URL.
+/// connection, which the store makes and replaces itself. A pool has no such order, nor does bb8-redis's manager notice that a
+/// connection broke. To share what matters, give both the same URL. (With [`replicas`](RedisStoreBuilder::replicas), bb8 manages
+/// the connections that acquires wait on.)
 #[derive(Clone)]
 pub struct RedisStore(Arc<Shared>);
 
@@ -155,16 +157,16 @@ struct Shared {
     names: Names,
     routes: Routes,
     floors: Arc<Floors>,
-    orphans: Orphans,
+    owed: Owed,
     /// Where acquires wait for replicas.
     replicated: Option<Replicated>,
     station: Station,
     /// Where no lane keeps the order of calls.
-    turns: Option<Turns>,
+    order: Option<KeyOrder>,
+    /// A release was started outside of a runtime, and may wait for one.
+    is_stopped: AtomicBool,
     space: Arc<str>,
     timeout: Duration,
-    /// The longest lease that was ever asked for, in ms: after this time, a lease that is left alone is over.
-    longest_lease: AtomicU64,
 }
 
 impl RedisStore {
@@ -235,35 +237,39 @@ impl Sealed for RedisStore {}
 
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        Box::pin(self.0.clone().acquire(request))
+        self.0.acquire(request)
     }
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
-        super::answers(self.0.clone().renew(requests))
+        self.0.renew(requests)
     }
 
     fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        super::start(self.0.clone().release(request))
+        self.0.release(request)
     }
 
     fn owed(&self) -> usize {
-        0
+        self.0.owed.count()
     }
 
     fn settled(&self) -> StoreFuture<()> {
-        Box::pin(std::future::ready(()))
+        let shared = self.0.clone();
+        Box::pin(async move {
+            shared.go_on();
+            shared.owed.settled().await;
+        })
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        Box::pin(self.0.clone().raise_fence(key, floor))
+        self.0.raise_fence(key, floor)
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
-        Box::pin(self.0.clone().inspect(key))
+        self.0.inspect(key)
     }
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        Box::pin(self.0.clone().force_release(key))
+        self.0.force_release(key)
     }
 
     fn space(&self) -> Arc<str> {

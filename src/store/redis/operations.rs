@@ -1,210 +1,298 @@
 //! The store's operations: what is sent, what the answer means, and what a failure leaves to be done.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, StreamExt, stream};
 use redis::Value;
-use tokio::{sync::MutexGuard, time::Instant};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    BATCH, Shared, calls, explain,
+    Shared, calls,
     fence::END_OF_TOKENS,
-    lane::{Failure, Lane},
-    orphans::Behind,
+    lane::{BATCH, Before, Failure, Lane, Start, Way, after},
+    outcome::{Answered, Outcome, Redirect},
     reply,
-    script::Call,
+    script::{By, Call},
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Acquire, Acquired, Ending, Inspection, Release, Released, Renew, Renewed},
+    store::{
+        Acquire, Acquired, Inspection, Queueing, Release, Released, Renew, RenewAnswers, Renewed,
+        StoreFuture,
+    },
 };
 
-/// The reply to one call.
-struct Reply {
-    value: Result<Value, Error>,
-    repeated: bool,
-}
-
 impl Shared {
-    pub(super) async fn acquire(self: Arc<Self>, request: Acquire) -> Result<Acquired, Error> {
-        self.note_lease(request.lease);
-        if let Some(replicated) = &self.replicated {
-            return self.acquire_replicated(replicated, request).await;
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        request: Acquire,
+    ) -> StoreFuture<Result<Acquired, Error>> {
+        self.go_on_if_stopped();
+        if let Some(order) = &self.order {
+            return self.acquire_in_order(order, request);
         }
-        let floor = self.floors.of(&request.key);
-        let call = calls::acquire(self.names.of(&request.key), &request);
-        let outcome = match self.call(&request.key, call).await {
-            Ok(reply) => match reply.value {
-                Ok(value) => reply::acquired(value, request.block.max(1), floor),
-                // The server's own refusal: nothing was taken.
-                Err(error) => return Err(error),
-            },
-            Err(Failure::NotSent(error)) => return Err(error),
-            Err(Failure::Unknown(error)) => Err(error),
+        let Some(lane) = self.routes.lane_at_once(&request.key) else {
+            return failed(Redirect::Unrouted.error());
         };
-        if outcome.is_err() {
-            let undo = Release {
-                key: request.key,
+        let pending = lane.call(Start {
+            key: request.key.clone(),
+            call: calls::acquire(self.names.of(&request.key), &request),
+            by: By::Hash,
+            before: Before::Nothing,
+            failure: Failure::CleanUp {
                 owner: request.owner,
-                ending: Ending::Free,
-                owed_for: request.lease,
-            };
-            self.clean_up(undo, request.lease, Behind::Lane);
-        }
-        outcome
-    }
-
-    pub(super) async fn release(self: Arc<Self>, request: Release) -> Result<Released, Error> {
-        let call = calls::release(&self.names.of(&request.key), &request);
-        let outcome = match self.call(&request.key, call).await {
-            Ok(reply) => match reply.value.and_then(reply::flag) {
-                Ok(true) => return Ok(Released::Freed),
-                // It may be the first of the two that freed it.
-                Ok(false) if reply.repeated => return Err(freed_or_lost()),
-                Ok(false) => return Ok(Released::NotOurs),
-                Err(error) => Err(error),
+                owed_for: owed_for(&request),
             },
-            Err(failure) => Err(failure.error()),
-        };
-        let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
-        self.clean_up(request, longest, Behind::Lane);
-        outcome
-    }
-
-    pub(super) async fn renew(self: Arc<Self>, requests: Vec<Renew>) -> Vec<Renewed> {
-        for request in &requests {
-            self.note_lease(request.lease);
-        }
-        let deadline = Instant::now() + self.timeout;
-        let keys = requests.iter().map(|request| &request.key);
-        let (groups, lost) = self.routes.group(keys, deadline).await;
-        let batches = groups.iter().flat_map(|(lane, indices)| {
-            let batches = indices.chunks(BATCH).zip(0..);
-            batches.map(move |(batch, before)| (lane, before, batch))
+            deadline: self.deadline(),
         });
-        // All are sent at once, so that none is overtaken by what is started after this.
-        let renewing =
-            batches.map(|(lane, before, batch)| self.renew_batch(lane, before, batch, &requests));
-        let mut answers: Vec<(usize, Renewed)> =
-            join_all(renewing).await.into_iter().flatten().collect();
-        let lost = lost.into_iter();
-        answers.extend(lost.map(|(index, error)| (index, Renewed::Unknown(error))));
-        answers.sort_unstable_by_key(|(index, _)| *index);
-        answers.into_iter().map(|(_, answer)| answer).collect()
-    }
-
-    /// Renews those of the requests that a batch has the indices of, when so many others went `before`.
-    async fn renew_batch(
-        &self,
-        lane: &Lane,
-        before: u32,
-        batch: &[usize],
-        requests: &[Renew],
-    ) -> Vec<(usize, Renewed)> {
-        let call = |index: &usize| {
-            let request = &requests[*index];
-            calls::renew(self.names.of(&request.key), request)
-        };
-        let calls: Vec<Call> = batch.iter().map(call).collect();
-        let requests = batch.iter().map(|index| &requests[*index]);
-        let answers: Vec<Renewed> = match lane.call_behind(before, &calls).await {
-            Ok(replies) if replies.redirect.is_some() => {
-                // Some have moved. What was renewed already can be renewed again.
-                self.routes.doubt();
-                let again = requests.zip(&calls);
-                join_all(again.map(|(request, call)| self.renew_again(request, call))).await
+        let shared = self.clone();
+        Box::pin(async move {
+            let acquired = shared.acquired(&request, pending.await.value()?);
+            if acquired.is_err() {
+                lane.clean_up(
+                    request.key.clone(),
+                    request.owner,
+                    owed_for(&request),
+                    false,
+                );
             }
-            Ok(replies) => {
-                let answers = replies.each.into_iter().zip(requests);
-                answers
-                    .map(|(reply, request)| self.renewed(request, reply))
-                    .collect()
-            }
-            Err(failure) => {
-                self.routes.doubt();
-                vec![Renewed::Unknown(failure.error()); batch.len()]
-            }
-        };
-        batch.iter().copied().zip(answers).collect()
-    }
-
-    async fn renew_again(&self, request: &Renew, call: &Call) -> Renewed {
-        match self.routes.again(&request.key, call).await {
-            Some(Ok(mut replies)) => {
-                let reply = replies.each.pop();
-                self.renewed(request, reply.unwrap_or_else(|| Err(explain::nonsense())))
-            }
-            Some(Err(failure)) => Renewed::Unknown(failure.error()),
-            None => Renewed::Unknown(explain::nonsense()),
-        }
-    }
-
-    fn renewed(&self, request: &Renew, reply: Result<Value, Error>) -> Renewed {
-        match reply {
-            Ok(value) => reply::renewed(value, request.refill, self.floors.of(&request.key)),
-            Err(error) => Renewed::Unknown(error),
-        }
-    }
-
-    pub(super) async fn raise_fence(
-        self: Arc<Self>,
-        key: LockKey,
-        above: u64,
-    ) -> Result<u64, Error> {
-        if above >= END_OF_TOKENS - 1 {
-            let message =
-                format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
-            return Err(Error::new(ErrorKind::InvalidConfig, message));
-        }
-        let floor = self.floors.of(&key);
-        let call = calls::raise_fence(self.names.of(&key), above.max(floor.get()));
-        let reply = self.call(&key, call).await.map_err(Failure::error)?;
-        reply::token(reply.value?, floor)
-    }
-
-    pub(super) async fn inspect(self: Arc<Self>, key: LockKey) -> Result<Inspection, Error> {
-        let call = calls::inspect(self.names.of(&key));
-        let reply = self.call(&key, call).await.map_err(Failure::error)?;
-        reply::inspection(reply.value?, self.floors.of(&key))
-    }
-
-    pub(super) async fn force_release(self: Arc<Self>, key: LockKey) -> Result<bool, Error> {
-        let call = calls::force_release(self.names.of(&key));
-        let reply = self.call(&key, call).await.map_err(Failure::error)?;
-        reply::flag(reply.value?)
-    }
-
-    /// Waits for this call's turn, where lanes do not keep the order.
-    pub(super) async fn turn(
-        &self,
-        key: &LockKey,
-        deadline: Instant,
-    ) -> Result<Option<MutexGuard<'_, ()>>, Failure> {
-        match &self.turns {
-            None => Ok(None),
-            Some(turns) => turns.wait(key, deadline).await.map(Some),
-        }
-    }
-
-    async fn call(&self, key: &LockKey, call: Call) -> Result<Reply, Failure> {
-        let _turn = self.turn(key, Instant::now() + self.timeout).await?;
-        let mut replies = self.routes.call(key, call, &[]).await?;
-        Ok(Reply {
-            value: replies
-                .each
-                .pop()
-                .unwrap_or_else(|| Err(explain::nonsense())),
-            repeated: replies.repeated,
+            acquired
         })
     }
 
-    fn note_lease(&self, lease: Duration) {
-        let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        self.longest_lease.fetch_max(millis, Ordering::Relaxed);
+    pub(super) fn acquired(&self, request: &Acquire, value: Value) -> Result<Acquired, Error> {
+        reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
+
+    pub(super) fn release(
+        self: &Arc<Self>,
+        request: Release,
+    ) -> StoreFuture<Result<Released, Error>> {
+        let answer = self.start_release(request);
+        if tokio::runtime::Handle::try_current().is_err() {
+            self.is_stopped.store(true, Ordering::Release);
+        }
+        answer
+    }
+
+    fn start_release(self: &Arc<Self>, request: Release) -> StoreFuture<Result<Released, Error>> {
+        if let Some(order) = &self.order {
+            return self.release_in_order(order, request);
+        }
+        let Some(lane) = self.routes.lane_at_once(&request.key) else {
+            return failed(Redirect::Unrouted.error());
+        };
+        let pending = lane.call(Start {
+            call: calls::release(&self.names.of(&request.key), &request),
+            by: By::Hash,
+            before: Before::Nothing,
+            failure: Failure::Repeat {
+                owner: request.owner,
+                expires: after(request.owed_for),
+                _debt: self.owed.debt(),
+                until_expiry: false,
+            },
+            deadline: self.deadline(),
+            key: request.key,
+        });
+        Box::pin(async move { released(pending.await.answered()?) })
+    }
+
+    /// Renewals of one lane travel together, and are answered as their replies come.
+    pub(super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
+        self.go_on_if_stopped();
+        let (sender, outcomes) = mpsc::unbounded_channel();
+        let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
+        for (index, request) in requests.iter().enumerate() {
+            let Some(lane) = self.routes.lane_at_once(&request.key) else {
+                let unrouted = Outcome::Redirected {
+                    redirect: Redirect::Unrouted,
+                    may_have_taken_effect: false,
+                };
+                let _ = sender.send((index, unrouted));
+                continue;
+            };
+            match groups.iter_mut().find(|(it, _)| Arc::ptr_eq(it, &lane)) {
+                Some((_, indices)) => indices.push(index),
+                None => groups.push((lane, vec![index])),
+            }
+        }
+        for (lane, indices) in groups {
+            let renewal = |index: &usize| {
+                calls::renew(self.names.of(&requests[*index].key), &requests[*index])
+            };
+            let calls: Vec<Call> = indices.iter().map(renewal).collect();
+            // Only now, because so many calls take their time; and each message behind another takes some of its own.
+            let (now, places) = (self.deadline(), 0..);
+            let starts = indices.into_iter().zip(calls).zip(places);
+            let starts = starts.map(|((index, call), place): (_, usize)| {
+                let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
+                let deadline = now + self.timeout / 10 * behind;
+                (
+                    index,
+                    renewal_of(&requests[index], call, Before::Nothing, deadline),
+                )
+            });
+            lane.call_all(starts, &sender);
+        }
+        drop(sender);
+        let shared = self.clone();
+        let answers = stream::unfold(outcomes, |mut outcomes| async {
+            let outcome = outcomes.recv().await?;
+            Some((outcome, outcomes))
+        });
+        let all = requests.len();
+        let requests: Arc<[Renew]> = requests.into();
+        let answers = answers.map(move |(index, outcome)| {
+            let (shared, requests) = (shared.clone(), requests.clone());
+            async move {
+                let request = &requests[index];
+                (index, shared.renewed(request, outcome).await)
+            }
+        });
+        // Most are ready at once. Those that a node of a Cluster has sent away hold up no other.
+        Box::pin(answers.buffer_unordered(all.max(1)))
+    }
+
+    async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
+        let outcome = match outcome {
+            // What was renewed already can be renewed again.
+            Outcome::Redirected { .. } => {
+                self.routes.doubt();
+                let deadline = self.deadline();
+                let start = |lane: &Arc<Lane>, way: Way| {
+                    let call = way.form(calls::renew(self.names.of(&request.key), request));
+                    lane.call(renewal_of(request, call, way.before(), deadline))
+                };
+                self.routes.call(&request.key, deadline, start).await
+            }
+            outcome => outcome,
+        };
+        match outcome.value() {
+            Ok(value) => reply::renewed(value, request.refill, self.floors.of(&request.key)),
+            Err(error) => {
+                self.routes.doubt();
+                Renewed::Unknown(error)
+            }
+        }
+    }
+
+    pub(super) fn raise_fence(
+        self: &Arc<Self>,
+        key: LockKey,
+        above: u64,
+    ) -> StoreFuture<Result<u64, Error>> {
+        if above >= END_OF_TOKENS - 1 {
+            let message =
+                format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
+            return failed(Error::new(ErrorKind::InvalidConfig, message));
+        }
+        let shared = self.clone();
+        let names = self.names.clone();
+        let (floor, of) = (self.floors.of(&key).get(), key.clone());
+        let value = self.question(key.clone(), move || {
+            calls::raise_fence(names.of(&of), above.max(floor))
+        });
+        Box::pin(async move { reply::token(value.await?, shared.floors.of(&key)) })
+    }
+
+    pub(super) fn inspect(
+        self: &Arc<Self>,
+        key: LockKey,
+    ) -> StoreFuture<Result<Inspection, Error>> {
+        let shared = self.clone();
+        let (names, of) = (self.names.clone(), key.clone());
+        let value = self.question(key.clone(), move || calls::inspect(names.of(&of)));
+        Box::pin(async move { reply::inspection(value.await?, shared.floors.of(&key)) })
+    }
+
+    pub(super) fn force_release(
+        self: &Arc<Self>,
+        key: LockKey,
+    ) -> StoreFuture<Result<bool, Error>> {
+        let (names, of) = (self.names.clone(), key.clone());
+        let value = self.question(key, move || calls::force_release(names.of(&of)));
+        Box::pin(async move { reply::flag(value.await?) })
+    }
+
+    /// A call that leaves nothing to be done when it fails.
+    fn question(
+        self: &Arc<Self>,
+        key: LockKey,
+        call: impl Fn() -> Call + Send + Sync + 'static,
+    ) -> StoreFuture<Result<Value, Error>> {
+        let deadline = self.deadline();
+        let of = key.clone();
+        let start = move |lane: &Arc<Lane>, way: Way| {
+            lane.call(Start {
+                key: of.clone(),
+                call: way.form(call()),
+                // Too rare to be loaded with every connection.
+                by: By::Text,
+                before: way.before(),
+                failure: Failure::Forget,
+                deadline,
+            })
+        };
+        match (&self.order, self.routes.lane_at_once(&key)) {
+            (None, Some(lane)) => Box::pin(start(&lane, Way::default()).map(Outcome::value)),
+            (None, None) => failed(Redirect::Unrouted.error()),
+            (Some(order), _) => self.question_in_order(order, key, deadline, start),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// Goes on with a release that was started outside of a runtime, if there was one.
+    fn go_on_if_stopped(&self) {
+        if self.is_stopped.load(Ordering::Acquire) {
+            self.is_stopped.store(false, Ordering::Release);
+            self.go_on();
+        }
+    }
+
+    /// Goes on with what was started outside of a runtime.
+    pub(super) fn go_on(&self) {
+        self.routes.go_on();
+        if let Some(order) = &self.order {
+            order.go_on();
+        }
+    }
+}
+
+fn renewal_of(request: &Renew, call: Call, before: Before, deadline: Instant) -> Start {
+    Start {
+        key: request.key.clone(),
+        call,
+        by: By::Hash,
+        before,
+        failure: Failure::Forget,
+        deadline,
+    }
+}
+
+/// The answer to a release.
+pub(super) fn released(answered: Answered) -> Result<Released, Error> {
+    match reply::flag(answered.value)? {
+        true => Ok(Released::Freed),
+        // It may be the first of the two that freed it.
+        false if answered.repeated => Err(freed_or_lost()),
+        false => Ok(Released::NotOurs),
+    }
+}
+
+/// How long what an acquire may have left lasts by itself.
+pub(super) fn owed_for(request: &Acquire) -> std::time::Duration {
+    match request.queueing {
+        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
+        _ => request.lease,
+    }
+}
+
+fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
+    Box::pin(std::future::ready(Err(error)))
 }
 
 fn freed_or_lost() -> Error {

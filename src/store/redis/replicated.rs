@@ -2,31 +2,38 @@
 //!
 //! 1. WAIT answers for what was written on its own connection, and blocks whoever shares that. So an acquire and its WAIT
 //!    have a connection to themselves, out of a pool, and not a lane's.
-//! 2. Then no connection keeps the order of an acquire and the release that follows it. `turns` does, for all calls but
-//!    renewals: nobody renews a lease before its grant was answered, and no renewal should wait for a replica.
+//! 2. Then no connection keeps the order of an acquire and the release that follows it. `key_order` does, for all calls but
+//!    renewals: nobody renews a lease before its grant was answered, and no renewal should wait for a replica. Calls for
+//!    other keys never wait.
 //! 3. An acquire of unknown outcome can still take effect, as long as its connection lives. So that is closed from the
-//!    server's side before its orphan is released (see `orphans`).
+//!    server's side before the acquire is released (see `in_order`).
+//! 4. There are never more than [`CONNECTIONS`]: whoever has no permit waits, before it looks at the pool.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bb8_redis::bb8::{AddError, Pool, PooledConnection, RunError};
 use redis::{Pipeline, Value, cmd};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Shared, calls,
-    connection::{Connection, Health, Manager, Peer},
+    connection::{Connection, Connector, Health, Peer},
     explain,
     fence::Floors,
-    lane::{Failure, is_noscript},
-    orphans::Behind,
+    in_order::Failed,
+    lane::is_noscript,
     primary::Primary,
-    reply,
     script::By,
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Ending, Release},
+    store::{Acquire, Acquired},
 };
 
 /// How many acquires wait for their replicas at the same time.
@@ -35,9 +42,20 @@ const CONNECTIONS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Replicated {
     primary: Arc<Primary>,
-    pool: Pool<Manager>,
+    floors: Arc<Floors>,
+    limit: Duration,
+    /// Made at first use: bb8 needs a runtime, and a store can be built outside of one.
+    pool: OnceLock<Pool<Connector>>,
+    permits: Semaphore,
     replicas: usize,
     timeout: Duration,
+}
+
+/// A connection for one acquire.
+struct CheckedOut<'a> {
+    connection: PooledConnection<'a, Connector>,
+    /// Given back after the connection.
+    _permit: SemaphorePermit<'a>,
 }
 
 /// Why an acquire on a connection of its own has no answer, and how the server knows that connection.
@@ -54,32 +72,49 @@ impl Replicated {
         replicas: usize,
         timeout: Duration,
     ) -> Self {
-        let manager = Manager::of_many(primary.clone(), floors, limit);
-        let pool = Pool::builder()
-            .max_size(CONNECTIONS)
-            .min_idle(None)
-            .test_on_check_out(false)
-            .retry_connection(false)
-            .connection_timeout(limit)
-            .build_unchecked(manager);
         Self {
             primary,
-            pool,
+            floors,
+            limit,
+            pool: OnceLock::new(),
+            permits: Semaphore::new(CONNECTIONS as usize),
             replicas,
             timeout,
         }
     }
 
-    async fn connection(&self) -> Result<PooledConnection<'_, Manager>, Error> {
+    /// How long an acquire may wait for its replicas.
+    pub(super) fn time(&self) -> Duration {
+        self.timeout + self.limit
+    }
+
+    fn pool(&self) -> &Pool<Connector> {
+        self.pool.get_or_init(|| {
+            let connector =
+                Connector::of_many(self.primary.clone(), self.floors.clone(), self.limit);
+            Pool::builder()
+                .max_size(CONNECTIONS)
+                .min_idle(None)
+                .test_on_check_out(false)
+                .retry_connection(false)
+                .connection_timeout(self.limit)
+                .build_unchecked(connector)
+        })
+    }
+
+    async fn connection(&self) -> Result<CheckedOut<'_>, Error> {
+        let permit = self.permits.acquire().await;
+        let permit = permit.map_err(|_| explain::too_many_before())?;
+        let pool = self.pool();
         loop {
-            let state = self.pool.state();
+            let state = pool.state();
             if state.idle_connections == 0 && state.connections < CONNECTIONS {
                 // Not by `get`, which would only say that it waited in vain, and not why.
-                let fresh = self.pool.dedicated_connection().await?;
+                let fresh = pool.dedicated_connection().await?;
                 // One more than there may be is dropped, and the next to come back taken in its place.
-                let _: Result<(), AddError<Connection>> = self.pool.add(fresh);
+                let _: Result<(), AddError<Connection>> = pool.add(fresh);
             }
-            let connection = self.pool.get().await.map_err(|error| match error {
+            let connection = pool.get().await.map_err(|error| match error {
                 RunError::User(error) => error,
                 RunError::TimedOut => explain::too_many_before(),
             })?;
@@ -87,63 +122,54 @@ impl Replicated {
                 connection.health.broke();
             }
             if !connection.health.is_broken() {
-                return Ok(connection);
+                return Ok(CheckedOut {
+                    connection,
+                    _permit: permit,
+                });
             }
         }
     }
 }
 
 impl Shared {
+    /// Acquires on a connection of its own, and waits for the replicas.
     pub(super) async fn acquire_replicated(
-        self: &Arc<Self>,
+        &self,
         replicated: &Replicated,
-        request: Acquire,
-    ) -> Result<Acquired, Error> {
-        let deadline = Instant::now() + self.timeout;
-        let _turn = self
-            .turn(&request.key, deadline)
-            .await
-            .map_err(Failure::error)?;
+        request: &Acquire,
+        deadline: Instant,
+    ) -> Result<Acquired, Failed> {
+        let refused = |error| Failed {
+            error,
+            in_doubt: None,
+        };
         let connecting = replicated.connection();
-        let connection = match timeout_at(deadline, connecting).await {
-            Ok(connection) => connection?,
+        let checked_out = match timeout_at(deadline, connecting).await {
+            Ok(connection) => connection.map_err(refused)?,
             Err(_) => {
                 let name = replicated.primary.name();
-                return Err(explain::cannot_connect_in_time(name, self.timeout));
+                return Err(refused(explain::cannot_connect_in_time(name, self.timeout)));
             }
         };
-        let undo = Release {
-            key: request.key.clone(),
-            owner: request.owner,
-            ending: Ending::Free,
-            owed_for: request.lease,
-        };
-        let reply = match self.acquire_on(&connection, &request, deadline).await {
-            Ok(reply) => reply.extract_error().map_err(explain::refused)?,
+        let connection = &checked_out.connection;
+        let reply = match self.acquire_on(connection, request, deadline).await {
+            Ok(reply) => reply.extract_error().map_err(explain::refused),
             Err(Unknown { error, peer }) => {
-                drop(connection);
-                self.clean_up(undo, request.lease, Behind::Connection(peer));
-                return Err(error);
+                let cannot_be_closed = peer.is_none();
+                let mut failed = Failed::in_doubt(error, peer);
+                if let Some(in_doubt) = &mut failed.in_doubt {
+                    in_doubt.cannot_be_closed = cannot_be_closed;
+                }
+                return Err(failed);
             }
         };
-        let floor = self.floors.of(&request.key);
-        let outcome = match reply::acquired(reply, request.block.max(1), floor) {
-            Ok(granted @ Acquired::Granted(_)) => {
-                let acknowledged = replicated.wait(&connection, self.timeout).await;
-                acknowledged.map(|()| granted)
-            }
-            other => other,
-        };
-        drop(connection);
-        if outcome.is_err() {
-            // It was answered, so nothing can come after this.
-            let giving_back = calls::release(&self.names.of(&undo.key), &undo);
-            match self.routes.call(&undo.key, giving_back, &[]).await {
-                Ok(replies) if replies.each.iter().all(Result::is_ok) => {}
-                _ => self.clean_up(undo, request.lease, Behind::Lane),
-            }
+        let acquired = self.acquired(request, reply.map_err(refused)?);
+        let acquired = acquired.map_err(Failed::answered)?;
+        if matches!(acquired, Acquired::Granted(_)) {
+            let acknowledged = replicated.wait(connection, self.timeout).await;
+            acknowledged.map_err(Failed::answered)?;
         }
-        outcome
+        Ok(acquired)
     }
 
     async fn acquire_on(

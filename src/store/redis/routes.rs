@@ -3,18 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
-use tokio::time::Instant;
+use tokio::{sync::mpsc::UnboundedSender, time::Instant};
 
 use super::{
     cluster::Cluster,
-    connection::Peer,
     explain,
-    lane::{Failure, Lane, Replies},
+    lane::{Lane, Way},
     names::bucket,
+    outcome::Outcome,
     primary::{Primary, Server, ask_role, check_role},
-    script::Call,
 };
-use crate::{Error, LockKey};
+use crate::{Error, LockKey, store::Hint};
 
 #[derive(Debug)]
 pub(super) enum Routes {
@@ -49,70 +48,44 @@ impl Routes {
         }
     }
 
-    /// Makes one call, once other connections have been closed (see [`Lane::call_without`]).
-    pub(super) async fn call(
+    /// Makes one call wherever its key is. `start` starts the call on a lane.
+    pub(super) async fn call<Called>(
         &self,
         key: &LockKey,
-        call: Call,
-        others: &[Peer],
-    ) -> Result<Replies, Failure> {
+        deadline: Instant,
+        start: impl Fn(&Arc<Lane>, Way) -> Called,
+    ) -> Outcome
+    where
+        Called: Future<Output = Outcome>,
+    {
         let bucket = bucket(key.as_str());
         match self {
-            Self::One(_, lanes) => {
-                lanes[bucket % lanes.len()]
-                    .call_without(others, &[call])
-                    .await
-            }
-            Self::Cluster(cluster) => cluster.call(bucket, &call, others).await,
+            Self::One(_, lanes) => start(&lanes[bucket % lanes.len()], Way::default()).await,
+            Self::Cluster(cluster) => cluster.call(bucket, deadline, start).await,
         }
     }
 
-    /// The same for calls that are known to fail without an effect where they do not belong.
-    pub(super) async fn again(
-        &self,
-        key: &LockKey,
-        call: &Call,
-    ) -> Option<Result<Replies, Failure>> {
+    /// The lane of a key, if that is known without asking.
+    pub(super) fn lane_at_once(&self, key: &LockKey) -> Option<Arc<Lane>> {
+        let bucket = bucket(key.as_str());
         match self {
-            Self::One(..) => None,
-            Self::Cluster(cluster) => Some(cluster.call(bucket(key.as_str()), call, &[]).await),
+            Self::One(_, lanes) => Some(lanes[bucket % lanes.len()].clone()),
+            Self::Cluster(cluster) => cluster.lane_at_once(bucket),
         }
     }
 
-    /// Which of so many keys go to the same lane. Those that go nowhere at the moment are told why.
-    pub(super) async fn group<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a LockKey>,
-        deadline: Instant,
-    ) -> (Vec<(Arc<Lane>, Vec<usize>)>, Vec<(usize, Error)>) {
-        let (mut groups, mut lost): (Vec<(Arc<Lane>, Vec<usize>)>, _) = (Vec::new(), Vec::new());
-        for (index, key) in keys.enumerate() {
-            let bucket = bucket(key.as_str());
-            let lane = match self {
-                Self::One(_, lanes) => lanes[bucket % lanes.len()].clone(),
-                Self::Cluster(cluster) => match cluster.lane(bucket, deadline).await {
-                    Ok(lane) => lane,
-                    Err(error) => {
-                        lost.push((index, error));
-                        continue;
-                    }
-                },
-            };
-            match groups
-                .iter_mut()
-                .find(|(other, _)| Arc::ptr_eq(other, &lane))
-            {
-                Some((_, indices)) => indices.push(index),
-                None => groups.push((lane, vec![index])),
-            }
-        }
-        (groups, lost)
-    }
-
-    /// A group's lane did not answer.
+    /// A call has failed.
     pub(super) fn doubt(&self) {
         if let Self::Cluster(cluster) = self {
             cluster.doubt();
+        }
+    }
+
+    /// Goes on with what was started outside of a runtime.
+    pub(super) fn go_on(&self) {
+        match self {
+            Self::One(_, lanes) => lanes.iter().for_each(|lane| lane.go_on()),
+            Self::Cluster(cluster) => cluster.lanes().iter().for_each(|lane| lane.go_on()),
         }
     }
 
@@ -165,11 +138,27 @@ impl Station {
         }
     }
 
-    /// Resolves when leases may be elsewhere than they were.
-    pub(super) async fn moved_from(&self, server: &Server, version: u64) {
+    /// Resolves when hints do not arrive at this server any more.
+    pub(super) async fn moved_from(&self, server: &Server) {
         match self {
             Self::Primary(primary) => primary.moved_from(&server.address).await,
-            Self::Cluster(cluster) => cluster.changed_since(version).await,
+            Self::Cluster(cluster) => cluster.without_slots(&server.address).await,
+        }
+    }
+
+    /// Tells whenever leases are on other nodes than they were. A subscription need not move with them: what is published anywhere
+    /// in a Cluster arrives at all nodes.
+    pub(super) async fn tell_of_moved_slots(
+        &self,
+        mut version: u64,
+        hints: &UnboundedSender<Hint>,
+    ) -> Error {
+        let Self::Cluster(cluster) = self else {
+            return std::future::pending().await;
+        };
+        loop {
+            version = cluster.changed_since(version).await;
+            let _ = hints.send(Hint::Reconnected);
         }
     }
 

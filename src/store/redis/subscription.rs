@@ -90,7 +90,8 @@ async fn listen_once(
     };
     tokio::select! {
         error = listening => error,
-        () = station.moved_from(&server, version) => explain::primary_moved(),
+        () = station.moved_from(&server) => explain::primary_moved(),
+        error = station.tell_of_moved_slots(version, hints) => error,
     }
 }
 

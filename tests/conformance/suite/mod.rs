@@ -87,6 +87,8 @@ macro_rules! conformance {
             );
             $crate::suite::conformance!(@tests $subject, $args, order:
                 calls_take_effect_in_the_order_they_were_started,
+                order_survives_a_broken_connection,
+                a_refused_repetition_leaves_nothing,
                 a_crowd_is_never_inside_together
             );
         }

@@ -26,7 +26,8 @@ pub(crate) async fn calls_take_effect_in_the_order_they_were_started(subject: im
             }));
             calls.push(Box::pin(async { free.await.unwrap() == Released::Freed }));
         }
-        // Polls each call once, in their order, before it polls any of them again.
+        // The order is that of the calls above: the last one is polled first.
+        calls.reverse();
         assert!(join_all(calls).await.into_iter().all(|in_order| in_order));
     }
     assert!(subject.is_empty().await);
@@ -50,4 +51,52 @@ pub(crate) async fn a_crowd_is_never_inside_together(subject: impl Subject) {
     });
     join_all(visitors).await;
     assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn order_survives_a_broken_connection(subject: impl Subject) {
+    let store = subject.store();
+    for _ in 0..10 {
+        let mut calls = Vec::new();
+        for n in 0..30 {
+            let (key, a) = (key(&format!("k/{n}")), owner());
+            let take = store.acquire(attempt(&key, a));
+            calls.push((take, store.start_release(ending(&key, a))));
+        }
+        let (mut takes, mut releases) = (Vec::new(), Vec::new());
+        for (take, release) in calls {
+            takes.push(take);
+            releases.push(release);
+        }
+        // Whatever the answers are: a lease that is left was taken after its release.
+        tokio::join!(
+            subject.break_connections(),
+            join_all(releases),
+            join_all(takes)
+        );
+    }
+    eventually("no lease is left", async || subject.is_empty().await).await;
+}
+
+pub(crate) async fn a_refused_repetition_leaves_nothing(subject: impl Subject) {
+    let store = subject.store();
+    for _ in 0..10 {
+        let owners: Vec<_> = (0..30).map(|n| (key(&format!("k/{n}")), owner())).collect();
+        let takes = owners
+            .iter()
+            .map(|(key, a)| store.acquire(attempt(key, *a)));
+        let takes: Vec<_> = takes.collect();
+        let faults = async {
+            subject.refuse_writes(true).await;
+            subject.break_connections().await;
+        };
+        let (taken, ()) = tokio::join!(join_all(takes), faults);
+        subject.refuse_writes(false).await;
+        for (taken, (key, a)) in taken.into_iter().zip(&owners) {
+            // The store itself cleans up after those that failed.
+            if let Ok(Acquired::Granted(_)) = taken {
+                let _ = store.start_release(ending(key, *a)).await;
+            }
+        }
+        eventually("no lease is left", async || subject.is_empty().await).await;
+    }
 }

@@ -1,0 +1,78 @@
+//! A caller's end of an acquire.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Sleep};
+
+use super::super::{Shared, explain};
+use crate::{
+    Error, LockKey,
+    store::{Acquired, Ending, Owner, Release},
+};
+
+/// What is released if an answer is not taken.
+pub(super) struct Undo {
+    pub(super) store: Arc<Shared>,
+    pub(super) key: LockKey,
+    pub(super) owner: Owner,
+    pub(super) owed_for: Duration,
+}
+
+/// The answer to an acquire.
+///
+/// # Cancel safety
+///
+/// An answer that is not taken is followed by the release of what was acquired.
+pub(super) struct Answer {
+    pub(super) answer: oneshot::Receiver<Result<Acquired, Error>>,
+    pub(super) time_up: Pin<Box<Sleep>>,
+    pub(super) limit: Duration,
+    /// Until the answer was taken.
+    pub(super) undo: Option<Undo>,
+}
+
+impl Future for Answer {
+    type Output = Result<Acquired, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let limit = self.limit;
+        let answer = match Pin::new(&mut self.answer).poll(cx) {
+            Poll::Ready(answer) => answer.unwrap_or_else(|_| Err(explain::no_answer(limit))),
+            Poll::Pending => {
+                std::task::ready!(self.time_up.as_mut().poll(cx));
+                // From now on the job has nobody to tell, unless it has told already.
+                self.answer.close();
+                self.answer
+                    .try_recv()
+                    .unwrap_or_else(|_| Err(explain::no_answer(limit)))
+            }
+        };
+        self.undo = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let Some(undo) = self.undo.take() else {
+            return;
+        };
+        self.answer.close();
+        let (Ok(Ok(_)), Some(order)) = (self.answer.try_recv(), &undo.store.order) else {
+            return;
+        };
+        let release = Release {
+            key: undo.key.clone(),
+            owner: undo.owner,
+            ending: Ending::Free,
+            owed_for: undo.owed_for,
+        };
+        let repeated = undo.store.repeated(release, None);
+        order.push(undo.key, repeated.until_answered(|_| {}));
+    }
+}

@@ -1,0 +1,107 @@
+//! The order of calls where no lane keeps it: those for one key are made one at a time.
+//!
+//! 1. The order is the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes them one after
+//!    another and ends with the last.
+//! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
+//!    push from within a runtime starts the tasks of all stopped keys. The call that was being made is lost with the runtime.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    sync::Arc,
+};
+
+use tokio::runtime::Handle;
+
+use crate::{LockKey, sync::Mutex};
+
+/// A call that is made when its turn comes. Its outcome goes elsewhere.
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeyOrder(Arc<Mutex<Keys>>);
+
+#[derive(Default)]
+struct Keys {
+    waiting: HashMap<LockKey, VecDeque<Job>>,
+    stopped: Vec<LockKey>,
+}
+
+/// The key's task, or what tells that the task has ended before its time.
+struct Running {
+    order: KeyOrder,
+    key: Option<LockKey>,
+}
+
+impl KeyOrder {
+    /// Makes a call once all earlier calls for the key have been made.
+    pub(super) fn push(&self, key: LockKey, job: impl Future<Output = ()> + Send + 'static) {
+        let mut keys = self.0.lock();
+        if let Some(waiting) = keys.waiting.get_mut(&key) {
+            waiting.push_back(Box::pin(job));
+        } else {
+            let first: Job = Box::pin(job);
+            keys.waiting.insert(key.clone(), VecDeque::from([first]));
+            keys.stopped.push(key);
+        }
+        self.start(&mut keys);
+    }
+
+    /// Goes on with what was started outside of a runtime.
+    pub(super) fn go_on(&self) {
+        self.start(&mut self.0.lock());
+    }
+
+    fn start(&self, keys: &mut Keys) {
+        if keys.stopped.is_empty() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        for key in keys.stopped.drain(..) {
+            let running = Running {
+                order: self.clone(),
+                key: Some(key),
+            };
+            runtime.spawn(running.run());
+        }
+    }
+}
+
+impl Running {
+    async fn run(mut self) {
+        while let Some(job) = self.next() {
+            job.await;
+        }
+    }
+
+    /// The next call, or the end of the task.
+    fn next(&mut self) -> Option<Job> {
+        let mut keys = self.order.0.lock();
+        let key = self.key.as_ref()?;
+        let job = keys.waiting.get_mut(key).and_then(VecDeque::pop_front);
+        if job.is_none() {
+            keys.waiting.remove(key);
+            self.key = None;
+        }
+        job
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.order.0.lock().stopped.push(key);
+        }
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys")
+            .field("waiting", &self.waiting.len())
+            .field("stopped", &self.stopped.len())
+            .finish()
+    }
+}

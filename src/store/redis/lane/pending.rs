@@ -1,0 +1,72 @@
+//! A caller's end of a call.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    super::{explain, outcome::Outcome},
+    Lane,
+    queue::Id,
+};
+use crate::{LockKey, store::Owner};
+
+/// The outcome of a call.
+///
+/// # Cancel safety
+///
+/// An acquire whose outcome is not taken is followed by its release. Any other call goes on.
+#[derive(Debug)]
+pub(in super::super) struct Pending {
+    pub(super) lane: Arc<Lane>,
+    pub(super) id: Id,
+    pub(super) outcome: oneshot::Receiver<Outcome>,
+    /// What must be released if the outcome is not taken.
+    pub(super) undo: Option<Undo>,
+}
+
+#[derive(Debug)]
+pub(super) struct Undo {
+    pub(super) key: LockKey,
+    pub(super) owner: Owner,
+    pub(super) owed_for: Duration,
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let outcome = std::task::ready!(Pin::new(&mut self.outcome).poll(cx));
+        self.undo = None;
+        let limit = self.lane.0.limit;
+        Poll::Ready(
+            outcome.unwrap_or_else(|_| Outcome::MayHaveTakenEffect(explain::no_answer(limit))),
+        )
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(Undo {
+            key,
+            owner,
+            owed_for,
+        }) = self.undo.take()
+        else {
+            return;
+        };
+        let inner = &self.lane.0;
+        let mut state = inner.state.lock();
+        let is_answered = !state.queue.abandon(self.id);
+        if is_answered && matches!(self.outcome.try_recv(), Ok(Outcome::Answered(_))) {
+            state.queue.clean_up(key, owner, owed_for, false);
+        }
+        inner.send(&mut state);
+        inner.drive(&mut state);
+    }
+}

@@ -1,0 +1,119 @@
+//! Servers that refuse connections, for a while or for good.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+use tokio::time::Instant;
+use tower_distributed_lock::store::{RedisStore, Store};
+
+use crate::{
+    LIMIT, keys,
+    support::{
+        eventually,
+        proxy::{Network, Proxy},
+        redis_server::RedisServer,
+        words::*,
+    },
+};
+
+/// Runs a script that does not end, until it is killed.
+async fn make_busy(server: &RedisServer) -> tokio::task::JoinHandle<()> {
+    let mut control = server.connection().await;
+    let busy = tokio::spawn(async move {
+        let _: redis::RedisResult<Value> = redis::cmd("EVAL")
+            .arg(&["while true do end", "0"])
+            .query_async(&mut control)
+            .await;
+    });
+    eventually("the server is busy", async || {
+        let client = redis::Client::open(server.url()).unwrap();
+        let asked = async {
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            redis::cmd("PING")
+                .query_async::<Value>(&mut connection)
+                .await
+        };
+        asked.await.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
+    busy
+}
+
+#[tokio::test]
+async fn a_connection_to_a_busy_server_is_none() {
+    let server = RedisServer::start_with(&["--lua-time-limit", "50"]).await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::builder(proxy.url()).lanes(1).timeout(LIMIT * 4);
+    let store = store.connect().await.unwrap();
+    let (first, a) = (key("first"), owner());
+    store.take(&first, a).await;
+
+    let busy = make_busy(&server).await;
+    proxy.cut();
+    let error = store.acquire(attempt(&key("second"), owner())).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("busy with a script"), "{error}");
+    let _: Value = server.send(&["SCRIPT", "KILL"]).await;
+    busy.await.unwrap();
+    eventually("there is a connection", async || {
+        store.inspect(first.clone()).await.is_ok()
+    })
+    .await;
+
+    // Only where the predecessors of a connection are closed is an acquire sent again.
+    let (third, b) = (key("third"), owner());
+    proxy.set(Network::RepliesHeldBack);
+    let taking = tokio::spawn(store.acquire(attempt(&third, b)));
+    eventually("the acquire has run", async || {
+        server.leftovers().await.len() == 2
+    })
+    .await;
+    proxy.cut();
+    granted(taking.await.unwrap().unwrap());
+}
+
+async fn wrong_password() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start().await;
+    let _: Value = server
+        .send(&["ACL", "SETUSER", "app", "on", ">other"])
+        .await;
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let store = RedisStore::builder(url).build().unwrap();
+    (server, store)
+}
+
+#[tokio::test]
+async fn a_refused_connect_is_not_tried_again_at_once() {
+    let (server, store) = wrong_password().await;
+    let before = server.connections_received().await;
+    let until = Instant::now() + Duration::from_secs(2);
+    let asking = (0..16).map(|n| {
+        let (store, key) = (store.clone(), key(&format!("k/{n}")));
+        async move {
+            while Instant::now() < until {
+                assert!(store.acquire(attempt(&key, owner())).await.is_err());
+            }
+        }
+    });
+    join_all(asking).await;
+    let connects = server.connections_received().await - before;
+    // Four lanes: a dozen each, until the pause is half a second long.
+    assert!(connects < 80, "{connects} connects within two seconds");
+    assert_eq!(store.owed(), 0, "what was never sent owes nothing");
+}
+
+#[tokio::test]
+async fn all_who_wait_share_the_verdict() {
+    let (server, store) = wrong_password().await;
+    let before = server.connections_received().await;
+    let keys: Vec<_> = (0..10).flat_map(|_| keys()).collect();
+    let asking = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    for answer in join_all(asking).await {
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("refused the user name"), "{error}");
+    }
+    let connects = server.connections_received().await - before;
+    // A verdict takes two connects of each lane; the rest are the test's own.
+    assert!(connects <= 4 * 2 + 2, "{connects} connects for one verdict");
+}

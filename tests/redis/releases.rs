@@ -1,0 +1,172 @@
+//! Releases start in the call, and are owed until they are answered. Futures that are dropped leave nothing behind.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, future::join_all};
+use tokio::time::Instant;
+use tower_distributed_lock::store::{Acquire, RedisStore, Release, Renewed, Store};
+
+use crate::{
+    LIMIT, impatient, keys,
+    orphans::assert_clean,
+    server_and_store,
+    support::{
+        PATIENCE, eventually,
+        proxy::Proxy,
+        redis_server::{RedisServer, pass},
+        words::*,
+    },
+};
+
+#[tokio::test]
+async fn a_release_starts_without_being_polled() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    drop(store.start_release(ending(&key, a)));
+    assert!(store.owed() <= 1);
+    store.settled().await;
+    assert_eq!(store.owed(), 0);
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_release_outside_of_a_runtime_is_sent_over_the_connection_that_is_there() {
+    let (server, store) = server_and_store().await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    let (elsewhere, request) = (store.clone(), ending(&key, a));
+    std::thread::spawn(move || drop(elsewhere.start_release(request)))
+        .join()
+        .unwrap();
+    assert_clean(&server).await;
+    store.settled().await;
+    assert_eq!(store.owed(), 0);
+}
+
+#[test]
+fn a_release_without_a_connection_waits_for_a_runtime() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let first = runtime();
+    let (server, store) = first.block_on(server_and_store());
+    let (key, a) = (key("k"), owner());
+    first.block_on(store.take(&key, a));
+    // With the runtime, the connection is gone.
+    drop(first);
+    drop(store.start_release(ending(&key, a)));
+    assert_eq!(store.owed(), 1);
+    runtime().block_on(async {
+        tokio::time::timeout(PATIENCE, store.settled())
+            .await
+            .expect("the release is sent");
+        assert_eq!(server.leftovers().await, [""; 0]);
+    });
+}
+
+#[tokio::test]
+async fn an_acquire_whose_future_is_dropped_is_released_before_later_calls() {
+    let (server, store) = server_and_store().await;
+    for key in keys() {
+        let (b, c) = (owner(), owner());
+        drop(store.acquire(attempt(&key, owner())));
+        store.take(&key, b).await;
+        drop(store.acquire(waiting(&key, c)));
+        store.free(&key, b).await;
+        assert_eq!(store.see(&key).await.queue, []);
+    }
+    store.settled().await;
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_is_released() {
+    let (server, store) = server_and_store().await;
+    let key = key("k");
+    let taking = store.acquire(attempt(&key, owner()));
+    eventually("the acquire has run", async || {
+        !server.leftovers().await.is_empty()
+    })
+    .await;
+    pass(50).await;
+    drop(taking);
+    assert_clean(&server).await;
+    assert_eq!(store.owed(), 0);
+}
+
+#[tokio::test]
+async fn what_was_never_sent_owes_nothing() {
+    let (mut server, _) = server_and_store().await;
+    let store = impatient(&server.url()).await;
+    server.kill();
+    for _ in 0..10 {
+        let calls = keys().into_iter().map(|key| {
+            let store = store.clone();
+            async move { store.acquire(attempt(&key, owner())).await }
+        });
+        for answer in join_all(calls).await {
+            assert!(answer.is_err());
+        }
+    }
+    // Those that met the connection while it broke may have been sent.
+    assert!(store.owed() <= keys().len(), "{} are owed", store.owed());
+}
+
+#[tokio::test]
+async fn what_is_owed_is_forgotten_when_its_time_has_passed() {
+    let (server, _) = server_and_store().await;
+    let store = impatient(&server.url()).await;
+    let (key, a) = (key("k"), owner());
+    let lease = Duration::from_secs(1);
+    let request = Acquire {
+        lease,
+        ..attempt(&key, a)
+    };
+    granted(store.acquire(request).await.unwrap());
+    server.freeze();
+    let release = Release {
+        owed_for: lease,
+        ..ending(&key, a)
+    };
+    let asked = Instant::now();
+    assert!(store.start_release(release).await.is_err());
+    assert!(asked.elapsed() < lease, "the caller is told in time");
+    assert_eq!(store.owed(), 1);
+    let settled = tokio::time::timeout(PATIENCE, store.settled()).await;
+    settled.expect("the lease has ended by itself");
+    server.thaw();
+}
+
+#[tokio::test]
+async fn one_silent_lane_does_not_hold_up_the_renewals_of_another() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::builder(proxy.url()).lanes(2).timeout(LIMIT * 8);
+    let store = store.build().unwrap();
+    let clients = async || -> usize {
+        let list: String = server.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        list.lines().count()
+    };
+    let (silent, a) = (keys()[0].clone(), owner());
+    store.take(&silent, a).await;
+    proxy.only_new_ones_are_fine();
+    let before = clients().await;
+    // The first key of the other lane makes the other connection.
+    let mut fine = None;
+    for key in keys().into_iter().skip(1) {
+        store.take(&key, a).await;
+        if clients().await > before {
+            fine = Some(key);
+            break;
+        }
+    }
+    let fine = fine.unwrap();
+    proxy.old_ones_stop();
+    let asked = Instant::now();
+    let mut answers = store.renew(vec![renewal(&silent, a, 0), renewal(&fine, a, 0)]);
+    let (index, answer) = answers.next().await.unwrap();
+    assert!(index == 1 && is_renewed(&answer), "{index}: {answer:?}");
+    assert!(asked.elapsed() < LIMIT * 8, "the answer did not wait");
+    let (index, answer) = answers.next().await.unwrap();
+    assert!(matches!((index, answer), (0, Renewed::Unknown(_))));
+    assert!(answers.next().await.is_none());
+}
