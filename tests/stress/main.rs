@@ -1,6 +1,6 @@
 //! Stress with real threads: a world of a seed runs for a given time, and what must always hold is watched.
 //!
-//! `TDL_STRESS_SECONDS` says how long each world runs (default: 3), `TDL_STRESS_SEED` repeats the choices of a run. Threads
+//! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the choices of a run. Threads
 //! interleave differently each time, so a seed repeats the kind of a world more than its course.
 
 mod memory;

@@ -50,7 +50,7 @@ async fn start(setup: Setup) -> (Fleet, Vec<Instance>) {
     for _ in 0..INSTANCES {
         let proxy = Proxy::start(server.port()).await;
         let store = RedisStore::builder(proxy.url()).timeout(TIMEOUT);
-        let store = store.connect().await.expect("the server is up");
+        let store = store.build().expect("the settings go together");
         instances.push(setup.instance(store));
         proxies.push(proxy);
     }

@@ -158,7 +158,7 @@ pub(crate) fn run<S: Subject>(
     note_panics();
     let seed = number("TDL_STRESS_SEED")
         .unwrap_or_else(|| Instant::now().elapsed().as_nanos() as u64 ^ clock());
-    let seconds = number("TDL_STRESS_SECONDS").unwrap_or(3);
+    let seconds = number("TDL_STRESS_SECONDS").unwrap_or(2);
     println!("{name}: TDL_STRESS_SEED={seed} TDL_STRESS_SECONDS={seconds}");
     let runtime = Builder::new_multi_thread()
         .worker_threads(3)
