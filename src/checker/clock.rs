@@ -21,13 +21,32 @@ thread_local! {
 
 /// A scheduler that lets the world know whether any other task can run.
 #[derive(Debug)]
-pub(super) struct Watched<S>(pub(super) S);
+pub(super) struct Watched<S>(Option<S>);
+
+impl<S> Watched<S> {
+    pub(super) fn new(scheduler: S) -> Self {
+        Self(Some(scheduler))
+    }
+
+    fn inner(&mut self) -> &mut S {
+        self.0.as_mut().expect("taken only by the drop")
+    }
+}
+
+impl<S> Drop for Watched<S> {
+    fn drop(&mut self) {
+        // Shuttle's schedulers print the seed of a failure when they are dropped, also where nothing has failed.
+        if !std::thread::panicking() {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
 
 impl<S: Scheduler> Scheduler for Watched<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
         match FAILED.load(Ordering::Relaxed) {
             true => None,
-            false => self.0.new_execution(),
+            false => self.inner().new_execution(),
         }
     }
 
@@ -38,11 +57,11 @@ impl<S: Scheduler> Scheduler for Watched<S> {
         is_yielding: bool,
     ) -> Option<TaskId> {
         RUNNABLE.set(runnable.len());
-        self.0.next_task(runnable, current, is_yielding)
+        self.inner().next_task(runnable, current, is_yielding)
     }
 
     fn next_u64(&mut self) -> u64 {
-        self.0.next_u64()
+        self.inner().next_u64()
     }
 }
 

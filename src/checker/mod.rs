@@ -74,10 +74,10 @@ fn check(scheduler: impl Scheduler + 'static) {
     let execution = || shuttle::future::block_on(world::run());
     if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
         let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");
-        Runner::new(clock::Watched(scheduler), config).run(execution);
+        Runner::new(clock::Watched::new(scheduler), config).run(execution);
         return;
     }
-    let executions = Runner::new(clock::Watched(scheduler), config).run(execution);
+    let executions = Runner::new(clock::Watched::new(scheduler), config).run(execution);
     println!("{executions} executions in {seconds} s");
 }
 

@@ -99,7 +99,6 @@ impl World {
     async fn drive(&self, random: &mut Random) {
         let (mut stall, mut events, mut steps) = (Duration::ZERO, 0, 0);
         while self.unfinished.load(Relaxed) > 0 {
-            self.check();
             let is_quiet = nothing_else_runs().await;
             if self.unfinished.load(Relaxed) == 0 {
                 return;
@@ -111,6 +110,7 @@ impl World {
                 }
                 continue;
             }
+            self.check();
             if self.forgot.swap(0, Relaxed) > 0 {
                 self.note("the fleet knows what the store forgot");
                 self.witness.fleet_knows();

@@ -69,6 +69,8 @@ impl Setup {
     /// long as a lease would, and so is found.
     pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
         let builder: LocksBuilder = Locks::builder(store.clone());
+        // No limit ends the wait of a request that is stuck.
+        let builder = builder.wait_limit(10 * STUCK);
         let builder = builder.lease(self.lease).max_hold(self.max_hold);
         let locks = match self.may_lose {
             true => builder.build(),
@@ -93,9 +95,11 @@ pub(crate) struct World {
     pub(crate) instances: Vec<Instance>,
     pub(crate) witness: Arc<Witness>,
     over: AtomicBool,
-    /// What each task waits for, and since when.
-    waits: Box<[Mutex<Option<(String, Instant)>>]>,
+    waits: Box<[Mutex<Option<Doing>>]>,
 }
+
+/// What a task does, and since when.
+type Doing = (String, Instant);
 
 /// What a world's store can be asked by the test.
 pub(crate) trait Subject: Send + Sync + 'static {
