@@ -6,8 +6,6 @@ use super::random::Random;
 use crate::{Locks, store::MemoryStore};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// No limit ends the wait of a request that would wait for ever.
-const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 /// A lost hint costs a poll, a dead head of the queue its head start.
 const STALL: Duration = Duration::from_secs(2);
 
@@ -65,7 +63,7 @@ impl Setup {
             .max_hold(self.max_hold)
             .pass_turns(self.pass_turns)
             .waiter_deadline(self.lease)
-            .wait_limit(FOR_EVER);
+            .wait_forever();
         builder.build().expect("the settings go together")
     }
 

@@ -69,8 +69,8 @@ impl Setup {
     /// long as a lease would, and so is found.
     pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
         let builder: LocksBuilder = Locks::builder(store.clone());
-        // No limit ends the wait of a request that is stuck.
-        let builder = builder.wait_limit(10 * STUCK);
+        // No limit hides a request that is stuck.
+        let builder = builder.wait_forever();
         let builder = builder.lease(self.lease).max_hold(self.max_hold);
         let locks = match self.may_lose {
             true => builder.build(),
