@@ -2,27 +2,26 @@
 
 use std::sync::Arc;
 
-use super::{clock::sleep, random::Random, world::World};
+use super::{clock::sleep, random::Random, setup::Forgetting, world::World};
 use crate::store::Fault;
 
 /// Plays the faults of a world.
 pub(super) async fn play(world: Arc<World>, mut random: Random) {
     match world.setup.forgets {
-        true => forget_under_way(&world, &mut random).await,
-        false => any(&world, &mut random).await,
+        Some(forgetting) => forget_under_way(&world, forgetting).await,
+        None => any(&world, &mut random).await,
     }
     world.set_fault(None);
     world.finished();
 }
 
 /// The store forgets its leases between a renewal and the answer to it.
-async fn forget_under_way(world: &World, random: &mut Random) {
-    let renewed_after = world.setup.lease / 3;
-    sleep(random.millis(0..1_000)).await;
+async fn forget_under_way(world: &World, forgetting: Forgetting) {
+    sleep(forgetting.muted).await;
     world.set_fault(Some(Fault::Mute));
-    sleep(renewed_after + random.millis(0..1_000)).await;
+    sleep(forgetting.forgotten - forgetting.muted).await;
     world.forget();
-    sleep(random.millis(1..3_000)).await;
+    sleep(forgetting.over - forgetting.forgotten).await;
 }
 
 /// Plays a few faults, at any moment.

@@ -27,7 +27,11 @@ struct Planned;
 impl Actor {
     pub(super) async fn run(mut self) {
         for _ in 0..self.random.within(1..3) {
-            let pause = self.world.setup.pause(&mut self.random);
+            let elapsed = self.world.elapsed();
+            let pause = self
+                .world
+                .setup
+                .pause(self.number, elapsed, &mut self.random);
             if !pause.is_zero() {
                 self.note("pauses");
                 sleep(pause).await;
@@ -141,7 +145,9 @@ impl Actor {
         let world = self.world.clone();
         let _inside = world.inside();
         self.note("holds");
-        let time = world.setup.hold(&mut self.random);
+        let time = world
+            .setup
+            .hold(self.number, world.elapsed(), &mut self.random);
         if !time.is_zero() {
             sleep(time).await;
         }

@@ -189,10 +189,13 @@ impl World {
         panic!("{what}\n{:?}\n{stats:?}\n{log}", self.setup);
     }
 
+    pub(super) fn elapsed(&self) -> Duration {
+        now().saturating_duration_since(self.began)
+    }
+
     /// Notes what happens, for the report of a failure.
     pub(super) fn note(&self, what: impl std::fmt::Display) {
-        let at = now().saturating_duration_since(self.began);
-        let line = format!("{at:?} {what}");
+        let line = format!("{:?} {what}", self.elapsed());
         self.log.lock().expect("nothing panics here").push(line);
     }
 
