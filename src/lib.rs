@@ -8,6 +8,8 @@ pub mod rejection;
 pub mod single_flight;
 pub mod store;
 
+#[cfg(all(test, shuttle))]
+mod checker;
 mod error;
 #[cfg(feature = "axum")]
 mod extract;

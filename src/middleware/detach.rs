@@ -7,9 +7,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use crate::sync::JoinHandle;
 use http::Request;
 use pin_project::pin_project;
-use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 

@@ -1,7 +1,7 @@
 //! The hints of all nodes as one.
 
+use crate::sync::mpsc;
 use futures_util::stream::{self, StreamExt};
-use tokio::sync::mpsc;
 
 use super::{Shared, round::detach};
 use crate::store::{Hints, Instance};

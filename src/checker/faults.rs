@@ -1,0 +1,58 @@
+//! What befalls the store.
+
+use std::sync::Arc;
+
+use super::{clock::sleep, random::Random, setup::Forgetting, world::World};
+use crate::store::Fault;
+
+/// Plays the faults of a world.
+pub(super) async fn play(world: Arc<World>, mut random: Random) {
+    match world.setup.forgets {
+        Some(forgetting) => forget_under_way(&world, forgetting).await,
+        None => any(&world, &mut random).await,
+    }
+    world.set_fault(None);
+    world.finished();
+}
+
+/// The store forgets its leases between a renewal and the answer to it.
+async fn forget_under_way(world: &World, forgetting: Forgetting) {
+    sleep(forgetting.muted).await;
+    world.set_fault(Some(Fault::Mute));
+    sleep(forgetting.forgotten - forgetting.muted).await;
+    world.forget();
+    sleep(forgetting.over - forgetting.forgotten).await;
+}
+
+/// Plays a few faults, at any moment.
+async fn any(world: &World, random: &mut Random) {
+    let faults = match world.setup.may_fail {
+        true => random.within(0..4),
+        false => 0,
+    };
+    for _ in 0..faults {
+        moment(world, random).await;
+        let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
+        world.set_fault(Some(fault));
+        moment(world, random).await;
+        if world.setup.may_lose && random.percent(30) {
+            world.forget();
+            moment(world, random).await;
+        }
+        if random.percent(80) {
+            world.set_fault(None);
+        }
+    }
+}
+
+/// Some steps of other tasks, or some time.
+async fn moment(world: &World, random: &mut Random) {
+    match random.percent(50) {
+        true => {
+            for _ in 0..random.within(0..60) {
+                shuttle::future::yield_now().await;
+            }
+        }
+        false => sleep(world.setup.fault(random)).await,
+    }
+}

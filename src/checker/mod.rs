@@ -1,0 +1,87 @@
+//! The core as it ships, under a model checker that chooses every interleaving from a seed.
+//!
+//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only what
+//! [`sync`](crate::sync) and [`time`](crate::time) name comes from shuttle and from a virtual clock. The world drives the public
+//! API alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails,
+//! mutes and forgets, and time jumps. The witness of the stress test says what must always hold; besides, whoever waits ends, a
+//! free key does not stand still, and at the end nothing is left.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
+//! ```
+//!
+//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25). A failure names the file of its schedule:
+//! `TDL_CHECKER_REPLAY` with that file runs the same execution again.
+
+mod clock;
+mod faults;
+#[allow(dead_code)] // the stress test uses all of it
+#[path = "../../tests/stress/patience.rs"]
+mod patience;
+#[allow(dead_code)]
+#[path = "../../tests/stress/random.rs"]
+mod random;
+mod requests;
+mod setup;
+#[allow(dead_code)]
+#[path = "../../tests/stress/witness.rs"]
+mod witness;
+mod world;
+
+use std::time::{Duration, SystemTime};
+
+use shuttle::{
+    Config, FailurePersistence, MaxSteps, Runner,
+    scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
+};
+
+/// The parts of the crate, the clock and the mutex that the witness uses.
+mod subject {
+    pub(crate) use crate::{
+        LockGuard, Loss, Status,
+        sync::Mutex,
+        time::{Instant, now},
+    };
+}
+
+/// Enough for the deepest future.
+const STACK: usize = 256 * 1024;
+/// No execution takes so many steps, unless something spins.
+const STEPS: usize = 400_000;
+
+#[test]
+fn checker_random() {
+    check(RandomScheduler::new_from_seed(seed(), usize::MAX));
+}
+
+#[test]
+fn checker_pct() {
+    check(PctScheduler::new_from_seed(seed(), 4, usize::MAX));
+}
+
+fn check(scheduler: impl Scheduler + 'static) {
+    let seconds = std::env::var("TDL_CHECKER_SECONDS").map_or(25, |text| {
+        text.parse()
+            .expect("TDL_CHECKER_SECONDS is a number of seconds")
+    });
+    let mut config = Config::new();
+    config.stack_size = STACK;
+    config.max_steps = MaxSteps::FailAfter(STEPS);
+    config.max_time = Some(Duration::from_secs(seconds));
+    config.failure_persistence = FailurePersistence::File(Some(std::env::temp_dir()));
+    config.silence_warnings = true;
+    let _failure = clock::RemembersFailure;
+    let execution = || shuttle::future::block_on(world::run());
+    if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
+        let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");
+        Runner::new(clock::Watched::new(scheduler), config).run(execution);
+        return;
+    }
+    let executions = Runner::new(clock::Watched::new(scheduler), config).run(execution);
+    println!("{executions} executions in {seconds} s");
+}
+
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}

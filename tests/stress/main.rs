@@ -1,0 +1,39 @@
+//! Stress with real threads: a world of a seed runs for a given time, and what must always hold is watched.
+//!
+//! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the choices of a run. Threads
+//! interleave differently each time, so a seed repeats the kind of a world more than its course.
+
+mod memory;
+mod patience;
+mod random;
+#[cfg(feature = "redis")]
+mod redis;
+mod requests;
+#[cfg(feature = "redis")]
+#[path = "../support/mod.rs"]
+mod support;
+#[allow(dead_code)] // the model checker uses all of it
+mod witness;
+mod world;
+
+/// The parts of the crate, the clock and the mutex that the witness uses.
+mod subject {
+    pub(crate) use tokio::time::Instant;
+    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status};
+
+    pub(crate) fn now() -> Instant {
+        Instant::now()
+    }
+
+    /// A mutex without poison.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+            self.0
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Random numbers that a seed repeats.
+
+use std::{ops::Range, time::Duration};
+
+/// SplitMix64: small, and good enough to choose what a test does next.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    }
+
+    /// Another generator, so that each task has its own and the scheduling of tasks does not mix them.
+    pub(crate) fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    pub(crate) fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.next() % (range.end - range.start)
+    }
+
+    pub(crate) fn percent(&mut self, chance: u64) -> bool {
+        self.within(0..100) < chance
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.within(0..from.len() as u64) as usize]
+    }
+
+    pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_micros(self.within(range))
+    }
+
+    pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.within(range))
+    }
+}

@@ -1,0 +1,374 @@
+//! Several instances on one store, tasks that use them, faults, and an end at which nothing may be left.
+//!
+//! The thread of the test watches from outside of the runtime, so that it also sees a runtime that does not get on.
+
+use std::{
+    sync::{
+        Arc, Mutex, Once,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::runtime::{Builder, Runtime};
+use tower_distributed_lock::{
+    LockKey, Locks, LocksBuilder, Stats,
+    store::{Store, StoreFuture},
+};
+
+use super::{
+    random::Random,
+    requests::{Actor, Habits},
+    witness::{Settings, Witness},
+};
+
+/// How long a request may last, and how long the end may take, before something counts as stuck. Longer than every fault, and
+/// shorter than a lease of a world in which nothing is lost: a lease that nobody knows of is found.
+const STUCK: Duration = Duration::from_secs(10);
+/// A lease that outlasts every test.
+pub(crate) const LONG_LEASE: Duration = Duration::from_secs(60);
+
+/// What a world is like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) lease: Duration,
+    pub(crate) max_hold: Duration,
+    /// The longest hold of a task, in milliseconds.
+    pub(crate) longest_hold: u64,
+    /// Whether calls may fail.
+    pub(crate) may_fail: bool,
+    /// Whether turns may be lost.
+    pub(crate) may_lose: bool,
+}
+
+impl Setup {
+    /// Nothing goes wrong.
+    pub(crate) const QUIET: Self = Self {
+        lease: LONG_LEASE,
+        max_hold: Duration::from_secs(600),
+        longest_hold: 3,
+        may_fail: false,
+        may_lose: false,
+    };
+    /// Calls fail, and no fault outlasts a lease.
+    pub(crate) const FAULTS: Self = Self {
+        may_fail: true,
+        ..Self::QUIET
+    };
+    /// Faults outlast leases, and turns outlast `max_hold`.
+    pub(crate) const LOSSES: Self = Self {
+        lease: Duration::from_millis(150),
+        max_hold: Duration::from_millis(20),
+        longest_hold: 30,
+        may_fail: true,
+        may_lose: true,
+    };
+
+    /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
+    /// long as a lease would, and so is found.
+    pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
+        let builder: LocksBuilder = Locks::builder(store.clone());
+        // No limit hides a request that is stuck.
+        let builder = builder.wait_forever();
+        let builder = builder.lease(self.lease).max_hold(self.max_hold);
+        let locks = match self.may_lose {
+            true => builder.build(),
+            false => builder.waiter_deadline(LONG_LEASE).build(),
+        };
+        Instance {
+            locks: locks.expect("the settings go together"),
+            store: Arc::new(store),
+        }
+    }
+}
+
+/// One process of a fleet.
+pub(crate) struct Instance {
+    pub(crate) locks: Locks,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+pub(crate) struct World {
+    pub(crate) setup: Setup,
+    pub(crate) began: Instant,
+    pub(crate) instances: Vec<Instance>,
+    pub(crate) witness: Arc<Witness>,
+    over: AtomicBool,
+    waits: Box<[Mutex<Option<Doing>>]>,
+}
+
+/// What a task does, and since when.
+type Doing = (String, Instant);
+
+/// What a world's store can be asked by the test.
+pub(crate) trait Subject: Send + Sync + 'static {
+    /// Plays faults until the world is over, and then lets the store work.
+    fn play_faults(self: Arc<Self>, world: Arc<World>, random: Random) -> StoreFuture<()>;
+    /// All that is left in the store, tokens aside.
+    fn leftovers(self: Arc<Self>) -> StoreFuture<Vec<String>>;
+    /// What the store says about a key.
+    fn inspect(self: Arc<Self>, key: LockKey) -> StoreFuture<String>;
+}
+
+impl World {
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Remembers what a task does, until the result is dropped.
+    pub(crate) fn waits(self: &Arc<Self>, task: usize, what: String) -> Waits {
+        *self.waits[task].lock().unwrap() = Some((what, Instant::now()));
+        Waits(self.clone(), task)
+    }
+
+    fn stuck(&self) -> Vec<String> {
+        let waits = self
+            .waits
+            .iter()
+            .filter_map(|waits| waits.lock().unwrap().clone());
+        let stuck = waits.filter(|(_, since)| since.elapsed() > STUCK);
+        stuck
+            .map(|(what, since)| format!("{what}: stuck for {:?}", since.elapsed()))
+            .collect()
+    }
+}
+
+/// A task is about something.
+pub(crate) struct Waits(Arc<World>, usize);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        *self.0.waits[self.1].lock().unwrap() = None;
+    }
+}
+
+/// A world with its runtime.
+pub(crate) struct Run {
+    name: &'static str,
+    seed: u64,
+    runtime: Runtime,
+    world: Arc<World>,
+    subject: Arc<dyn Subject>,
+    keys: Vec<String>,
+}
+
+/// Runs a world for its time. Panics with all violations, and with what it takes to repeat the run.
+pub(crate) fn run<S: Subject>(
+    name: &'static str,
+    setup: Setup,
+    start: impl AsyncFnOnce(Setup) -> (S, Vec<Instance>),
+) {
+    note_panics();
+    let seed = number("TDL_STRESS_SEED")
+        .unwrap_or_else(|| Instant::now().elapsed().as_nanos() as u64 ^ clock());
+    let seconds = number("TDL_STRESS_SECONDS").unwrap_or(2);
+    println!("{name}: TDL_STRESS_SEED={seed} TDL_STRESS_SECONDS={seconds}");
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (subject, instances) = runtime.block_on(start(setup));
+    let mut random = Random::new(seed);
+    let cast = cast(instances.len());
+    let keys = keys(&cast);
+    let world = Arc::new(World {
+        setup,
+        began: Instant::now(),
+        instances,
+        witness: Witness::new(
+            Settings {
+                lease: setup.lease,
+                max_hold: setup.max_hold,
+                may_lose: setup.may_lose,
+            },
+            &keys,
+        ),
+        over: AtomicBool::new(false),
+        waits: cast.iter().map(|_| Mutex::default()).collect(),
+    });
+    let run = Run {
+        name,
+        seed,
+        runtime,
+        world,
+        subject: Arc::new(subject),
+        keys,
+    };
+    run.play(cast, Duration::from_secs(seconds), &mut random);
+}
+
+/// A task's part.
+struct Part {
+    instance: usize,
+    keys: Vec<String>,
+    habits: Habits,
+}
+
+/// For each instance a pair on a key of its own, some of a crowd on few keys, some claims, and calls of the bare store.
+fn cast(instances: usize) -> Vec<Part> {
+    let mut cast = Vec::new();
+    for instance in 0..instances {
+        let pair = [format!("pair/{instance}")];
+        let hot = ["hot/1".to_owned(), "hot/2".to_owned()];
+        let mut add = |count, keys: &[String], habits| {
+            cast.extend((0..count).map(|_| Part {
+                instance,
+                keys: keys.to_vec(),
+                habits,
+            }));
+        };
+        add(2, &pair, Habits::Brisk);
+        add(3, &hot, Habits::Wild);
+        add(3, &[], Habits::Claims);
+        add(2, &[], Habits::Bare);
+    }
+    cast
+}
+
+fn keys(cast: &[Part]) -> Vec<String> {
+    let mut keys: Vec<_> = cast.iter().flat_map(|part| part.keys.clone()).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+impl Run {
+    fn play(self, cast: Vec<Part>, time: Duration, random: &mut Random) {
+        let began = Instant::now();
+        let faults = self
+            .subject
+            .clone()
+            .play_faults(self.world.clone(), random.fork());
+        let mut tasks = vec![self.runtime.spawn(faults)];
+        for (number, part) in cast.into_iter().enumerate() {
+            let actor = Actor {
+                world: self.world.clone(),
+                number,
+                instance: part.instance,
+                keys: part.keys,
+                habits: part.habits,
+                random: random.fork(),
+            };
+            tasks.push(self.runtime.spawn(actor.run()));
+        }
+        while began.elapsed() < time && self.is_fine() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.world.over.store(true, Ordering::Relaxed);
+        self.until("all requests have ended", || {
+            match tasks.iter().all(|task| task.is_finished()) {
+                true => Vec::new(),
+                false => vec!["some requests are under way".into()],
+            }
+        });
+        self.until("nothing is left", || self.leftovers());
+        let (turns, works) = self.world.witness.counts();
+        println!(
+            "{}: {turns} turns, {works} works in {:?}",
+            self.name,
+            began.elapsed()
+        );
+        self.runtime.shutdown_background();
+    }
+
+    /// Waits until nothing is left of a list.
+    fn until(&self, what: &str, mut list: impl FnMut() -> Vec<String>) {
+        let began = Instant::now();
+        loop {
+            let left = list();
+            if left.is_empty() {
+                return;
+            }
+            if began.elapsed() > STUCK {
+                self.fail(&[vec![format!("not so after {STUCK:?}: {what}")], left].concat());
+            }
+            self.is_fine();
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn is_fine(&self) -> bool {
+        let violations = [
+            self.world.witness.violations(),
+            self.world.stuck(),
+            PANICS.lock().unwrap().clone(),
+        ]
+        .concat();
+        violations.is_empty() || self.fail(&violations)
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        let instances = self.world.instances.iter();
+        let stats = instances.map(|instance| instance.locks.stats()).enumerate();
+        let busy = stats.filter(|(_, stats)| *stats != Stats::default());
+        let mut left: Vec<_> = busy
+            .map(|(at, stats)| format!("instance {at}: {stats:?}"))
+            .collect();
+        left.extend(
+            self.ask(self.subject.clone().leftovers())
+                .unwrap_or_else(|| vec!["the store does not answer".into()]),
+        );
+        left
+    }
+
+    fn fail(&self, violations: &[String]) -> ! {
+        let mut report = format!(
+            "{}: TDL_STRESS_SEED={}\n{}",
+            self.name,
+            self.seed,
+            violations.join("\n")
+        );
+        for (at, instance) in self.world.instances.iter().enumerate() {
+            let owed = instance.store.owed();
+            report += &format!("\ninstance {at}: {:?}, owed {owed}", instance.locks.stats());
+        }
+        for key in &self.keys {
+            let seen = self.subject.clone().inspect(LockKey::new(&**key).unwrap());
+            let seen = self.ask(seen);
+            report += &format!(
+                "\n{key}: {}",
+                seen.as_deref().unwrap_or("the store does not answer")
+            );
+        }
+        panic!("{report}");
+    }
+
+    /// Asks within the runtime, if that gets on.
+    fn ask<T: Send + 'static>(&self, question: StoreFuture<T>) -> Option<T> {
+        let (sender, answer) = std::sync::mpsc::channel();
+        self.runtime
+            .spawn(async move { sender.send(question.await) });
+        answer.recv_timeout(Duration::from_secs(5)).ok()
+    }
+}
+
+/// Panics of any thread, those that a test plans aside: they unwind without the hook.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn note_panics() {
+    static NOTED: Once = Once::new();
+    NOTED.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if let Ok(mut panics) = PANICS.try_lock() {
+                panics.push(format!("a thread panicked: {panic}"));
+            }
+            usual(panic);
+        }));
+    });
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+    )
+}
+
+fn clock() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_micros() as u64)
+}
