@@ -120,7 +120,7 @@ impl Actor {
         let (locks, witness) = (self.locks().clone(), self.world.witness.clone());
         let patience = Patience::by_polls(&mut self.random);
         let (key, instance) = (self.world.keys[0].clone(), self.instance);
-        let work = async || {
+        let work = async |_: LockGuard| {
             let working = witness.work(instance, &key);
             self.hold().await;
             match self.random.within(0..10) {

@@ -329,7 +329,7 @@ async fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
     let locks = Locks::in_memory();
     let (first, mut second) = two_in_line(&locks.0);
     tokio::time::advance(crate::lease::validity(SECOND) - Duration::from_millis(1)).await;
-    assert!(matches!(locks.0.end_turn(&first, false), Ended::Ended));
+    assert!(matches!(locks.0.end_turn(&first, false), Ended::Quietly));
     let next = second.answer.try_recv().unwrap().unwrap();
     assert_eq!((next.turn, next.token), (2, 2));
     assert_eq!(next.lease.owner, first.lease.owner);
@@ -352,7 +352,7 @@ async fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
 async fn a_turn_ends_once() {
     let locks = Locks::in_memory();
     let (first, mut second) = two_in_line(&locks.0);
-    assert!(matches!(locks.0.end_turn(&first, false), Ended::Ended));
+    assert!(matches!(locks.0.end_turn(&first, false), Ended::Quietly));
     second.answer.try_recv().unwrap().unwrap();
     // The second has its turn now, under the same lease.
     assert!(matches!(locks.0.end_turn(&first, false), Ended::Over(None)));

@@ -139,7 +139,7 @@ impl Actor {
         let key = format!("claim/{moment}/{}", self.random.within(0..2));
         let retain = self.random.millis(1_500..2_000);
         let (witness, instance) = (self.world.witness.clone(), self.instance);
-        let work = async || {
+        let work = async |_: LockGuard| {
             let working = witness.work(instance, &key);
             self.hold().await;
             match self.random.within(0..10) {

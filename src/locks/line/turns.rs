@@ -29,7 +29,7 @@ pub(crate) struct Granted {
 /// What came of the end of a turn.
 pub(crate) enum Ended {
     /// The turn has ended, and its lease was passed on or is being released.
-    Ended,
+    Quietly,
     /// The lease is being released, and this is the answer.
     Releasing(StoreFuture<Result<Released, Error>>),
     /// The store is asked whether the lease was ours until now, before it is passed on.
@@ -104,7 +104,7 @@ impl Line {
                     return self.end_confirmed(held, t);
                 }
                 self.serve(held, t);
-                Ended::Ended
+                Ended::Quietly
             }
             State::Outlived(held) if held.serves(granted) => {
                 // The store was left alone until now, so that nobody begins the same beside the turn (see `lost`).
@@ -271,7 +271,7 @@ impl Ended {
     /// Waits for the answer, if the store was asked: whether the lease was ours until the end of the turn.
     pub(crate) async fn confirmed(self) -> Result<(), Error> {
         match self {
-            Self::Ended => Ok(()),
+            Self::Quietly => Ok(()),
             Self::Over(loss) => Err(lost(loss)),
             Self::Releasing(answer) => match answer.await? {
                 Released::Freed => Ok(()),
