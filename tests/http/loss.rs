@@ -6,9 +6,9 @@ use axum::{Extension, Router, extract::Request, routing::post};
 use http::StatusCode;
 use tokio::sync::mpsc;
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, Locks, Loss,
+    DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, Loss,
     middleware::Fenced,
-    store::{Fault, MemoryStore},
+    store::{Fault, MemoryStore, Store},
 };
 
 use crate::{
@@ -222,4 +222,55 @@ async fn a_lease_lost_after_a_turn_was_released_is_the_next_ones_loss() {
     gate.open();
     let released = within("the first one", releases).await.unwrap();
     assert_eq!(released.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_layer_has_a_hold_of_its_own() {
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = watchful(&store);
+    let brief = lock(&locks).max_hold(Duration::from_millis(200));
+    let router = Router::new().route(
+        "/accounts/{id}",
+        post({
+            let gate = gate.clone();
+            async move || gate.pass().await
+        })
+        .route_layer(brief),
+    );
+    let server = Server::start(router).await;
+    assert_lost(&within("the answer", server.post("/accounts/7")).await);
+    assert_eq!((gate.dropped(), gate.finished()), (1, 0));
+    nothing_left(&locks).await;
+}
+
+#[tokio::test]
+async fn a_layer_has_a_lease_of_its_own() {
+    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let long = lock(&locks).lease(Duration::from_secs(3600));
+    let router = Router::new().route(
+        "/accounts/{id}",
+        post({
+            let gate = gate.clone();
+            async move || gate.pass().await
+        })
+        .route_layer(long),
+    );
+    let server = Server::start(router).await;
+    let answer = tokio::spawn(server.post("/accounts/7"));
+    gate.arrival().await;
+    let key = LockKey::new(ACCOUNT_7).unwrap();
+    let holder = store.inspect(key).await.unwrap().holder.unwrap();
+    assert!(holder.remaining > Duration::from_secs(3000), "{holder:?}");
+    gate.open();
+    within("the answer", answer).await.unwrap();
+
+    let router = Router::new().route(
+        "/accounts/{id}",
+        post(async || ()).route_layer(lock(&locks).lease(Duration::ZERO)),
+    );
+    let server = Server::start(router).await;
+    let answer = within("the answer", server.post("/accounts/7")).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(answer.reason(), "misconfigured");
 }

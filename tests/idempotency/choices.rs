@@ -1,9 +1,14 @@
 //! Where the key comes from, what is compared and what is given again: the user's choices.
 
-use http::{HeaderName, Request};
-use tower_distributed_lock::{IdempotencyLayer, Locks};
+use std::time::Duration;
 
-use crate::web::{Runs, app, layer, pay, pay_as, send, send_body};
+use http::{HeaderName, Request};
+use tower_distributed_lock::{
+    IdempotencyLayer, Locks,
+    store::{MemoryStore, Store},
+};
+
+use crate::web::{Runs, app, layer, lock_key, pay, pay_as, send, send_body, sending};
 
 fn header(name: &'static str) -> HeaderName {
     HeaderName::from_static(name)
@@ -137,4 +142,29 @@ async fn headers_that_are_never_replayed_can_be_named() {
         assert_eq!(again.header(name), None, "{name}");
     }
     assert_eq!(again.header("x-other"), Some("1"));
+}
+
+/// A process that crashes leaves its claim, which the store keeps for as long as it would keep the record.
+#[tokio::test]
+async fn a_request_that_may_run_at_most_once_is_claimed_for_as_long_as_its_record_would_be_kept() {
+    for at_most_once in [false, true] {
+        let store = MemoryStore::new();
+        let locks = Locks::builder(store.clone()).build().unwrap();
+        let mut claims = layer(&locks);
+        if at_most_once {
+            claims = claims.at_most_once();
+        }
+        let runs = Runs::gated();
+        let app = app(claims, runs.handler());
+        let first = sending(&app, pay());
+        runs.arrival().await;
+        let holder = store.inspect(lock_key()).await.unwrap().holder.unwrap();
+        let outlasts_a_crash = holder.remaining > Duration::from_secs(23 * 3600);
+        assert_eq!(outlasts_a_crash, at_most_once, "{holder:?}");
+        runs.open();
+        assert_eq!(first.await.unwrap().status, 201);
+        // The record is kept, and not for longer than it would be.
+        let record = store.inspect(lock_key()).await.unwrap();
+        assert!(record.record.is_some() && record.holder.is_none());
+    }
 }

@@ -1,7 +1,7 @@
 //! Several keys at once.
 
-use tokio::time::sleep;
-use tower_distributed_lock::{Loss, store::Fault};
+use tokio::time::{Instant, sleep};
+use tower_distributed_lock::{ErrorKind, Locks, Loss, store::Fault};
 
 use crate::support::{MS, SECOND, fleet, fleet_with, nothing_left, settle};
 
@@ -61,4 +61,70 @@ async fn a_first_key_that_is_lost_during_the_wait_is_locked_again() {
     assert!(guards.iter().all(|guard| guard.is_held()), "{guards:?}");
     drop(guards);
     nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_limit_is_for_all_keys_together() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = [
+        other.lock("a").await.unwrap(),
+        other.lock("b").await.unwrap(),
+    ];
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock_all_within(["b", "a"], 10 * SECOND).await }
+    });
+    let began = Instant::now();
+    sleep(6 * SECOND).await;
+    let [first, second] = elsewhere;
+    drop(first);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Held);
+    assert!(began.elapsed() < 11 * SECOND, "{:?}", began.elapsed());
+    drop(second);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_keys_are_taken_or_none() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("b").await.unwrap();
+    assert!(locks.try_lock_all(["a", "b"]).await.unwrap().is_none());
+    assert!(other.try_lock("a").await.unwrap().is_some(), "a is free");
+    drop(elsewhere);
+    let both = locks.try_lock_all(["a", "b"]).await.unwrap().unwrap();
+    assert_eq!(both.len(), 2);
+    drop(both);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_in_hand_is_not_waited_for() {
+    let (store, [locks]) = fleet();
+    let in_hand = locks.lock("a").await.unwrap();
+    let both = locks
+        .lock_all_with(std::slice::from_ref(&in_hand), ["b", "a"])
+        .await
+        .unwrap();
+    assert_eq!(both[1].token(), in_hand.token());
+    drop((both, in_hand));
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_who_wait_for_each_other_are_told_after_the_usual_limit() {
+    let locks = Locks::in_memory();
+    let cross = |first: &'static str, second: &'static str| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let _first = locks.lock(first).await.unwrap();
+            tokio::task::yield_now().await;
+            locks.lock(second).await.map(drop)
+        })
+    };
+    let began = Instant::now();
+    let (one, other) = (cross("a", "b"), cross("b", "a"));
+    let outcomes = [one.await.unwrap(), other.await.unwrap()];
+    assert!(outcomes.iter().any(Result::is_err));
+    assert!(began.elapsed() <= 11 * SECOND);
 }

@@ -12,5 +12,6 @@ mod loss;
 mod once;
 mod passing;
 mod renewal;
+mod run;
 mod runtimes;
 mod support;

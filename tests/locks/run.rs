@@ -1,0 +1,55 @@
+//! Futures that run under a guard, and losses that are watched without holding the key.
+
+use std::pin::pin;
+
+use tokio::time::sleep;
+use tower_distributed_lock::{ErrorKind, LockGuard, Loss, store::Store};
+
+use crate::support::{SECOND, fleet, key, nothing_left, poll_once};
+
+#[tokio::test(start_paused = true)]
+async fn a_future_runs_to_its_end_while_the_lease_is_held() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let work = async {
+        sleep(100 * SECOND).await;
+        "done"
+    };
+    assert_eq!(guard.run(work).await.unwrap(), "done");
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_ends_the_future() {
+    let (store, [locks]) = fleet();
+    let guards = locks.lock_all(["a", "b"]).await.unwrap();
+    store.force_release(key("b")).await.unwrap();
+    let forever = std::future::pending::<()>();
+    let error = LockGuard::run_with(&guards, forever).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    // Once it is lost, nothing is begun any more.
+    let begun = async { panic!("begun under a lost lease") };
+    let error = guards[1].run::<_>(begun).await.map(|()| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    drop(guards);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_does_not_hold_the_key() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let mut lost = pin!(guard.watch());
+    assert!(poll_once(lost.as_mut()).await.is_pending());
+    drop(guard);
+    drop(locks.try_lock("k").await.unwrap().expect("the key is free"));
+
+    let guard = locks.lock("k").await.unwrap();
+    let lost = guard.watch();
+    store.force_release(key("k")).await.unwrap();
+    assert_eq!(lost.await, Loss::NotOurs);
+    assert_eq!(guard.confirm().await.unwrap_err().kind(), ErrorKind::Lost);
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
