@@ -17,7 +17,9 @@ use crate::{
 };
 
 /// How long turns are counted, in ms.
-const MEASURED: u64 = 2_000;
+const MEASURED: u64 = 1_000;
+/// How long instances have to notice that a node was frozen or is back, in ms.
+const SETTLING: u64 = 500;
 
 /// Another instance, with the node timeout that is the default.
 fn instance(servers: &[RedisServer]) -> Locks {
@@ -69,28 +71,44 @@ impl Crowd {
     }
 }
 
+/// How often a node is frozen, until its rate is good enough. Other work on the machine slows down any of the windows, so
+/// the best ones count.
+const ROUNDS: usize = 5;
+
+/// Compares turns while all nodes are well with turns while one is frozen.
+async fn compare(instances: usize, frozen_node: usize) {
+    let fleet = Fleet::start_mature(3).await;
+    let crowd = Crowd::start(&fleet, instances);
+    let (mut healthy, mut frozen) = (0, 0);
+    for _ in 0..ROUNDS {
+        pass(SETTLING).await;
+        let turns = crowd.turns().await;
+        fleet.servers[frozen_node].freeze();
+        pass(SETTLING).await;
+        let turns_frozen = crowd.turns().await;
+        fleet.servers[frozen_node].thaw();
+        println!("{instances} instances: {turns} turns, {turns_frozen} with node {frozen_node} frozen");
+        (healthy, frozen) = (turns.max(healthy), turns_frozen.max(frozen));
+        if frozen * 2 >= healthy && std::env::var("ALL").is_err() {
+            break;
+        }
+    }
+    crowd.stop().await;
+    assert!(frozen * 2 >= healthy, "{instances} instances: {frozen} turns of {healthy}");
+}
+
 /// Each vote was split between the two live nodes, for as long as the third was frozen: no turns at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_does_not_stop_a_key_that_several_instances_want() {
     for instances in [3, 5, 10] {
-        let fleet = Fleet::start_mature(3).await;
-        let crowd = Crowd::start(&fleet, instances);
-        pass(500).await;
-        let healthy = crowd.turns().await;
-        fleet.servers[2].freeze();
-        pass(500).await;
-        // Other work on the machine may slow down any of the windows.
-        let mut best = 0;
-        for _ in 0..3 {
-            let frozen = crowd.turns().await;
-            println!("{instances} instances: {healthy} turns, {frozen} with a frozen node");
-            best = best.max(frozen);
-            if best * 2 >= healthy {
-                break;
-            }
-        }
-        assert!(best * 4 >= healthy, "{best} of {healthy} turns");
-        fleet.servers[2].thaw();
-        crowd.stop().await;
+        compare(instances, 2).await;
+    }
+}
+
+/// The first node leads while it is well, so another one has to take over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_first_node_does_not_stop_a_key_that_several_instances_want() {
+    for instances in [3, 5, 10] {
+        compare(instances, 0).await;
     }
 }

@@ -121,7 +121,7 @@ struct Shared {
     /// In ms. A node that is up for less may have forgotten a lease.
     longest_lease: AtomicU64,
     attempts: Attempts,
-    health: Health,
+    health: Arc<Health>,
     /// Held by the task that heals in the background.
     healing: tokio::sync::Mutex<()>,
     space: Arc<str>,
