@@ -53,11 +53,12 @@ impl Contention {
         self.woken.notify_one();
     }
 
-    /// What the contender was woken up for. Two wake-ups that came together are the stronger one.
+    /// What the contender was woken up for. Two wake-ups that came together are the stronger one; the notification of the
+    /// second one may be left over, and then there is nothing to ask for now.
     pub(crate) fn take_wake(&self) -> Wake {
         match self.wake.swap(0, Ordering::AcqRel) {
-            next if next == Wake::Next as u8 => Wake::Next,
-            _ => Wake::Now,
+            now if now == Wake::Now as u8 => Wake::Now,
+            _ => Wake::Next,
         }
     }
 }

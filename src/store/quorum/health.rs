@@ -20,8 +20,8 @@ impl Health {
         self.0[node].load(Ordering::Relaxed)
     }
 
-    /// The first of the nodes that answer, in the order that all instances share.
-    pub(super) fn first_well(&self) -> Option<usize> {
+    /// The node that leads: the first of those that answer, in the order that all instances share.
+    pub(super) fn leading(&self) -> Option<usize> {
         (0..self.0.len()).find(|node| self.is_well(*node))
     }
 

@@ -27,7 +27,7 @@ impl Shared {
                     () = sender.closed() => return,
                     hint = nodes.next() => match hint {
                         Some((node, hint)) => {
-                            let is_leading = health.first_well() == Some(node);
+                            let is_leading = health.leading() == Some(node);
                             drop(sender.send(in_the_quorum(hint, is_leading)));
                         }
                         None => return,
