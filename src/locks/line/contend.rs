@@ -283,3 +283,20 @@ impl Line {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_that_is_left_over_is_not_for_now() {
+        let contention = Contention::new(LockKey::new("k").unwrap());
+        contention.wake(Wake::Next);
+        contention.wake(Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Next, "it was taken already");
+        contention.wake(Wake::Now);
+        contention.wake(Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Now);
+    }
+}
