@@ -19,7 +19,7 @@ use crate::{
 /// How long turns are counted, in ms.
 const MEASURED: u64 = 1_000;
 /// How long instances have to notice that a node was frozen or is back, in ms.
-const SETTLING: u64 = 500;
+const SETTLING: u64 = 1_000;
 
 /// Another instance, with the node timeout that is the default.
 fn instance(servers: &[RedisServer]) -> Locks {
