@@ -17,7 +17,9 @@ use crate::{
 };
 
 /// How long turns are counted, in ms.
-const MEASURED: u64 = 2_000;
+const MEASURED: u64 = 1_000;
+/// How long instances have to notice that a node was frozen or is back, in ms.
+const SETTLING: u64 = 1_000;
 
 /// Another instance, with the node timeout that is the default.
 fn instance(servers: &[RedisServer]) -> Locks {
@@ -69,28 +71,60 @@ impl Crowd {
     }
 }
 
-/// Each vote was split between the two live nodes, for as long as the third was frozen: no turns at all.
+/// How often a node is frozen, at most. Other work on the machine slows down any of the windows, so the best ones count.
+const ROUNDS: usize = 5;
+/// How many scripts a turn takes at a node, at most: one to queue, one to take the key and one to release it. The rest is for
+/// instances that ask because no hint came for a while, as on a slow machine, and for a few votes that are split.
+const SCRIPTS_PER_TURN: u64 = 5;
+
+/// Compares turns while all nodes are well with turns while one is frozen.
+async fn compare(instances: usize, frozen_node: usize) {
+    let fleet = Fleet::start_mature(3).await;
+    let crowd = Crowd::start(&fleet, instances);
+    let (mut best_healthy, mut best_frozen) = (0, 0);
+    let (mut all_turns, mut all_scripts) = (0, 0);
+    for round in 1..=ROUNDS {
+        pass(SETTLING).await;
+        let healthy = crowd.turns().await;
+        fleet.servers[frozen_node].freeze();
+        pass(SETTLING).await;
+        fleet.servers[1].reset_stats().await;
+        let frozen = crowd.turns().await;
+        let scripts = fleet.servers[1].commands().await["evalsha"];
+        fleet.servers[frozen_node].thaw();
+        println!(
+            "{instances} instances: {healthy} turns; with node {frozen_node} frozen {frozen}, and {scripts} scripts"
+        );
+        (all_turns, all_scripts) = (all_turns + frozen, all_scripts + scripts);
+        best_healthy = healthy.max(best_healthy);
+        best_frozen = frozen.max(best_frozen);
+        if round > 1 && best_frozen * 2 >= best_healthy {
+            break;
+        }
+    }
+    crowd.stop().await;
+    assert!(
+        best_frozen * 2 >= best_healthy,
+        "{instances} instances: {best_frozen} turns, not half of {best_healthy}"
+    );
+    assert!(
+        all_scripts <= SCRIPTS_PER_TURN * all_turns,
+        "{instances} instances: {all_scripts} scripts for {all_turns} turns"
+    );
+}
+
+/// The two live nodes had queues in different order, so each free key was offered to two attempts, and votes were split.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_does_not_stop_a_key_that_several_instances_want() {
     for instances in [3, 5, 10] {
-        let fleet = Fleet::start_mature(3).await;
-        let crowd = Crowd::start(&fleet, instances);
-        pass(500).await;
-        let healthy = crowd.turns().await;
-        fleet.servers[2].freeze();
-        pass(500).await;
-        // Other work on the machine may slow down any of the windows.
-        let mut best = 0;
-        for _ in 0..3 {
-            let frozen = crowd.turns().await;
-            println!("{instances} instances: {healthy} turns, {frozen} with a frozen node");
-            best = best.max(frozen);
-            if best * 2 >= healthy {
-                break;
-            }
-        }
-        assert!(best * 4 >= healthy, "{best} of {healthy} turns");
-        fleet.servers[2].thaw();
-        crowd.stop().await;
+        compare(instances, 2).await;
+    }
+}
+
+/// The first node leads while it is well, so the second one has to take over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_first_node_does_not_stop_a_key_that_several_instances_want() {
+    for instances in [3, 5, 10] {
+        compare(instances, 0).await;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_distributed_lock::store::{Acquired, Fault, Hint, Store};
+use tower_distributed_lock::store::{Acquired, Fault, Hint, MemoryStore, Store};
 
 use crate::{memory, settle, support::words::*};
 
@@ -33,10 +33,13 @@ async fn everybody_first_in_one_queue_does_not_block_everybody() {
     }
     store.free(&key, holder).await;
     settle().await;
-    granted(store.queue(&key, contenders[1]).await);
-    store.free(&key, contenders[1]).await;
+    // First at node 1 only: node 0 leads.
+    held(store.queue(&key, contenders[1]).await);
+    assert_eq!(nodes[1].holder(&key).await, None, "node 1 is given back");
+    granted(store.queue(&key, contenders[0]).await);
+    store.free(&key, contenders[0]).await;
 
-    let others = [contenders[0], contenders[2]];
+    let others = [contenders[1], contenders[2]];
     let asking = others.map(|owner| store.acquire(waiting(&key, owner)));
     let answers = join_all(asking).await;
     let won = |answer: &Result<Acquired, _>| matches!(answer, Ok(Acquired::Granted(_)));
@@ -95,18 +98,30 @@ async fn a_lease_that_took_too_long_to_be_granted_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hints_of_any_node_arrive() {
+async fn the_leading_node_tells_who_may_ask_at_once() {
     let (nodes, store) = memory::<3>();
     let (key, b) = (key("k"), owner());
     let mut hints = store.watch(b.instance);
-    for node in &nodes {
+    let mut assert_hinted = async |node: &MemoryStore, hint: Hint| {
         let a = owner();
         node.take(&key, a).await;
         held(node.queue(&key, b).await);
         node.free(&key, a).await;
-        hinted(&mut hints, Hint::Free(key.clone())).await;
+        hinted(&mut hints, hint).await;
         node.free(&key, b).await;
-    }
+    };
+    let (free, next) = (Hint::Free(key.clone()), Hint::Next(key.clone()));
+    assert_hinted(&nodes[0], free.clone()).await;
+    assert_hinted(&nodes[1], next.clone()).await;
+    assert_hinted(&nodes[2], next.clone()).await;
+
+    // Node 1 leads when node 0 is away.
+    nodes[0].set_fault(Some(Fault::Unreachable));
+    let c = owner();
+    store.take(&key, c).await;
+    store.free(&key, c).await;
+    assert_hinted(&nodes[1], free).await;
+    assert_hinted(&nodes[2], next).await;
     nodes[1].restart();
     hinted(&mut hints, Hint::Reconnected).await;
 }

@@ -53,11 +53,12 @@ impl Contention {
         self.woken.notify_one();
     }
 
-    /// What the contender was woken up for. Two wake-ups that came together are the stronger one.
+    /// What the contender was woken up for. Two wake-ups that came together are the stronger one; the notification of the
+    /// second one may be left over, and then there is nothing to ask for now.
     pub(crate) fn take_wake(&self) -> Wake {
         match self.wake.swap(0, Ordering::AcqRel) {
-            next if next == Wake::Next as u8 => Wake::Next,
-            _ => Wake::Now,
+            now if now == Wake::Now as u8 => Wake::Now,
+            _ => Wake::Next,
         }
     }
 }
@@ -280,5 +281,22 @@ impl Line {
         self.turn_away(|request| {
             (request.fail_fast || !request.patient).then(|| error.clone().into())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_that_is_left_over_is_not_for_now() {
+        let contention = Contention::new(LockKey::new("k").unwrap());
+        contention.wake(Wake::Next);
+        contention.wake(Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Next, "it was taken already");
+        contention.wake(Wake::Now);
+        contention.wake(Wake::Next);
+        assert_eq!(contention.take_wake(), Wake::Now);
     }
 }

@@ -2,9 +2,18 @@
 //!
 //! Attempts that ask at the same time may split the vote, so that none has a majority. Nodes have queues of their own, which
 //! differ once a vote was split or a node was away: then every free key is offered to several attempts, and every vote would
-//! be split again. So one of the attempts leads: the one that the first node has granted the key, of those nodes that
-//! answer. It keeps what it was granted, and soon asks the others again. All other attempts give way: they give back what
-//! they were granted, and ask again later, if at all.
+//! be split again. So one node leads, the first of those that answer, and its queue is the order in which attempts are
+//! served:
+//!
+//! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues only after a head start
+//!    (`hints`).
+//! 2. The attempt that the leading node has granted the key leads. It keeps its grants, and asks the others again, past their
+//!    queues.
+//! 3. Every other attempt gives way: it gives back its grants at once. If it waits, it asks again when the leading node has
+//!    a hint for it, or after a pause of its caller; if not, it votes a few times more.
+//!
+//! Which node leads is no matter of safety: instances may disagree for as long as one of them has not noticed that a node
+//! is away. Then votes are split, and attempts give way, until they agree.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,8 +38,10 @@ use crate::{
 
 /// How many votes one call takes part in, if they are split.
 const VOTES: u32 = 4;
-/// How many votes one call takes part in that leads in all of them but the last.
+/// How many votes one call takes part in, if it leads in all of them and no majority refuses.
 const VOTES_OF_A_LEADER: u32 = 12;
+/// About how long an attempt that waits and has given way does not ask again, unless it is hinted to.
+const GIVING_WAY: Duration = Duration::from_millis(50);
 
 /// What came of one vote.
 enum Outcome {
@@ -112,14 +123,13 @@ impl Entered {
         self.is_answered = true;
     }
 
-    /// Votes until the key is granted, or until another attempt has it, or until the votes have been split too often.
-    async fn vote_until_decided(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
+    /// Votes until the key is granted, or until another attempt has it, or until this attempt gives way for now.
+    async fn vote_until_decided(&self, mut vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, request) = (&self.store, &self.request);
-        let (mut vote, mut first_ended, mut votes) = (vote, None, 0);
+        let (mut first_ended, mut votes) = (None, 0);
         // Enough of the lease must be left after the last vote.
         let limit = store.node_timeout.min(request.lease / 4);
         loop {
-            let queueing = vote.queueing;
             let (held, split) = match self.vote(&mut vote, asked).await {
                 Outcome::Settled(answer) => {
                     if matches!(answer, Ok(Acquired::Granted(_))) {
@@ -132,34 +142,47 @@ impl Entered {
             votes += 1;
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
-            // A majority that refuses may well be that of a holder, which wants the other nodes back.
-            let leads = split && !vote.ballot.is_held() && store.leads(&vote);
-            let most = if leads { VOTES_OF_A_LEADER } else { VOTES };
-            let votes_again = split && is_time_left && votes < most;
+            let (is_refused, leads) = (vote.ballot.is_held(), split && self.leads(&vote));
+            let votes_again = split && is_time_left && votes < self.most_votes(leads, is_refused);
             let pause = match leads {
+                // Other nodes may have refused only because of their queues.
+                true if votes == 1 && self.waits() => Duration::ZERO,
                 true => back_off(vote.took),
                 false => back_off(vote.took * (1 << votes)),
             };
             store.lost(vote, request, leads && votes_again);
-            let queueing = if votes_again {
-                sleep(pause.min(limit)).await;
-                // Should every attempt be first in one node's queue, none would get a majority.
-                match queueing {
-                    Queueing::Wait { .. } => Queueing::Skip,
-                    queueing => queueing,
-                }
-            } else if queueing != request.queueing {
-                // A node that granted removed the attempt's place in its queue: the attempt queues again.
-                votes = VOTES_OF_A_LEADER;
-                request.queueing
-            } else {
+            if !votes_again {
                 store.stay_or_go(request);
-                return Ok(Acquired::Held(held));
+                let gives_way = split && !is_refused;
+                return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
+            }
+            sleep(pause.min(limit)).await;
+            let queueing = match self.waits() {
+                true => Queueing::Skip,
+                false => request.queueing,
             };
             vote = match store.attempts.ask_again(&request.key, request.owner) {
                 Some(names) => store.open_vote(request, queueing, names),
                 None => return Ok(Acquired::Held(held)), // it was released meanwhile
             };
+        }
+    }
+
+    fn waits(&self) -> bool {
+        matches!(self.request.queueing, Queueing::Wait { .. })
+    }
+
+    /// Whether the attempt keeps its grants while it asks again. A majority that refuses may well be that of a holder, which
+    /// wants the other nodes back: only an attempt whose turn it may be keeps them all the same, and not for long.
+    fn leads(&self, vote: &Vote) -> bool {
+        self.store.leads(vote) && (self.waits() || !vote.ballot.is_held())
+    }
+
+    fn most_votes(&self, leads: bool, is_refused: bool) -> u32 {
+        match leads {
+            true if !is_refused => VOTES_OF_A_LEADER,
+            false if self.waits() => 1,
+            _ => VOTES,
         }
     }
 
@@ -240,6 +263,15 @@ impl Shared {
 /// Some time between nothing and twice as long as this, so that attempts that contend get out of step.
 fn back_off(took: Duration) -> Duration {
     ((took + Duration::from_millis(1)) * 2).mul_f64(random())
+}
+
+/// The attempt that leads may not succeed, and then no node has a lease that ends.
+fn soon(held: Held) -> Held {
+    let pause = GIVING_WAY.mul_f64(0.5 + random());
+    Held {
+        remaining: held.remaining.min(pause),
+        ..held
+    }
 }
 
 fn too_late(asked: Instant, lease: Duration) -> Error {

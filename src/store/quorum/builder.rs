@@ -76,7 +76,7 @@ impl QuorumStoreBuilder {
         spaces.sort_unstable();
         Ok(QuorumStore(Arc::new(Shared {
             attempts: Attempts::new(self.nodes.len()),
-            health: Health::new(self.nodes.len()),
+            health: Arc::new(Health::new(self.nodes.len())),
             nodes: self.nodes,
             node_timeout: self.node_timeout,
             fencing: self.fencing,

@@ -20,6 +20,11 @@ impl Health {
         self.0[node].load(Ordering::Relaxed)
     }
 
+    /// The node that leads: the first of those that answer, in the order that all instances share.
+    pub(super) fn leading(&self) -> Option<usize> {
+        (0..self.0.len()).find(|node| self.is_well(*node))
+    }
+
     /// The node answered, or its call failed.
     pub(super) fn heard(&self, node: usize, is_well: bool) {
         self.0[node].store(is_well, Ordering::Relaxed);

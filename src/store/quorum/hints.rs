@@ -1,36 +1,52 @@
 //! The hints of all nodes as one.
 
-use crate::sync::mpsc;
+use std::sync::Arc;
+
 use futures_util::stream::{self, StreamExt};
 
 use super::{Shared, round::detach};
-use crate::store::{Hints, Instance};
+use crate::{
+    store::{Hint, Hints, Instance},
+    sync::mpsc,
+};
 
 impl Shared {
-    /// A hint comes from every node that has one: the first lets an instance ask at once, and it does not mind the
-    /// others.
-    pub(super) fn watch(&self, instance: Instance) -> Hints {
+    /// The hints of all nodes, each with what it means for the quorum.
+    pub(super) fn watch(self: &Arc<Self>, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
-        let nodes = self.nodes.iter().map(|node| {
-            let hints = node.watch(instance);
-            let next = |mut hints: Hints| async move {
+        let nodes = self.nodes.iter().enumerate().map(|(node, store)| {
+            let next = move |mut hints: Hints| async move {
                 let hint = hints.recv().await?;
-                Some((hint, hints))
+                Some(((node, hint), hints))
             };
-            Box::pin(stream::unfold(hints, next))
+            Box::pin(stream::unfold(store.watch(instance), next))
         });
         let mut nodes = stream::select_all(nodes);
+        let health = self.health.clone();
         detach(async move {
             loop {
                 tokio::select! {
                     () = sender.closed() => return,
                     hint = nodes.next() => match hint {
-                        Some(hint) => drop(sender.send(hint)),
+                        Some((node, hint)) => {
+                            let is_leading = health.leading() == Some(node);
+                            drop(sender.send(in_the_quorum(hint, is_leading)));
+                        }
                         None => return,
                     },
                 }
             }
         });
         hints
+    }
+}
+
+/// A free key is for the head of one queue: that of the leading node, which is the first of the nodes that answer. The
+/// head of another node's queue would only take that node from the first attempt. It asks later, in case that the first attempt
+/// does not come.
+fn in_the_quorum(hint: Hint, is_leading: bool) -> Hint {
+    match hint {
+        Hint::Free(key) if !is_leading => Hint::Next(key),
+        hint => hint,
     }
 }

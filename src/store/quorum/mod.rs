@@ -100,16 +100,15 @@ use crate::{Error, LockKey, time::later};
 ///   plain servers without replicas.
 /// - **Availability** while a majority lives: of five, two may be down. Then everything fails with *no quorum*, which
 ///   is not *held*. While a node is young, it counts as down, unless all others are up.
-/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and whoever is first
-///   everywhere gets the key next. Where the nodes disagree, or a vote was split, those who contend try again after
-///   random pauses, and whoever is first then wins.
+/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and the queue of the first node that
+///   answers is the order in which attempts are served. An attempt that finds a majority of nodes free may come before.
 /// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by a majority at least. One record on any node
 ///   that answers is enough for a key not to be granted, and whoever finds one that other nodes miss gives it to
 ///   them. Unlike leases, records last longer than any node is *young*: with a majority restarted empty, one after
 ///   another, they are gone for all keys that nobody asked for in between. Nodes that keep records need to write to
 ///   disk.
 ///
-/// All instances of a fleet need the same nodes and the same [lease](crate::LocksBuilder::lease). If some have a
+/// All instances of a fleet need the same nodes in the same order, and the same [lease](crate::LocksBuilder::lease). If some have a
 /// longer one, tell the others with [`longest_lease`](QuorumStoreBuilder::longest_lease).
 #[derive(Clone)]
 pub struct QuorumStore(Arc<Shared>);
@@ -121,7 +120,7 @@ struct Shared {
     /// In ms. A node that is up for less may have forgotten a lease.
     longest_lease: AtomicU64,
     attempts: Attempts,
-    health: Health,
+    health: Arc<Health>,
     /// Held by the task that heals in the background.
     healing: tokio::sync::Mutex<()>,
     space: Arc<str>,

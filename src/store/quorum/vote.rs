@@ -130,9 +130,9 @@ impl Shared {
         }
     }
 
-    /// Whether the attempt was granted the key by the first of the nodes that answer.
+    /// Whether the attempt was granted the key by the leading node.
     pub(super) fn leads(&self, vote: &Vote) -> bool {
-        let first = (0..self.nodes.len()).find(|node| self.health.is_well(*node));
+        let first = self.health.leading();
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 

@@ -1,7 +1,8 @@
 //! The calls of a lane, in the order in which they were started. The queue knows neither connections nor timers.
 //!
 //! 1. Ids rise in the order of the calls, and `calls` is sorted by id: calls that are sent again are sent in that order.
-//! 2. `unsent` is sorted, too, and every id in it is above the id of every call in flight. It may name calls that are gone.
+//! 2. `unsent` is sorted, too, and every id in it is above the id of every call in flight. It may name calls that are gone, but
+//!    not many: while the server is away, callers come and go.
 //! 3. A caller is answered once: `answer` is `None` afterwards. A call in flight stays in `calls` until its reply comes or the
 //!    connection breaks, whether its caller was answered or not.
 //! 4. An acquire that may have taken effect and failed for its caller has its release in the queue, behind the acquire.
@@ -39,6 +40,8 @@ use crate::{
 const MAX_SENDINGS: u32 = 3;
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
+/// How many calls that are gone `unsent` may name, besides as many as there are calls.
+const MOST_GONE: usize = 64;
 
 pub(super) type Id = u64;
 
@@ -130,6 +133,9 @@ impl Queue {
         self.next += 1;
         self.deadlines.insert((entry.due, id));
         self.calls.insert(id, entry);
+        if self.unsent.len() >= 2 * self.calls.len() + MOST_GONE {
+            self.unsent.retain(|id| self.calls.contains_key(id));
+        }
         self.unsent.push_back(id);
         id
     }
@@ -465,5 +471,42 @@ impl Queue {
         self.forgotten.clear();
         self.resting.clear();
         self.deadlines.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Instance;
+
+    #[test]
+    fn calls_that_were_never_sent_leave_nothing() {
+        let names = Names::new("tdl", None);
+        let mut queue = Queue::new(names.clone(), Owed::default());
+        let key = LockKey::new("k").unwrap();
+        for attempt in 0..10_000 {
+            let owner = Owner {
+                instance: Instance::new(),
+                attempt,
+            };
+            let id = queue.push(
+                Start {
+                    key: key.clone(),
+                    call: calls::inspect(names.of(&key)),
+                    by: By::Hash,
+                    before: Before::Nothing,
+                    failure: Failure::CleanUp {
+                        owner,
+                        owed_for: Duration::from_secs(1),
+                    },
+                    deadline: Instant::now(),
+                },
+                None,
+            );
+            assert!(queue.abandon(id));
+            assert!(queue.unsent.len() <= 2 + MOST_GONE);
+        }
+        assert!(queue.is_empty() && queue.deadlines.is_empty());
+        assert!(queue.send(usize::MAX).is_empty());
     }
 }
