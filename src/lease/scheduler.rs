@@ -69,7 +69,7 @@ struct Tracked {
 }
 
 /// Where a lease stands in the queue.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Place {
     Due(Instant),
     Ends(Instant),
@@ -165,7 +165,7 @@ impl Scheduler {
         self.queue.lock().leases.len()
     }
 
-    /// A lease that seemed to be over is not: its deadline has moved, or its next turn has begun.
+    /// The end of a lease has changed: a turn has begun, or a lease that seemed to be over is not.
     pub(crate) fn track_on(&self, lease: &Lease) {
         self.change(lease, |_, _| {});
     }
@@ -283,12 +283,14 @@ impl Queue {
             _ => Place::Ends(end),
         };
         let before = std::mem::replace(&mut tracked.place, place);
-        self.forget_place(id, before);
-        match place {
-            Place::Due(at) => self.due.insert((at, id)),
-            Place::Ends(at) => self.ends.insert((at, id)),
-            Place::Nowhere => false,
-        };
+        if before != place {
+            self.forget_place(id, before);
+            match place {
+                Place::Due(at) => self.due.insert((at, id)),
+                Place::Ends(at) => self.ends.insert((at, id)),
+                Place::Nowhere => false,
+            };
+        }
         match place {
             Place::Due(at) | Place::Ends(at) => Some(at),
             Place::Nowhere => None,

@@ -338,3 +338,17 @@ async fn the_release_after_a_loss_outlives_the_last_handle() {
     store.set_fault(None);
     nothing_left(store, []).await;
 }
+
+/// The scheduler has no other reason to look at the lease in that time.
+#[tokio::test(start_paused = true)]
+async fn a_turns_time_ends_long_before_the_next_renewal() {
+    let (store, [locks]) = fleet_with(|builder| builder.lease(600 * SECOND).max_hold(50 * MS));
+    for _ in 0..2 {
+        let guard = locks.lock("k").await.unwrap();
+        let began = Instant::now();
+        assert_eq!(guard.lost().await, Loss::MaxHold);
+        assert!(began.elapsed() <= 51 * MS, "{:?}", began.elapsed());
+        drop(guard);
+    }
+    nothing_left(store, [locks]).await;
+}

@@ -205,6 +205,8 @@ impl Line {
         let max_hold = next.request.holding.max_hold;
         held.max_hold = max_hold.unwrap_or(t.limits.max_hold);
         held.lease.begin_turn(t.now, held.max_hold);
+        // The turn may end before the scheduler would look at the lease again.
+        t.scheduler.track_on(&held.lease);
         if held.turn > 1 && !held.quickened {
             held.quickened = true;
             t.scheduler.quicken(&held.lease);
