@@ -18,7 +18,7 @@ use std::{
 
 use super::{
     inner::Inner,
-    line::{AfterFailure, Contention, Line, Transition, Wake},
+    line::{AfterFailure, Contention, Demand, Line, Transition, Wake},
 };
 use crate::{
     Error, ErrorKind,
@@ -76,12 +76,10 @@ impl Contender {
     async fn ask(mut self) -> Asked {
         // The runtime of the scheduler may have ended meanwhile, and hints with it.
         self.inner.scheduler.start(&self.inner);
-        let queued = self.queued;
-        let Some(demand) = self.line(|line, t| line.demand(queued, t)).flatten() else {
-            self.settled = true;
+        let Some(demand) = self.demand() else {
             return Asked::Settled;
         };
-        let owner = queued.unwrap_or_else(|| self.inner.fresh_owner());
+        let owner = self.queued.unwrap_or_else(|| self.inner.fresh_owner());
         let (sent, reconnects) = (now(), self.inner.reconnects());
         let queueing = self.inner.config.queueing(demand.patient);
         let length = demand.lease.unwrap_or(self.inner.config.lease);
@@ -106,6 +104,10 @@ impl Contender {
                 let waits = queueing != Queueing::No;
                 self.queued = waits.then_some(owner);
                 let anybody = self.line(|line, _| line.held(&held)).unwrap_or(false);
+                // At once: a line that nobody waits in would refuse the next who does not wait.
+                if !anybody && self.is_unwanted() {
+                    return Asked::Settled;
+                }
                 let pause = (anybody && waits).then(|| {
                     let poll = self.inner.jittered(self.inner.config.poll_interval);
                     held.remaining.max(SHORTEST_PAUSE).min(poll)
@@ -122,6 +124,18 @@ impl Contender {
                 self.failed(error)
             }
         }
+    }
+
+    /// What to ask for. If nobody wants the key any more, that settles the line.
+    fn demand(&mut self) -> Option<Demand> {
+        let queued = self.queued;
+        let demand = self.line(|line, t| line.demand(queued, t)).flatten();
+        self.settled = demand.is_none();
+        demand
+    }
+
+    fn is_unwanted(&mut self) -> bool {
+        self.demand().is_none()
     }
 
     fn granted(

@@ -39,11 +39,13 @@ async fn a_loss_ends_the_future() {
 #[tokio::test(start_paused = true)]
 async fn a_watcher_does_not_hold_the_key() {
     let (store, [locks]) = fleet();
-    let guard = locks.lock("k").await.unwrap();
-    let mut lost = pin!(guard.watch());
-    assert!(poll_once(lost.as_mut()).await.is_pending());
-    drop(guard);
-    drop(locks.try_lock("k").await.unwrap().expect("the key is free"));
+    {
+        let guard = locks.lock("k").await.unwrap();
+        let mut lost = pin!(guard.watch());
+        assert!(poll_once(lost.as_mut()).await.is_pending());
+        drop(guard);
+        drop(locks.try_lock("k").await.unwrap().expect("the key is free"));
+    }
 
     let guard = locks.lock("k").await.unwrap();
     let lost = guard.watch();

@@ -29,7 +29,7 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Contention, Wake};
+pub(crate) use contend::{AfterFailure, Contention, Demand, Wake};
 pub(crate) use renewals::{Answer, Lost};
 pub(crate) use turns::{Ended, Granted};
 pub(crate) use waiters::{Holding, NoTurn, Place, WaitRequest};
