@@ -61,14 +61,16 @@ impl Fleet {
         fleet
     }
 
-    /// Waits until every server that is up is older than a lease.
+    /// Waits until every server that is up is older than a lease, and tells so to whoever connects: in whole seconds.
     async fn mature(&self) {
         let is_mature = async |node: &RedisStore| {
             let is_up = node.inspect(key("anything")).await.is_ok();
             !is_up || node.uptime() >= LEASE
         };
         eventually("the nodes are mature", async || {
-            let mature = join_all(self.nodes.iter().map(is_mature)).await;
+            let (fresh, _) = instance(&self.servers);
+            let nodes = self.nodes.iter().chain(&fresh);
+            let mature = join_all(nodes.map(is_mature)).await;
             mature.into_iter().all(|mature| mature)
         })
         .await;
