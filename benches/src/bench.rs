@@ -41,16 +41,19 @@ pub struct Bench {
     pub runtime: Runtime,
     pub plan: Plan,
     pub groups: Vec<Group>,
+    /// Only groups whose title contains this text are measured.
+    filter: String,
     started: Instant,
 }
 
 impl Bench {
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: Plan, filter: &str) -> Self {
         Self {
             server: RedisServer::start(),
             runtime: runtime(2),
             plan,
             groups: Vec::new(),
+            filter: filter.to_owned(),
             started: Instant::now(),
         }
     }
@@ -58,6 +61,10 @@ impl Bench {
     /// Tells whoever watches how far the run is.
     pub fn progress(&self, text: &str) {
         eprintln!("[{:>4} s] {text}", self.started.elapsed().as_secs());
+    }
+
+    pub fn is_wanted(&self, title: &str) -> bool {
+        title.contains(&self.filter)
     }
 
     pub fn elapsed(&self) -> Duration {

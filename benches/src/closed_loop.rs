@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU8, Ordering::Relaxed},
     },
     thread::sleep,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, task::JoinHandle, time::timeout};
 
 use crate::{
     meter::{CountAllocations, Counter, Counts, CpuTimes, Sample},
@@ -21,6 +21,37 @@ use crate::{
 pub trait Actor: Send + 'static {
     /// Does one operation and says how long the part of it took whose latency counts.
     fn act(&mut self) -> impl Future<Output = Duration> + Send;
+}
+
+/// How long a slice takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Slice {
+    pub time: Duration,
+    /// How long the last operations may take after the slice. Contestants that retry every 100 ms would need seconds
+    /// until the last of 32 tasks has had its turn.
+    pub grace: Duration,
+}
+
+impl Slice {
+    /// With time for all operations to end: the next slice uses the same keys.
+    pub fn new(time: Duration) -> Self {
+        let grace = Duration::from_secs(5);
+        Self { time, grace }
+    }
+
+    /// With little time after the slice: the next one uses other keys.
+    pub fn cut_short(time: Duration) -> Self {
+        let grace = Duration::from_millis(20);
+        Self { time, grace }
+    }
+
+    /// A part of the time.
+    pub fn part(self, divisor: u32) -> Self {
+        Self {
+            time: self.time / divisor,
+            ..self
+        }
+    }
 }
 
 /// All actors get busy; nothing is recorded yet.
@@ -40,16 +71,16 @@ pub fn timed<A: Actor>(
     server: &RedisServer,
     client: Option<u32>,
     actors: Vec<A>,
-    time: Duration,
+    slice: Slice,
 ) -> Sample {
     let running = Running::start(runtime, actors, RAMP);
-    sleep(time / 8);
+    sleep(slice.time / 8);
     let (begin, before) = (Instant::now(), CpuTimes::now(server, client));
     running.phase.store(RECORD, Relaxed);
-    sleep(time);
+    sleep(slice.time);
     running.phase.store(STOP, Relaxed);
     let (elapsed, after) = (begin.elapsed(), CpuTimes::now(server, client));
-    before.sample(after, elapsed, running.join(runtime))
+    before.sample(after, elapsed, running.join(runtime, slice.grace))
 }
 
 /// What a counted slice counts.
@@ -67,54 +98,71 @@ pub fn counted<A: Actor>(
     server: &mut RedisServer,
     counted: Counted<'_>,
     actors: Vec<A>,
-    time: Duration,
+    slice: Slice,
     settle: impl FnOnce(),
 ) -> Counts {
     let counter = Counter::start(server, counted.allocations);
     let running = Running::start(runtime, actors, COUNT);
-    sleep(time);
+    sleep(slice.time);
     running.phase.store(STOP, Relaxed);
-    let operations = running.join(runtime).len();
+    let operations = running.join(runtime, slice.grace).len();
     settle();
     counter.stop(counted.commands, operations)
 }
 
 struct Running {
     phase: Arc<AtomicU8>,
-    actors: Vec<tokio::task::JoinHandle<Vec<Duration>>>,
+    actors: Vec<JoinHandle<()>>,
+    recorded: Vec<Recorded>,
 }
+
+/// The latencies of an actor, out of its task, so that they are there when the task is aborted.
+type Recorded = Arc<Mutex<Vec<Duration>>>;
 
 impl Running {
     fn start<A: Actor>(runtime: &Runtime, actors: Vec<A>, initial: u8) -> Self {
         let phase = Arc::new(AtomicU8::new(initial));
-        let start = |actor| runtime.spawn(act(actor, phase.clone(), initial == COUNT));
+        // One allocation for thousands of operations: the loop counts allocations.
+        let empty = || Arc::new(Mutex::new(Vec::with_capacity(4096)));
+        let recorded: Vec<Recorded> = actors.iter().map(|_| empty()).collect();
+        let counts_all = initial == COUNT;
+        let start = |(actor, recorded): (A, &Recorded)| {
+            runtime.spawn(act(actor, phase.clone(), recorded.clone(), counts_all))
+        };
         Self {
-            actors: actors.into_iter().map(start).collect(),
+            actors: actors.into_iter().zip(&recorded).map(start).collect(),
             phase,
+            recorded,
         }
     }
 
-    /// The latencies of all operations that were recorded.
-    fn join(self, runtime: &Runtime) -> Vec<Duration> {
-        let ended = runtime.block_on(join_all(self.actors));
-        let recorded = ended
-            .into_iter()
-            .map(|ended| ended.expect("an actor failed"));
-        recorded.flatten().collect()
+    /// Waits for the actors' last operations, then ends those that still wait. Returns all recorded latencies.
+    fn join(mut self, runtime: &Runtime, grace: Duration) -> Vec<Duration> {
+        let ended = runtime.block_on(async {
+            let last = timeout(grace, join_all(&mut self.actors)).await;
+            if last.is_err() {
+                self.actors.iter().for_each(JoinHandle::abort);
+            }
+            last.unwrap_or_default()
+        });
+        for ended in ended {
+            ended.expect("an actor failed");
+        }
+        let take =
+            |recorded: &Recorded| std::mem::take(&mut *recorded.lock().expect("no actor panicked"));
+        self.recorded.iter().flat_map(take).collect()
     }
 }
 
-async fn act<A: Actor>(mut actor: A, phase: Arc<AtomicU8>, counts_all: bool) -> Vec<Duration> {
-    // One allocation for thousands of operations: the loop counts allocations.
-    let mut latencies = Vec::with_capacity(4096);
+async fn act<A: Actor>(mut actor: A, phase: Arc<AtomicU8>, recorded: Recorded, counts_all: bool) {
     loop {
         let latency = actor.act().await;
         let phase = phase.load(Relaxed);
         if counts_all || phase == RECORD {
-            latencies.push(latency);
+            recorded.lock().expect("no actor panicked").push(latency);
         }
         if phase == STOP {
-            return latencies;
+            return;
         }
     }
 }

@@ -1,12 +1,10 @@
 //! Contestants at one workload: their slices are interleaved, so that whatever else the machine does hits all of them.
 
-use std::time::Duration;
-
 use tokio::runtime::Runtime;
 
 use crate::{
     bench::Bench,
-    closed_loop::{self, Actor, Counted},
+    closed_loop::{self, Actor, Counted, Slice},
     meter::{Counts, Sample, own_allocations},
 };
 
@@ -32,8 +30,8 @@ pub struct Row {
 /// One of those that are compared.
 pub struct Contestant {
     pub name: String,
-    pub time: Box<dyn FnMut(&mut Bench, Duration) -> Sample>,
-    pub count: Box<dyn FnMut(&mut Bench, Duration) -> Counts>,
+    pub time: Box<dyn FnMut(&mut Bench, Slice) -> Sample>,
+    pub count: Box<dyn FnMut(&mut Bench, Slice) -> Counts>,
 }
 
 impl Contestant {
@@ -70,19 +68,22 @@ impl Bench {
     /// Lets contestants run in turn, round by round, each round begun by another one.
     ///
     /// Before the first round, each contestant runs twice without a clock: to get warm, and to be counted.
-    pub fn contest(&mut self, group: Group, slice: Duration, mut contestants: Vec<Contestant>) {
+    pub fn contest(&mut self, group: Group, slice: Slice, mut contestants: Vec<Contestant>) {
         let Group {
             title,
             about,
             mut rows,
         } = group;
+        if !self.is_wanted(&title) {
+            return;
+        }
         self.progress(&format!("{title}: warm-up and counts"));
         for contestant in &mut contestants {
-            (contestant.time)(self, slice / 4);
+            (contestant.time)(self, slice.part(4));
             rows.push(Row {
                 name: contestant.name.clone(),
                 samples: Vec::new(),
-                counts: (contestant.count)(self, slice / 2),
+                counts: (contestant.count)(self, slice.part(2)),
                 note: String::new(),
             });
         }

@@ -37,7 +37,7 @@ pub fn measure(url: &str) -> Option<Instructions> {
 /// The programs that callgrind runs: as many locks as the second argument says, at the server of the first.
 ///
 /// 32 tasks, as in the table: a write carries several commands then.
-pub fn repeat<C: Client>() {
+pub fn repeat<C: Client>(connect: impl AsyncFnOnce(&str) -> C) {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().expect("the server's URL");
     let locks = arguments.next().and_then(|text| text.parse().ok());
@@ -47,7 +47,7 @@ pub fn repeat<C: Client>() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let client = C::connect(&url).await;
+        let client = connect(&url).await;
         let task = |task: usize| {
             let client = client.clone();
             tokio::spawn(async move {

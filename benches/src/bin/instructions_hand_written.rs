@@ -3,5 +3,5 @@
 use tower_distributed_lock_benches::{instructions::repeat, peers::HandWritten};
 
 fn main() {
-    repeat::<HandWritten>();
+    repeat(HandWritten::patient);
 }

@@ -3,8 +3,8 @@
 use std::{sync::LazyLock, time::Duration};
 
 use redis::{
-    Client as RedisClient, RedisResult, Script, aio::ConnectionLike, aio::MultiplexedConnection,
-    cmd,
+    AsyncConnectionConfig, Client as RedisClient, RedisResult, Script, aio::ConnectionLike,
+    aio::MultiplexedConnection, cmd,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -31,6 +31,17 @@ pub struct Held {
 }
 
 impl HandWritten {
+    /// A client that waits for slow answers: under callgrind all takes fifty times as long.
+    pub async fn patient(url: &str) -> Self {
+        let minute = Some(Duration::from_secs(60));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(minute)
+            .set_response_timeout(minute);
+        let client = RedisClient::open(url).expect("a URL");
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        Self(connection.await.expect("the server is up"))
+    }
+
     /// The connection, for other commands.
     pub fn connection(&self) -> MultiplexedConnection {
         self.0.clone()

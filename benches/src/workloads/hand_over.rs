@@ -7,7 +7,7 @@ use tokio::{runtime::Runtime, time::sleep};
 use super::keys::Random;
 use crate::{
     bench::Bench,
-    closed_loop::Actor,
+    closed_loop::{Actor, Slice},
     contest::{Contestant, Group},
     peers::{AsyncRedisLock, Awaited, Client, HandWritten, Key, Rslock},
 };
@@ -22,7 +22,7 @@ pub(super) fn hand_over(bench: &mut Bench) {
         contestant::<AsyncRedisLock>(bench),
         contestant::<Awaited>(bench),
     ];
-    let slice = bench.plan.slice * 5;
+    let slice = Slice::cut_short(bench.plan.slice * 5);
     bench.contest(Group::new("Hand-over", about), slice, contestants);
 }
 
@@ -34,7 +34,7 @@ fn contestant<C: Client>(bench: &Bench) -> Contestant {
         vec![HandOver {
             here: here.clone(),
             there: there.clone(),
-            key: Key::new("hand-over".into()),
+            key: Key::new(format!("hand-over/{}", uuid::Uuid::new_v4())),
             random: Random(7),
         }]
     };

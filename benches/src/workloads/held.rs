@@ -21,6 +21,9 @@ pub(super) fn held(bench: &mut Bench) {
         lease.as_secs()
     );
     let mut group = Group::new("Held leases", about);
+    if !bench.is_wanted(&group.title) {
+        return;
+    }
     for leases in [10_000, 50_000, 100_000] {
         let locks = bench.runtime.block_on(ours(bench.server.url(), lease));
         group

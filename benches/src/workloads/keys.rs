@@ -22,9 +22,11 @@ pub fn hot(tasks: usize, slice: usize) -> Vec<Sequence> {
     vec![sequence; tasks]
 }
 
-/// Keys drawn by Zipf's law with an exponent of 1, a long sequence for each task.
-pub fn zipf(tasks: usize, keys: usize) -> Vec<Sequence> {
-    let keys: Vec<Key> = (1..=keys).map(|n| Key::new(format!("zipf/{n}"))).collect();
+/// Keys drawn by Zipf's law with an exponent of 1, a long sequence for each task. `slice`: as for [`hot`].
+pub fn zipf(tasks: usize, keys: usize, slice: usize) -> Vec<Sequence> {
+    let keys: Vec<Key> = (1..=keys)
+        .map(|n| Key::new(format!("zipf/{slice}/{n}")))
+        .collect();
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys.len())
         .map(|rank| {

@@ -2,12 +2,10 @@
 
 use std::rc::Rc;
 
+use tower_distributed_lock::{Locks, store::RedisStore};
+
 use super::{keys, locking::locking};
-use crate::{
-    bench::Bench,
-    contest::Group,
-    peers::{Client, Dropped},
-};
+use crate::{bench::Bench, closed_loop::Slice, contest::Group, peers::Dropped};
 
 pub const TITLE: &str = "Lines";
 
@@ -21,10 +19,17 @@ pub(super) fn lines(bench: &mut Bench) {
     let about =
         "This crate, one process, one key. An operation is a turn. Ratios are to the line of 10.";
     let contestants = [10, 32, 128, 512, 1024].map(|waiters| {
-        let client = bench.runtime.block_on(Dropped::connect(bench.server.url()));
+        let client = bench.runtime.block_on(client(bench.server.url()));
         let sequences = move || keys::hot(waiters + 1, waiters);
         locking(line_of(waiters), vec![client], Rc::new(sequences))
     });
-    let slice = bench.plan.slice;
+    let slice = Slice::new(bench.plan.slice);
     bench.contest(Group::new(TITLE, about), slice, contestants.into());
+}
+
+/// Before the first grant all tasks wait, the later holder too: one more than the default allows.
+async fn client(url: &str) -> Dropped {
+    let store = RedisStore::connect(url).await.expect("the server is up");
+    let locks = Locks::builder(store).longest_line(2048).build();
+    Dropped(locks.expect("valid settings"))
 }

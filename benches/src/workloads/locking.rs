@@ -9,7 +9,7 @@ use std::{
 use super::keys::{self, Sequence};
 use crate::{
     bench::Bench,
-    closed_loop::Actor,
+    closed_loop::{Actor, Slice},
     contest::{Contestant, Group},
     peers::{AsyncRedisLock, Awaited, Bb8, Client, Dropped, HandWritten, Rslock},
 };
@@ -30,7 +30,7 @@ pub(super) fn spread(bench: &mut Bench, tasks: usize) {
     let sequences = keys::spread(tasks);
     let group = Group::new(spread_title(tasks), "Each lock at a key of its own.");
     let peers = peers(bench, 1, Rc::new(move || sequences.clone()));
-    bench.contest(group, bench.plan.slice, peers);
+    bench.contest(group, Slice::new(bench.plan.slice), peers);
 }
 
 /// 32 tasks at one key.
@@ -49,16 +49,22 @@ pub(super) fn hot(bench: &mut Bench, instances: usize) {
         keys::hot(32, slices.get())
     };
     let peers = peers(bench, instances, Rc::new(sequences));
-    bench.contest(Group::new(title, about), bench.plan.slice * 3, peers);
+    let slice = Slice::cut_short(bench.plan.slice * 3);
+    bench.contest(Group::new(title, about), slice, peers);
 }
 
 /// 64 tasks at keys that are not equally popular.
 pub(super) fn zipf(bench: &mut Bench) {
-    let sequences = keys::zipf(64, 1000);
+    let slices = Cell::new(0);
+    let sequences = move || {
+        slices.set(slices.get() + 1);
+        keys::zipf(64, 1000, slices.get())
+    };
     let about = "64 tasks; the key of rank n is drawn n times more seldom than the first.";
     let group = Group::new("Zipf over 1,000 keys", about);
-    let peers = peers(bench, 1, Rc::new(move || sequences.clone()));
-    bench.contest(group, bench.plan.slice * 3, peers);
+    let peers = peers(bench, 1, Rc::new(sequences));
+    let slice = Slice::cut_short(bench.plan.slice * 3);
+    bench.contest(group, slice, peers);
 }
 
 fn peers(bench: &Bench, instances: usize, sequences: Sequences) -> Vec<Contestant> {

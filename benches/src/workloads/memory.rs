@@ -1,12 +1,13 @@
 //! The memory store on one thread and on two.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
 use tower_distributed_lock::Locks;
 
 use super::{keys, locking::locking};
 use crate::{
     bench::{Bench, runtime},
+    closed_loop::Slice,
     contest::{Contestant, Group},
     peers::Dropped,
 };
@@ -19,7 +20,7 @@ pub const TWO_THREADS: &str = "two threads";
 pub(super) fn threads(bench: &mut Bench) {
     let about = "This crate, 32 tasks, each lock at a key of its own. Ratios are to one thread.";
     let contestants = vec![on_threads(ONE_THREAD, 1), on_threads(TWO_THREADS, 2)];
-    let slice = bench.plan.slice;
+    let slice = Slice::new(bench.plan.slice);
     bench.contest(Group::new(TITLE, about), slice, contestants);
 }
 
@@ -37,7 +38,7 @@ fn on_threads(name: &str, threads: usize) -> Contestant {
     let again = own.clone();
     Contestant {
         name,
-        time: Box::new(move |bench, slice: Duration| {
+        time: Box::new(move |bench, slice| {
             std::mem::swap(&mut bench.runtime, &mut own.borrow_mut());
             let sample = time(bench, slice);
             std::mem::swap(&mut bench.runtime, &mut own.borrow_mut());

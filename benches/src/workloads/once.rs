@@ -12,7 +12,7 @@ use tower_distributed_lock::Locks;
 
 use crate::{
     bench::Bench,
-    closed_loop::Actor,
+    closed_loop::{Actor, Slice},
     contest::{Contestant, Group},
     peers::{Awaited, Client, HandWritten, Key},
 };
@@ -74,7 +74,8 @@ pub(super) fn replay(bench: &mut Bench) {
         replaying::<HandWritten>(bench, &["get"]),
         replaying::<Awaited>(bench, ours()),
     ];
-    bench.contest(Group::new("Replay", about), bench.plan.slice, contestants);
+    let slice = Slice::new(bench.plan.slice);
+    bench.contest(Group::new("Replay", about), slice, contestants);
 }
 
 /// 64 duplicates of work that has not been done yet.
@@ -85,7 +86,7 @@ pub(super) fn duplicates(bench: &mut Bench) {
         duplicating::<HandWritten>(bench, &["get", "set"]),
         duplicating::<Awaited>(bench, ours()),
     ];
-    let slice = bench.plan.slice * 3;
+    let slice = Slice::cut_short(bench.plan.slice * 3);
     bench.contest(
         Group::new("64 duplicates at once", about),
         slice,
@@ -100,7 +101,7 @@ fn ours() -> &'static [&'static str] {
 fn replaying<C: RunOnce>(bench: &Bench, commands: &'static [&'static str]) -> Contestant {
     let client = bench.runtime.block_on(C::connect(bench.server.url()));
     let actors = move |runtime: &Runtime| {
-        let key = |task| Key::new(format!("replay/{}/{task}", C::NAME.len()));
+        let key = |task| Key::new(format!("replay/{task}"));
         let actor = |task| Replay {
             client: client.clone(),
             key: key(task),

@@ -14,7 +14,7 @@ use self::{
 };
 use crate::{
     bench::Bench,
-    closed_loop::{Counted, counted, timed},
+    closed_loop::{Counted, Slice, counted, timed},
     contest::{Contestant, Group},
     peers::{Awaited, Client},
 };
@@ -51,7 +51,7 @@ pub(super) fn http(bench: &mut Bench) {
             contestant("IdempotencyLayer, first time", Ask::First),
             contestant("IdempotencyLayer, replayed", Ask::Replay),
         ];
-        let slice = bench.plan.slice * 2;
+        let slice = Slice::new(bench.plan.slice * 2);
         bench.contest(Group::new(title, about), slice, contestants);
     }
 }
