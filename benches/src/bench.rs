@@ -22,8 +22,8 @@ impl Plan {
     /// About a minute and a half.
     pub const QUICK: Self = Self {
         rounds: 5,
-        slice: Duration::from_millis(80),
-        held_lease: Duration::from_secs(9),
+        slice: Duration::from_millis(60),
+        held_lease: Duration::from_secs(6),
         is_quick: true,
     };
 
