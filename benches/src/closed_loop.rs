@@ -74,7 +74,7 @@ pub fn timed<A: Actor>(
     slice: Slice,
 ) -> Sample {
     let running = Running::start(runtime, actors, RAMP);
-    sleep(slice.time / 8);
+    sleep(slice.time / 4);
     let (begin, before) = (Instant::now(), CpuTimes::now(server, client));
     running.phase.store(RECORD, Relaxed);
     sleep(slice.time);

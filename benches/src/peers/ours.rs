@@ -6,8 +6,8 @@ use tower_distributed_lock::{LockGuard, Locks};
 
 use super::{Client, Key};
 
-/// Commands of the crate's scripts are not in here: `get`, `set`, `del` and others.
-const COMMANDS: &[&str] = &["evalsha", "eval", "subscribe", "ssubscribe", "ping", "time"];
+/// Commands that the crate's scripts call are not in here: `get`, `set`, `del`, `time` and others.
+const COMMANDS: &[&str] = &["evalsha", "eval", "subscribe", "ssubscribe", "ping"];
 
 /// Waits for the answer to each release.
 #[derive(Clone)]
