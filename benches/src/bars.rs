@@ -1,0 +1,183 @@
+//! The bars that the crate has set itself, and whether this run met them.
+
+use crate::{
+    contest::{Group, Row, Spread},
+    instructions::Instructions,
+    meter::Sample,
+    peers::{Awaited, Client, Dropped, HandWritten},
+    workloads,
+};
+
+/// What a figure must not be above, or below.
+#[derive(Debug, Clone, Copy)]
+pub enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// A figure of this run and its limit.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    pub what: String,
+    pub limit: Limit,
+    pub figure: Spread,
+}
+
+impl Bar {
+    pub fn is_met(&self) -> bool {
+        match self.limit {
+            Limit::AtMost(limit) => self.figure.median <= limit,
+            Limit::AtLeast(limit) => self.figure.median >= limit,
+        }
+    }
+}
+
+/// All bars whose groups this run has measured.
+pub fn bars(groups: &[Group], instructions: Option<Instructions>) -> Vec<Bar> {
+    let find = |title: &str| groups.iter().find(|group| group.title == title);
+    let mut bars = Vec::new();
+    if let Some(instructions) = instructions {
+        let ratio = instructions.ours / instructions.hand_written;
+        let what = "client instructions, guard dropped, × hand-written";
+        bars.push(exact(what, Limit::AtMost(1.5), ratio));
+    }
+    bars.extend(
+        find(&workloads::spread_title(32))
+            .map(of_spread)
+            .into_iter()
+            .flatten(),
+    );
+    bars.extend(
+        [1, 32]
+            .into_iter()
+            .flat_map(|n| find(&workloads::http_title(n)).and_then(|group| of_http(group, n))),
+    );
+    bars.extend(find(workloads::LINES).and_then(of_lines));
+    bars.extend(find(workloads::MEMORY).and_then(of_memory));
+    bars
+}
+
+fn of_spread(group: &Group) -> Vec<Bar> {
+    let rows = (
+        group.row(HandWritten::NAME),
+        group.row(Awaited::NAME),
+        group.row(Dropped::NAME),
+    );
+    let (Some(base), Some(awaited), Some(dropped)) = rows else {
+        return Vec::new();
+    };
+    let client = |sample: &Sample| sample.client_cpu;
+    let rate = |sample: &Sample| sample.rate;
+    vec![
+        exact(
+            "allocations, guard dropped",
+            Limit::AtMost(20.0),
+            dropped.counts.allocations,
+        ),
+        ratio(
+            "client CPU, guard dropped, × hand-written",
+            Limit::AtMost(1.2),
+            dropped,
+            base,
+            client,
+        ),
+        ratio(
+            "client CPU, release awaited, × hand-written",
+            Limit::AtMost(1.5),
+            awaited,
+            base,
+            client,
+        ),
+        ratio(
+            "locks a second, guard dropped, × hand-written",
+            Limit::AtLeast(0.8),
+            dropped,
+            base,
+            rate,
+        ),
+        ratio(
+            "locks a second, release awaited, × hand-written",
+            Limit::AtLeast(0.7),
+            awaited,
+            base,
+            rate,
+        ),
+        ratio(
+            "p99 of the lock, release awaited, × hand-written",
+            Limit::AtMost(1.5),
+            awaited,
+            base,
+            |s| s.p99,
+        ),
+        ratio(
+            "server CPU, release awaited, × hand-written",
+            Limit::AtMost(1.8),
+            awaited,
+            base,
+            |s| s.server_cpu,
+        ),
+    ]
+}
+
+fn of_http(group: &Group, connections: usize) -> Option<Bar> {
+    let base = group.row(workloads::HTTP_HAND_WRITTEN)?;
+    let layer = group.row(workloads::LAYER)?;
+    Some(match connections {
+        1 => {
+            let what = "HTTP, 1 connection: p50 behind the layer, × hand-written";
+            ratio(what, Limit::AtMost(0.8), layer, base, |s| s.p50)
+        }
+        _ => {
+            let what = format!(
+                "HTTP, {connections} connections: requests a second behind the layer, × hand-written"
+            );
+            ratio(what, Limit::AtLeast(0.95), layer, base, |s| s.rate)
+        }
+    })
+}
+
+fn of_lines(group: &Group) -> Option<Bar> {
+    let (short, long) = (
+        group.row(&workloads::line_of(10))?,
+        group.row(&workloads::line_of(1024))?,
+    );
+    let what = "a turn in a line of 1,024, client CPU, × a line of 10";
+    Some(ratio(what, Limit::AtMost(1.5), long, short, |s| {
+        s.client_cpu
+    }))
+}
+
+fn of_memory(group: &Group) -> Option<Bar> {
+    let (one, two) = (
+        group.row(workloads::ONE_THREAD)?,
+        group.row(workloads::TWO_THREADS)?,
+    );
+    let what = "memory store: locks a second on two threads, × one";
+    Some(ratio(what, Limit::AtLeast(1.6), two, one, |s| s.rate))
+}
+
+fn ratio(
+    what: impl Into<String>,
+    limit: Limit,
+    row: &Row,
+    base: &Row,
+    column: impl Fn(&Sample) -> f64,
+) -> Bar {
+    Bar {
+        what: what.into(),
+        limit,
+        figure: row.ratio(base, column),
+    }
+}
+
+fn exact(what: &str, limit: Limit, figure: f64) -> Bar {
+    Bar {
+        what: what.into(),
+        limit,
+        figure: Spread {
+            low: figure,
+            median: figure,
+            high: figure,
+        },
+    }
+}

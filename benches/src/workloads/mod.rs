@@ -1,0 +1,35 @@
+//! What the contestants do.
+
+mod hand_over;
+mod held;
+mod http;
+mod keys;
+mod lines;
+mod locking;
+mod memory;
+mod once;
+
+use crate::bench::Bench;
+
+pub use self::http::serve;
+pub use self::http::{HAND_WRITTEN as HTTP_HAND_WRITTEN, LAYER, title as http_title};
+pub use self::lines::{TITLE as LINES, line_of};
+pub use self::locking::spread_title;
+pub use self::memory::{ONE_THREAD, TITLE as MEMORY, TWO_THREADS};
+
+/// Runs all workloads.
+pub fn run(bench: &mut Bench) {
+    for tasks in [1, 2, 4, 8, 32, 128, 512] {
+        locking::spread(bench, tasks);
+    }
+    locking::hot(bench, 1);
+    locking::hot(bench, 2);
+    locking::zipf(bench);
+    hand_over::hand_over(bench);
+    lines::lines(bench);
+    memory::threads(bench);
+    once::replay(bench);
+    once::duplicates(bench);
+    http::http(bench);
+    held::held(bench);
+}
