@@ -13,7 +13,7 @@ use crate::{
     store::Store,
     sync::{
         HashMap, Hasher, Mutex, Notify,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::now,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Lines {
     scheduler: Arc<Scheduler>,
     store: Arc<dyn Store>,
     count: AtomicUsize,
+    /// Waiters are numbered over all lines: one that leaves late must not be taken for one in the key's next line.
+    next_waiter: AtomicU64,
     closed: AtomicBool,
     /// Notified whenever the last line goes.
     emptied: Notify,
@@ -55,6 +57,7 @@ impl Lines {
             scheduler,
             store,
             count: AtomicUsize::new(0),
+            next_waiter: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             emptied: Notify::new(),
         }
@@ -68,15 +71,17 @@ impl Lines {
         if self.is_closed() {
             return Err(closed().into());
         }
+        // Taken under the lock, so that numbers rise from the head of a line to its end.
+        let id = self.next_waiter.fetch_add(1, Ordering::Relaxed);
         match shard.entry(key.clone()) {
             Entry::Occupied(mut line) => {
-                let place = line.get_mut().join(request, &mut transition)?;
+                let place = line.get_mut().join(id, request, &mut transition)?;
                 let contention = None;
                 Ok(Joined { place, contention })
             }
             Entry::Vacant(vacant) => {
                 self.count_one()?;
-                let (line, contention, place) = Line::first(key.clone(), request);
+                let (line, contention, place) = Line::first(key.clone(), id, request);
                 vacant.insert(line);
                 let contention = Some(contention);
                 Ok(Joined { place, contention })

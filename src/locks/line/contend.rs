@@ -133,15 +133,18 @@ pub(crate) enum AfterFailure {
 
 impl Line {
     /// The line of the first who comes: the key has to be contended for.
-    pub(crate) fn first(key: LockKey, request: WaitRequest) -> (Self, Arc<Contention>, Place) {
+    pub(crate) fn first(
+        key: LockKey,
+        id: u64,
+        request: WaitRequest,
+    ) -> (Self, Arc<Contention>, Place) {
         let contention = Contention::new(key);
         let contending = Contending::new(contention.clone(), false, None);
         let mut line = Self {
             state: State::Contending(contending),
             waiters: VecDeque::new(),
-            next_waiter: 0,
         };
-        let place = line.enter(request);
+        let place = line.enter(id, request);
         (line, contention, place)
     }
 

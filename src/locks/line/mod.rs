@@ -87,7 +87,6 @@ pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 pub(crate) struct Line {
     state: State,
     waiters: VecDeque<Waiting>,
-    next_waiter: u64,
 }
 
 #[derive(Debug, Default)]

@@ -94,6 +94,7 @@ impl Line {
     /// Enters the line, if there is any point in waiting.
     pub(crate) fn join(
         &mut self,
+        id: u64,
         request: WaitRequest,
         t: &mut Transition<'_>,
     ) -> Result<Place, NoTurn> {
@@ -122,15 +123,13 @@ impl Line {
         if !request.patient {
             self.wake_contender();
         }
-        let place = self.enter(request);
+        let place = self.enter(id, request);
         self.look_ahead(t);
         Ok(place)
     }
 
-    pub(super) fn enter(&mut self, request: WaitRequest) -> Place {
+    pub(super) fn enter(&mut self, id: u64, request: WaitRequest) -> Place {
         let (ticket, answer) = oneshot::channel();
-        self.next_waiter += 1;
-        let id = self.next_waiter;
         self.waiters.push_back(Waiting {
             id,
             request,
