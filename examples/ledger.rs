@@ -34,7 +34,7 @@ use book::{Account, Book, Entry};
 use serde::{Deserialize, Serialize};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
-    middleware::{Fenced, LockGuards},
+    lock::{Fenced, LockGuards},
     store::{MemoryStore, QuorumStore, RedisStore},
 };
 

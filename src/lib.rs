@@ -1,29 +1,28 @@
 #![doc = include_str!("../README.md")]
 
-pub mod idempotency;
 pub mod key;
-pub mod middleware;
-pub mod read_body;
-pub mod rejection;
-pub mod single_flight;
 pub mod store;
 
 #[cfg(all(test, shuttle))]
 mod checker;
 mod error;
-#[cfg(feature = "axum")]
-mod extract;
+mod http;
 mod lease;
 mod locks;
 mod sync;
 mod time;
 mod trace;
 
-pub use error::{Error, ErrorKind};
-pub use idempotency::IdempotencyLayer;
-pub use key::LockKey;
-pub use lease::Loss;
-pub use locks::{LockGuard, Locks, LocksBuilder, Stats, Status};
-pub use middleware::{DistributedLockLayer, LeaseLoss};
-pub use read_body::ReadBodyLayer;
-pub use single_flight::SingleFlightLayer;
+pub use self::{
+    error::{Error, ErrorKind},
+    http::{
+        idempotency::{self, IdempotencyLayer},
+        lock::{self, DistributedLockLayer, LeaseLoss},
+        read_body::{self, ReadBodyLayer},
+        rejection,
+        single_flight::{self, SingleFlightLayer},
+    },
+    key::LockKey,
+    lease::Loss,
+    locks::{LockGuard, Locks, LocksBuilder, Stats, Status},
+};

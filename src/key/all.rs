@@ -27,7 +27,7 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 ///     .route_layer(DistributedLockLayer::new(locks, both));
 /// ```
 ///
-/// The handler takes [`LockGuards`](crate::middleware::LockGuards). A part that says
+/// The handler takes [`LockGuards`](crate::lock::LockGuards). A part that says
 /// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. For a number of keys that the request decides on, give the
 /// layer a closure that returns [`Derived::Keys`].
 pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {

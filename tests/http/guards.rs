@@ -12,7 +12,7 @@ use http_body_util::Full;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed_lock::{
     DistributedLockLayer, ErrorKind, LockGuard, Locks, Status, key,
-    middleware::{LockGuards, NoGuard, NotLocked},
+    lock::{LockGuards, NoGuard, NotLocked},
 };
 
 use crate::{

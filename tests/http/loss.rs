@@ -7,7 +7,7 @@ use http::StatusCode;
 use tokio::sync::mpsc;
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, Loss,
-    middleware::Fenced,
+    lock::Fenced,
     store::{Fault, MemoryStore, Store},
 };
 

@@ -13,7 +13,7 @@ use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks,
     key::{self, RequestKey},
-    middleware::LockGuards,
+    lock::LockGuards,
     store::MemoryStore,
 };
 

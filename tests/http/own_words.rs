@@ -121,9 +121,9 @@ fn every_reason_has_a_code_of_its_own_that_its_document_ends_with() {
 #[test]
 fn bodies_are_sync_if_their_parts_are() {
     fn is_sync<T: Sync + Send>() {}
-    is_sync::<tower_distributed_lock::middleware::LockBody<Full<Bytes>>>();
+    is_sync::<tower_distributed_lock::lock::LockBody<Full<Bytes>>>();
     fn is_send<T: Send>() {}
-    is_send::<tower_distributed_lock::middleware::LockBody<Body>>();
+    is_send::<tower_distributed_lock::lock::LockBody<Body>>();
 }
 
 #[tokio::test]

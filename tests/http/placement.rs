@@ -126,6 +126,6 @@ fn futures_and_bodies_are_send() {
             .oneshot(request()),
     ));
     drop(send(
-        tower_distributed_lock::middleware::LockBody::<Body>::default(),
+        tower_distributed_lock::lock::LockBody::<Body>::default(),
     ));
 }

@@ -7,7 +7,7 @@ use http::{StatusCode, request::Parts};
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, LockKey, Locks, ReadBodyLayer,
     key::{self, Derived, KeyError},
-    middleware::LockGuards,
+    lock::LockGuards,
     read_body::WholeBody,
 };
 

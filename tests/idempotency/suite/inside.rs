@@ -13,7 +13,7 @@ use http::StatusCode;
 use tokio::time::sleep;
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LockGuard, idempotency::IdempotencyKey, key,
-    middleware::LockGuards,
+    lock::LockGuards,
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::sleep;
-use tower_distributed_lock::{Locks, middleware::LockGuards, store::Released};
+use tower_distributed_lock::{Locks, lock::LockGuards, store::Released};
 
 use crate::{
     subject::{A_WHILE, Subject},

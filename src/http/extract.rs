@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use crate::{
     LockGuard,
-    middleware::{LockGuards, NoGuard},
+    lock::{LockGuards, NoGuard},
     rejection::Rejection,
 };
 

@@ -16,8 +16,8 @@ use tower_service::Service;
 use super::{
     DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked,
     held::{Guards, HeldTurn},
+    request_guards::RequestGuards,
     settings::Settings,
-    turns::Turns,
 };
 use crate::{locks::reentry, trace};
 
@@ -64,7 +64,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guards = Turns::last(request.extensions());
+        let guards = RequestGuards::last(request.extensions());
         let busy = self.settings.locks.busy();
         let handler = self.inner.call(request);
         let task = match guards {

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::{Joined, Rebuild, WholeBody};
 use crate::{
-    middleware::LockBody,
+    lock::LockBody,
     rejection::{Reason, Rejection, Renderer, Wire, body_error},
 };
 

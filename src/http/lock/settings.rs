@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     held::Guards,
     outage::Outage,
-    turns::{NotLocked, Turns},
+    request_guards::{NotLocked, RequestGuards},
 };
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
@@ -36,7 +36,7 @@ pub enum LeaseLoss {
 ///
 /// ```
 /// # use http::Response;
-/// use tower_distributed_lock::middleware::Fenced;
+/// use tower_distributed_lock::lock::Fenced;
 ///
 /// let mut response = Response::new("the ledger took it, with its token");
 /// response.extensions_mut().insert(Fenced);
@@ -140,7 +140,7 @@ impl Settings {
         let mut wanted: Vec<(LockKey, Option<LockGuard>)> = Vec::with_capacity(keys.len());
         for key in keys {
             if !wanted.iter().any(|(known, _)| *known == key) {
-                let held = Turns::find(&parts.extensions, &self.locks, &key);
+                let held = RequestGuards::find(&parts.extensions, &self.locks, &key);
                 wanted.push((key, held));
             }
         }

@@ -20,8 +20,8 @@ use super::{
     LeaseLoss, LockBody,
     ending::{Asking, End, end, respond},
     held::{Guards, HeldTurn},
+    request_guards::{NotLocked, RequestGuards},
     settings::{Plan, Settings},
-    turns::{NotLocked, Turns},
 };
 use crate::{
     Error, ErrorKind,
@@ -222,7 +222,7 @@ fn begin<B>(
     if let Some(request) = request {
         let noted = guards.as_ref().map_err(|reason| *reason);
         let noted = noted.map(Guards::as_slice);
-        Turns::note(request.extensions_mut(), settings.name.clone(), noted);
+        RequestGuards::note(request.extensions_mut(), settings.name.clone(), noted);
     }
     let watched = settings.loss == LeaseLoss::Cancel;
     guards.ok().map(|guards| HeldTurn::new(guards, watched))

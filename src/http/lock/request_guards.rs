@@ -11,7 +11,7 @@ use crate::{LockGuard, LockKey, Locks, locks::WeakGuard};
 /// Private, so that nobody else's type collides with it. The handles are weak: a stray copy of the extensions does
 /// not prolong a turn.
 #[derive(Clone, Default)]
-pub(crate) struct Turns(Vec<Passed>);
+pub(crate) struct RequestGuards(Vec<Passed>);
 
 #[derive(Clone)]
 struct Passed {
@@ -58,7 +58,7 @@ pub enum NoGuard {
     Several,
 }
 
-impl Turns {
+impl RequestGuards {
     /// Notes what a lock's layer has done.
     pub(super) fn note(
         extensions: &mut Extensions,
@@ -143,7 +143,7 @@ impl LockGuard {
     ///
     /// See [`NoGuard`].
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, NoGuard> {
-        Turns::last_lock(extensions)?.guard()
+        RequestGuards::last_lock(extensions)?.guard()
     }
 }
 
@@ -152,7 +152,7 @@ impl LockGuard {
 ///
 /// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`.
 #[derive(Clone, Default)]
-pub struct LockGuards(Turns);
+pub struct LockGuards(RequestGuards);
 
 impl LockGuards {
     /// The guards of the layers that this request has passed.

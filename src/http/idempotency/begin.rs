@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockGuard,
+    lock::RequestGuards,
     locks::NoTurn,
-    middleware::Turns,
     rejection::{Reason, Rejection, Wire},
 };
 
@@ -87,7 +87,7 @@ where
     match claiming.await {
         Ok(guard) => {
             parts.extensions.insert(claim.name.clone());
-            Turns::note_claim(&mut parts.extensions, Ok(&guard));
+            RequestGuards::note_claim(&mut parts.extensions, Ok(&guard));
             let first = First {
                 settings,
                 claim,

@@ -10,7 +10,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{Rebuild, ResponseFuture, SameBody};
-use crate::{middleware::LockBody, rejection::Renderer};
+use crate::{lock::LockBody, rejection::Renderer};
 
 /// A service whose requests come with their whole body. See [`ReadBodyLayer`](super::ReadBodyLayer).
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
 use crate::{
-    middleware::{NotLocked, Turns},
+    lock::{NotLocked, RequestGuards},
     read_body::{Rebuild, SameBody},
     rejection::Wire,
 };
@@ -60,12 +60,13 @@ where
         let (mut parts, body) = request.into_parts();
         match self.settings.claim(&mut parts) {
             Ok(None) => {
-                Turns::note_claim(&mut parts.extensions, Err(NotLocked::NoKey));
+                RequestGuards::note_claim(&mut parts.extensions, Err(NotLocked::NoKey));
                 ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
             }
             // A layer further out has claimed the same for this very request, and keeps the answer.
             Ok(Some(claim))
-                if Turns::find(&parts.extensions, &self.settings.locks, &claim.key).is_some() =>
+                if RequestGuards::find(&parts.extensions, &self.settings.locks, &claim.key)
+                    .is_some() =>
             {
                 ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
             }

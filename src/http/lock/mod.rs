@@ -9,15 +9,15 @@ mod future;
 mod held;
 mod layer;
 mod outage;
+mod request_guards;
 mod service;
 mod settings;
-mod turns;
 
 pub use body::LockBody;
 pub use detach::{Detach, DetachedFuture, DetachedLockLayer};
 pub use future::ResponseFuture;
 pub use layer::DistributedLockLayer;
+pub(crate) use request_guards::RequestGuards;
+pub use request_guards::{LockGuards, NoGuard, NotLocked};
 pub use service::DistributedLock;
 pub use settings::{Fenced, LeaseLoss};
-pub(crate) use turns::Turns;
-pub use turns::{LockGuards, NoGuard, NotLocked};

@@ -1,0 +1,10 @@
+//! Everything that knows of HTTP: the layers, the extractors, and how a refusal looks.
+
+pub mod idempotency;
+pub mod lock;
+pub mod read_body;
+pub mod rejection;
+pub mod single_flight;
+
+#[cfg(feature = "axum")]
+mod extract;
