@@ -1,15 +1,26 @@
 //! The name of what is locked.
 
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
+use super::hash::seeded;
 use crate::{Error, ErrorKind};
 
 /// The name of what is locked, the same in every process of the fleet.
 ///
 /// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator must be able to read it in a
 /// terminal. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LockKey(Arc<str>);
+#[derive(Clone)]
+pub struct LockKey {
+    text: Arc<str>,
+    hash: u64,
+    #[cfg(feature = "redis")]
+    stable_hash: u64,
+}
 
 impl LockKey {
     /// The longest key, in bytes.
@@ -38,30 +49,76 @@ impl LockKey {
                 "a lock key must be readable: byte {at} is the control character {control:?}"
             ));
         }
-        Ok(Self(text))
+        Ok(Self::wrap(text))
     }
 
     /// Wraps what the encoder wrote: visible ASCII, and hashed when too long, so there is nothing to check.
     pub(super) fn from_encoded(text: &str) -> Self {
         debug_assert!(Self::new(text).is_ok(), "not a key: {text:?}");
-        Self(text.into())
+        Self::wrap(text.into())
+    }
+
+    fn wrap(text: Arc<str>) -> Self {
+        Self {
+            hash: seeded(&text),
+            #[cfg(feature = "redis")]
+            stable_hash: super::hash::stable(&text),
+            text,
+        }
     }
 
     /// The key as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The hash for maps of this process: another one in each process.
+    pub(crate) fn map_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The hash that all processes of a fleet agree on.
+    #[cfg(feature = "redis")]
+    pub(crate) fn stable_hash(&self) -> u64 {
+        self.stable_hash
+    }
+}
+
+impl PartialEq for LockKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for LockKey {}
+
+impl Hash for LockKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for LockKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
     }
 }
 
 impl fmt::Display for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for LockKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(&*self.text, f)
     }
 }
 

@@ -80,6 +80,7 @@ mod derive;
 mod digest;
 mod encode;
 mod error;
+mod hash;
 mod lock_key;
 mod parts;
 mod select;
@@ -91,6 +92,9 @@ pub(crate) use assemble::{original_uri, prefixed, scoped};
 pub use builder::RequestKey;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};
+pub(crate) use hash::KeyMap;
+#[cfg(feature = "redis")]
+pub(crate) use hash::stable as stable_hash;
 pub use lock_key::LockKey;
 pub use select::{extension, extension_with, from_fn, header, host, method, name, path, query};
 #[cfg(feature = "axum")]

@@ -4,15 +4,16 @@
 //! nothing of it. So no entry is ever "being removed". Under a shard's lock the scheduler's lock is taken, and releases are
 //! started in the store; nothing that could come back to a line is called.
 
-use std::{collections::hash_map::Entry, hash::BuildHasher, sync::Arc};
+use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::line::{After, Contention, Limits, Line, NoTurn, Place, Transition, WaitRequest};
 use crate::{
     Error, ErrorKind, LockKey,
+    key::KeyMap,
     lease::{Lease, Scheduler},
     store::Store,
     sync::{
-        HashMap, Hasher, Mutex, Notify,
+        Mutex, Notify,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::now,
@@ -21,8 +22,7 @@ use crate::{
 const SHARDS: usize = 64;
 
 pub(crate) struct Lines {
-    shards: Box<[Mutex<HashMap<LockKey, Line>>]>,
-    hasher: Hasher,
+    shards: Box<[Mutex<KeyMap<Line>>]>,
     limits: Limits,
     max_keys: usize,
     scheduler: Arc<Scheduler>,
@@ -51,7 +51,6 @@ impl Lines {
     ) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: Hasher::default(),
             limits,
             max_keys,
             scheduler,
@@ -182,8 +181,9 @@ impl Lines {
         }
     }
 
-    fn shard(&self, key: &LockKey) -> &Mutex<HashMap<LockKey, Line>> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    fn shard(&self, key: &LockKey) -> &Mutex<KeyMap<Line>> {
+        // The upper half: the map of a shard goes by the lower one.
+        &self.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
 }
 

@@ -17,6 +17,7 @@ use super::super::{
 };
 use crate::{
     LockKey,
+    key::KeyMap,
     sync::{HashMap, mpsc},
     time::{Instant, later},
 };
@@ -25,7 +26,7 @@ use crate::{
 const TOLD_BEHIND_THE_HEAD: usize = 4;
 
 pub(super) struct State {
-    slots: HashMap<LockKey, Slot>,
+    slots: KeyMap<Slot>,
     due: BTreeSet<(Instant, LockKey)>,
     /// The highest token handed out: one counter for all keys rises for each of them.
     fence: u64,
@@ -193,7 +194,7 @@ impl State {
     pub(super) fn new() -> Self {
         let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            slots: HashMap::default(),
+            slots: KeyMap::default(),
             due: BTreeSet::new(),
             fence: clock.unwrap_or_default().as_micros() as u64,
             watchers: HashMap::default(),

@@ -33,7 +33,7 @@ pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
     let args = [
         lease.into(),
         number(millis(request.lease)).into(),
-        Arg::Floor(bucket(request.key.as_str())),
+        Arg::Floor(bucket(&request.key)),
         queueing.into(),
     ];
     let call = Call::new(&ACQUIRE, keys, args);
@@ -50,7 +50,7 @@ pub(super) fn renew(names: KeyNames, request: &Renew) -> Call {
     if request.refill == 0 {
         return Call::new(&RENEW_ALONE, [names.lock], [lease, millis]);
     }
-    let floor = Arg::Floor(bucket(request.key.as_str()));
+    let floor = Arg::Floor(bucket(&request.key));
     let args = [lease, millis, floor, number(request.refill).into()];
     // A lease that lasts on without further tokens is better than one that is lost.
     Call::new(&RENEW, [names.lock, names.queue, names.fence], args).or_alone(&RENEW_ALONE)

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::names::{BUCKETS, bucket, hash};
+use super::names::{BUCKETS, bucket};
 use crate::LockKey;
+use crate::key::stable_hash;
 
 /// Tokens end here: doubles, which Lua and JSON count with, are exact below.
 pub(super) const END_OF_TOKENS: u64 = 1 << 53;
@@ -27,7 +28,7 @@ pub(super) struct Fraction(u64);
 
 impl Fraction {
     pub(super) fn of(address: &str) -> Self {
-        Self(hash(address) % 1_000_000)
+        Self(stable_hash(address) % 1_000_000)
     }
 }
 
@@ -47,7 +48,7 @@ impl Floors {
     }
 
     pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
-        self.at(bucket(key.as_str()))
+        self.at(bucket(key))
     }
 
     fn at(&self, bucket: usize) -> Floor<'_> {

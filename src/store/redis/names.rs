@@ -54,7 +54,7 @@ impl Names {
     }
 
     pub(super) fn of(&self, key: &LockKey) -> KeyNames {
-        let (prefix, bucket) = (&self.prefix, bucket(key.as_str()));
+        let (prefix, bucket) = (&self.prefix, bucket(key));
         KeyNames {
             lock: format!("{prefix}:{FORMAT}:{{b{bucket}}}:lock:{key}"),
             queue: format!("{prefix}:{FORMAT}:{{b{bucket}}}:queue:{key}"),
@@ -69,16 +69,8 @@ impl Names {
 }
 
 /// Which bucket a key belongs to.
-pub(super) fn bucket(key: &str) -> usize {
-    (hash(key) % BUCKETS as u64) as usize
-}
-
-/// FNV-1a, written out: every version of this crate, on every machine, must agree on it.
-pub(super) fn hash(text: &str) -> u64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    hash ^ (hash >> 32)
+pub(super) fn bucket(key: &LockKey) -> usize {
+    (key.stable_hash() % BUCKETS as u64) as usize
 }
 
 #[cfg(test)]
@@ -97,7 +89,9 @@ mod tests {
 
     #[test]
     fn keys_spread_over_the_buckets() {
-        let mut used: Vec<usize> = (0..40_960).map(|n| bucket(&format!("k/{n}"))).collect();
+        let mut used: Vec<usize> = (0..40_960)
+            .map(|n| bucket(&LockKey::new(format!("k/{n}")).unwrap()))
+            .collect();
         used.sort_unstable();
         used.dedup();
         assert!(used.len() > 4000 && *used.last().unwrap() < BUCKETS);

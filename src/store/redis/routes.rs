@@ -58,7 +58,7 @@ impl Routes {
     where
         Called: Future<Output = Outcome>,
     {
-        let bucket = bucket(key.as_str());
+        let bucket = bucket(key);
         match self {
             Self::One(_, lanes) => start(&lanes[bucket % lanes.len()], Way::default()).await,
             Self::Cluster(cluster) => cluster.call(bucket, deadline, start).await,
@@ -67,7 +67,7 @@ impl Routes {
 
     /// The lane of a key, if that is known without asking.
     pub(super) fn lane_at_once(&self, key: &LockKey) -> Option<Arc<Lane>> {
-        let bucket = bucket(key.as_str());
+        let bucket = bucket(key);
         match self {
             Self::One(_, lanes) => Some(lanes[bucket % lanes.len()].clone()),
             Self::Cluster(cluster) => cluster.lane_at_once(bucket),

@@ -1,0 +1,45 @@
+//! The two hashes that every key carries, computed once, when the key is made.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, Hasher},
+    sync::LazyLock,
+};
+
+use super::LockKey;
+
+/// A map by key that hashes nothing anew.
+pub(crate) type KeyMap<V> = HashMap<LockKey, V, BuildHasherDefault<Carried>>;
+
+/// The hash for maps. Its seed is random, so that nobody can make up keys that collide.
+pub(super) fn seeded(text: &str) -> u64 {
+    static SEED: LazyLock<crate::sync::Hasher> = LazyLock::new(Default::default);
+    SEED.hash_one(text)
+}
+
+/// FNV-1a, written out: every version of this crate, on every machine, must agree on it.
+#[cfg(feature = "redis")]
+pub(crate) fn stable(text: &str) -> u64 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash ^ (hash >> 32)
+}
+
+/// Takes the hash that a [`LockKey`] carries as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Carried(u64);
+
+impl Hasher for Carried {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a key writes its hash only");
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
