@@ -4,6 +4,7 @@ mod body;
 mod detached;
 mod gate;
 mod guards;
+mod http2;
 mod leaving;
 #[cfg(feature = "tracing")]
 mod log;

@@ -112,6 +112,10 @@ impl Server {
         }
     }
 
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// An empty post on a connection of its own.
     pub(crate) fn post(&self, path: &str) -> impl Future<Output = Answer> + Send + use<> {
         self.send(Method::POST, path)
