@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod guide;
 pub mod key;
 pub mod store;
 

@@ -1,0 +1,209 @@
+//! Which properties hold, under which assumptions, and which do not.
+//!
+//! # In short
+//!
+//! - A lock of this crate is a **lease**: exclusive use of a key for a limited time, renewed while the holder lives.
+//! - While a lease is valid, no other request in the fleet has a turn at the key.
+//! - A lease is a statement about time. A process that stops, and a store that forgets, break that statement, and no lock with an expiry can
+//!   prevent that.
+//! - The **fencing token** covers these cases: the resource itself refuses a writer whose turn is over. If two writers at once would do
+//!   damage, use the token. If two writers at once would only waste work, the lease alone is enough.
+//!
+//! # What holds
+//!
+//! | property | statement | assumptions |
+//! |---|---|---|
+//! | exclusion | two turns at a key do not overlap | the store keeps the lease for its whole time; clocks run at the same speed, to within 1 %; the holder does not act after its loss |
+//! | tokens rise | a later turn at a key has a higher token, across crashes and restarts of processes and servers | see [tokens](#tokens-when-a-server-forgets) |
+//! | no stuck key | the key of a crashed process is free after the lease; the key of a dropped or panicked request is free at once | the store can be reached, otherwise: after the lease |
+//! | loss is reported | a holder that cannot confirm its lease is told so, at the latest at the lease's deadline on its own clock, even if the store hangs | the process runs |
+//! | fairness | first come, first served: in a process, and between processes | a process may pass a key on to its own waiters for up to 16 turns or 10 ms after another process began to wait; in a quorum, order is best effort |
+//! | one run | a request with an `Idempotency-Key` that a living process began is not begun again | the store can be reached and keeps its data |
+//!
+//! # What does not hold
+//!
+//! - **A stopped process does not know that time has passed.** See [below](#the-paused-process).
+//! - **A store that loses data grants the key again**: a restart without persistence, `FLUSHALL`, an eviction, a fail-over to a replica that had
+//!   not received the lease.
+//! - **A cancelled handler may go on acting elsewhere.** See [cancellation](#cancelling-a-future-is-not-an-undo).
+//! - **Two handlers that each hold one key and ask for the other's wait for each other**, until a limit ends the wait. Lock both keys together:
+//!   [`key::all_of`](crate::key::all_of()), [`Locks::lock_all`](crate::Locks::lock_all).
+//! - **Idempotency is not exactly-once.** A process that crashes after its side effect and before its answer is stored lets the request run
+//!   again after the lease. [`at_most_once`](crate::IdempotencyLayer::at_most_once) forbids the second run, and then a person has to find
+//!   out how the first one ended.
+//!
+//! # The paused process
+//!
+//! A virtual machine migrates, a container is frozen, a laptop sleeps, a thread waits for swapped memory. Process A stops *between two
+//! instructions*, so no check in A can help: A may stop right after the check.
+//!
+//! Without tokens, A overwrites the work of B:
+//!
+//! ```text
+//!   process A                  store                    process B                 ledger
+//!      │                         │                         │                        │
+//!      ├── acquire ─────────────▶│ lease A, 30 s           │                        │
+//!      ├── read the balance ─────┼─────────────────────────┼───────────────────────▶│ 100
+//!      ┊                         │                         │                        │
+//!      ┊ A is paused             │◀──────────── acquire ───┤ waits                  │
+//!      ┊ for 40 s                │ lease A expires         │                        │
+//!      ┊                         │ lease B ───────────────▶│                        │
+//!      ┊                         │                         ├── read the balance ───▶│ 100
+//!      ┊                         │                         ├── write 100 + 20 ─────▶│ 120
+//!      ┊ A runs again            │                         │                        │
+//!      ├── write 100 + 30 ───────┼─────────────────────────┼───────────────────────▶│ 130: the deposit of B is gone
+//!      │                         │                         │                        │
+//!      └── learns of the loss, too late
+//! ```
+//!
+//! With tokens, the ledger remembers the highest token, and compares:
+//!
+//! ```text
+//!   process A                  store                    process B                 ledger
+//!      │                         │                         │                        │
+//!      ├── acquire ─────────────▶│ lease A, token 34       │                        │
+//!      ├── read with 34 ─────────┼─────────────────────────┼───────────────────────▶│ 100, highest token 34
+//!      ┊                         │                         │                        │
+//!      ┊ A is paused             │◀──────────── acquire ───┤ waits                  │
+//!      ┊ for 40 s                │ lease A expires         │                        │
+//!      ┊                         │ lease B, token 35 ─────▶│                        │
+//!      ┊                         │                         ├── read with 35 ───────▶│ 100, highest token 35
+//!      ┊ A runs again            │                         │                        │
+//!      ├── write 130 with 34 ────┼─────────────────────────┼───────────────────────▶│ refused: 34 < 35
+//!      │                         │                         ├── write 120 with 35 ──▶│ 120
+//! ```
+//!
+//! The order of the last two writes does not matter. Two details do:
+//!
+//! 1. **Compare and write in one step.** A token that is compared in the process, or in a statement of its own, is compared too early.
+//! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the write of A would be accepted between B's read
+//!    and B's write. The [cookbook](super::cookbook#fencing-in-postgresql-and-sqlite) has both steps for SQL.
+//!
+//! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases of one second, processes paused and killed,
+//! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, it lost none:
+//!
+//! | | one Redis, 15 min | quorum of three, 15 min |
+//! |---|---|---|
+//! | acknowledged deposits lost, tokens compared | 0 | 0 |
+//! | acknowledged deposits lost, tokens ignored | 174 of 37,019 | 64 of 25,655 |
+//!
+//! # Tokens when a server forgets
+//!
+//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at the server's clock in microseconds, and no
+//! process accepts a token below one that it has seen, or below the server's clock at its last connect. So tokens fall only if a server loses
+//! its counters, its clock was set back, and all processes that knew better have ended. Behind Sentinel and in a Cluster, tokens follow the
+//! clock of the server all the time, so a new primary continues above the old one, as long as the clocks of both agree to within the time of
+//! a fail-over. Tokens stay below 2^53 and fit a signed 64-bit column.
+//!
+//! # Clocks and sleep
+//!
+//! - A lease counts from **before** the request was sent, less 1 % and 2 ms: a lease of 30 s is trusted for 29.698 s.
+//! - The holder measures with the **monotonic** clock. A step of the system time does not touch it.
+//! - On Linux, the monotonic clock does not advance while the machine is **suspended**. After a suspension,
+//!   [`is_held`](crate::LockGuard::is_held) may return `true` for an expired lease, until the next renewal. Tokens cover this case.
+//! - Redis expires keys by its own **system** clock. A step forward on the server ends leases early. Let the server's clock be slewed, not
+//!   stepped (`chronyd` does this by default after start-up).
+//!
+//! # Replication, eviction, persistence
+//!
+//! | setting of the server | effect on leases | recommendation |
+//! |---|---|---|
+//! | `maxmemory-policy` other than `noeviction` | a lease or record can be evicted: the key is free, or a payment is made again | `noeviction`; the store logs `redis.evicts` at start-up otherwise |
+//! | no persistence | a restart frees all keys and drops all records | acceptable for locks with tokens; not for idempotency |
+//! | `appendonly yes`, `appendfsync everysec` | a crash may lose the last second | enough for most uses of idempotency |
+//! | `appendfsync always` | a crash loses nothing that was answered | if a duplicate is worse than a slow write |
+//! | replicas (Sentinel, Cluster) | replication is asynchronous: a fail-over may forget the last leases and records | tokens; `min-replicas-to-write`, `min-replicas-max-lag`; perhaps `replicas` |
+//!
+//! # Quorum, WAIT, tokens: which answers what
+//!
+//! | event | lease on one server | [`replicas`](crate::store::RedisStoreBuilder::replicas) (WAIT) | [`QuorumStore`](crate::store::QuorumStore) | tokens |
+//! |---|---|---|---|---|
+//! | the holder crashes | ✓ | ✓ | ✓ | |
+//! | the holder is paused past its lease | ✗ | ✗ | ✗ | ✓ |
+//! | the holder goes on after its loss | ✗ | ✗ | ✗ | ✓ |
+//! | the server restarts empty | ✗ | ✗ | ✓ for a minority of the servers | ✓ |
+//! | the server is gone | ✗ no lock can be taken | fail-over | ✓ for a minority of the servers | |
+//! | a fail-over forgets a lease | ✗ | less likely, not excluded | no replicas, no fail-over | ✓ |
+//! | two primaries at once | ✗ | less likely, not excluded | no replicas, no fail-over | ✓ |
+//! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ for a minority of the servers | ✓ |
+//!
+//! Quorum and WAIT make a second holder *rarer*. Only the token makes a second holder *harmless*. The Redis documentation says of WAIT that it
+//! does not make Redis a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and, after a node was missing, a
+//! second one. If the resource compares tokens, one server is a sound choice.
+//!
+//! # Choosing lease, wait and hold
+//!
+//! | setting | default | too short | too long |
+//! |---|---|---|---|
+//! | [`lease`](crate::LocksBuilder::lease) | 30 s | a slow store or a pause ends turns | a crashed process blocks its keys for so long |
+//! | [`wait`](crate::DistributedLockLayer::wait) of the layer | 5 s | requests are refused (423) in a burst | requests outlive the patience of their clients, and fill the line |
+//! | [`wait_limit`](crate::LocksBuilder::wait_limit) of [`Locks::lock`](crate::Locks::lock) | 10 s | the same | the same; two callers that wait for each other end only by this limit |
+//! | [`max_hold`](crate::LocksBuilder::max_hold) | 10 min | long handlers are cut off | a handler that hangs blocks its key for so long |
+//!
+//! - **Lease.** Leases are renewed at a third of their time, so a store that is away for up to two thirds of the lease (20 s) ends no turn. A
+//!   lease need not be longer than the handler: renewals cover the rest.
+//! - **Wait.** Below the timeout of the client and of every proxy in between. Above the lease only if requests shall outlast a crashed holder.
+//! - **Hold.** About twice the time of the slowest handler that still makes sense. When the time is over, the turn is lost with
+//!   [`Loss::MaxHold`](crate::Loss::MaxHold), the handler is dropped, and the key is released at once.
+//!
+//! ```
+//! # fn main() -> Result<(), tower_distributed_lock::Error> {
+//! use std::time::Duration;
+//! use tower_distributed_lock::{Locks, store::MemoryStore};
+//!
+//! let locks = Locks::builder(MemoryStore::new())
+//!     .lease(Duration::from_secs(15))
+//!     .wait_limit(Duration::from_secs(3))
+//!     .max_hold(Duration::from_secs(60))
+//!     .build()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Cancelling a future is not an undo
+//!
+//! When a lease is lost, the layer drops the handler's future, as a timeout or a disconnected client would. Dropping a future stops it at its
+//! last `.await`. Dropping a future does **not** stop:
+//!
+//! - a statement that the database has already received: it runs, and a transaction without a rollback may still commit;
+//! - an HTTP call, an e-mail or a message that is already on its way;
+//! - tasks started with `tokio::spawn` or `spawn_blocking`;
+//! - a loop that computes without an `.await`.
+//!
+//! Therefore a lost lease (409 `lease-lost`) says *the handler may have acted*, and is not marked as retryable. To be safe:
+//!
+//! - send the token with every write;
+//! - give spawned tasks a clone of the guard, so that the turn lasts until they end, and let them watch [`lost`](crate::LockGuard::lost);
+//! - before an effect that nothing protects, call [`confirm`](crate::LockGuard::confirm). This shortens the dangerous time to a round trip; it does
+//!   not close it;
+//! - for work that must not be cut off, use [`detached`](crate::DistributedLockLayer::detached), or
+//!   [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) with a [`Fenced`](crate::lock::Fenced) answer.
+//!
+//! # When a client disconnects
+//!
+//! hyper drops a request's future when it notices that the client is gone. A request that waits then leaves the line, without having run. A
+//! handler is dropped, and its key is free at once. When hyper notices depends on the protocol:
+//!
+//! | | HTTP/1 | HTTP/2 |
+//! |---|---|---|
+//! | the client closes the connection | noticed, once the whole request was read | noticed at once, for all streams of the connection |
+//! | the client resets one stream | – | noticed at once; other streams go on |
+//! | a large body is unread | **hides the disconnect**: the request waits on, its handler runs to the end | hides nothing |
+//! | remedy | [`ReadBodyLayer`](crate::ReadBodyLayer) outside of the lock | none needed |
+//!
+//! `tests/http/leaving.rs` and `tests/http/http2.rs` hold the crate to this table, with real connections. A reverse proxy may hide a disconnect
+//! as well: it may finish the request towards the service after its own client has gone.
+//!
+//! Handlers behind [`detached`](crate::DistributedLockLayer::detached) and behind an [`IdempotencyLayer`](crate::IdempotencyLayer) are tasks of their
+//! own. A disconnect does not reach them, and they keep their key until they end.
+//!
+//! # Sources
+//!
+//! 1. Martin Kleppmann, [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), 2016: the
+//!    paused process, fencing tokens, and why Redlock alone has none.
+//! 2. Redis documentation, [Distributed Locks with Redis](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): the lock on one
+//!    server, Redlock, drift, delayed restarts.
+//! 3. Redis documentation, [WAIT](https://redis.io/docs/latest/commands/wait/): synchronous replication is not strong consistency.
+//! 4. IETF HTTPAPI working group,
+//!    [The Idempotency-Key HTTP Header Field](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/), draft 07.
+//! 5. RFC 9110, [HTTP Semantics](https://www.rfc-editor.org/rfc/rfc9110#section-9.2): safe and idempotent methods.
