@@ -77,7 +77,7 @@
 //!
 //! 1. **Compare and write in one step.** A token that is compared in the process, or in a statement of its own, is compared too early.
 //! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the write of A would be accepted between B's read
-//!    and B's write. The [cookbook](super::cookbook#fencing-in-postgresql-and-sqlite) has both steps for SQL.
+//!    and B's write. The [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
 //!
 //! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases of one second, processes paused and killed,
 //! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, it lost none:
@@ -101,8 +101,8 @@
 //! - The holder measures with the **monotonic** clock. A step of the system time does not touch it.
 //! - On Linux, the monotonic clock does not advance while the machine is **suspended**. After a suspension,
 //!   [`is_held`](crate::LockGuard::is_held) may return `true` for an expired lease, until the next renewal. Tokens cover this case.
-//! - Redis expires keys by its own **system** clock. A step forward on the server ends leases early. Let the server's clock be slewed, not
-//!   stepped (`chronyd` does this by default after start-up).
+//! - Redis expires keys by its own **system** clock. A step forward on the server ends leases early. Configure the
+//!   server's time service to slew the clock, not to step it, after start-up (`makestep 1 3` in chrony).
 //!
 //! # Replication, eviction, persistence
 //!

@@ -1,1 +1,174 @@
-//! To be written.
+//! Deploying, watching, sizing, and troubleshooting.
+//!
+//! # Before the first deployment
+//!
+//! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its records](#sizing). The store logs
+//!    `redis.evicts` at start-up if another policy is set.
+//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again.
+//! 3. If the Redis user has an ACL, grant the commands, names and channels that [`RedisStore`](crate::store::RedisStore#what-it-needs) lists.
+//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](super::cookbook::services#graceful-shutdown)). A process that ends without it
+//!    keeps its keys locked for up to a lease.
+//! 5. Use the same settings in all instances that share a store.
+//!
+//! # What to alert on
+//!
+//! Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
+//! personal data. At other levels, `owner` identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
+//!
+//! | event | level | meaning | alert |
+//! |---|---|---|---|
+//! | `lock.lost` | warn | a turn lost its lease; `loss` is the reason | on any; a page if the resource does not compare tokens |
+//! | `lock.store_failed` | warn | an acquire failed, `error` says why | on a rate that lasts: requests get 503 |
+//! | `lock.renewal_unknown` | warn | a renewal got no answer, and is repeated | if it lasts for more than a third of the lease |
+//! | `lock.release_failed` | warn | a release could not be sent, and is repeated or expires | if it lasts: keys stay locked for up to a lease |
+//! | `lock.failed_open` | warn | a request ran without a lock ([`fail_open`](crate::DistributedLockLayer::fail_open)) | on any, unless that is acceptable |
+//! | `lock.refused` | error | a layer is misconfigured; `why` names the fix | on any |
+//! | `lock.refused` | warn | the lease was lost, or the store is out of reach | with the two above |
+//! | `idempotency.not_kept` | error | an answer could not be stored: a retry may run the handler again | on any |
+//! | `idempotency.answer_not_kept` | warn | an answer is too large or does not end; `why` names the fix | once, then fix the route |
+//! | `redis.evicts` | warn | the server may evict leases | on any |
+//! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
+//!
+//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own:
+//!
+//! | field | alert |
+//! |---|---|
+//! | `waiting` | if it grows without a bound: one key is hot, or a handler hangs |
+//! | `keys` | near [`max_keys`](crate::LocksBuilder::max_keys) (131,072): further keys are refused |
+//! | `leases` | compare with the number of handlers that should be running |
+//! | `releases` | if it stays above zero: the store does not answer releases |
+//!
+//! And by HTTP status, from the access log: 423 (`held`), 503 (`store-unreachable`, `line-full`), 409 (`lease-lost`, `outcome-unknown`). Every refusal has
+//! an `instance` (a UUID) that is in the answer and in the log.
+//!
+//! # Reading the keys with redis-cli
+//!
+//! The output below is from a real server: two replicas of `examples/ledger.rs`, one of which works on account 7 while the other waits.
+//!
+//! ```text
+//! $ redis-cli --scan --pattern 'tdl:2:*:lock:*'
+//! tdl:2:{b3953}:lock:account,tenant=acme,id=7
+//!
+//! $ redis-cli GET 'tdl:2:{b3953}:lock:account,tenant=acme,id=7'
+//! wanted:1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:1@vm
+//!
+//! $ redis-cli PTTL 'tdl:2:{b3953}:lock:account,tenant=acme,id=7'
+//! 29535
+//!
+//! $ redis-cli ZRANGE 'tdl:2:{b3953}:queue:account,tenant=acme,id=7' 0 -1 WITHSCORES
+//! e76580f3-d58a-492d-b8ee-d2147d15c156:1
+//! 1
+//! until:e76580f3-d58a-492d-b8ee-d2147d15c156:1
+//! 1794825692000
+//!
+//! $ redis-cli GET 'tdl:2:{b3953}:fence'
+//! 1794825688328926
+//! ```
+//!
+//! | part | meaning |
+//! |---|---|
+//! | `tdl` | the [prefix](crate::store::RedisStoreBuilder::prefix) |
+//! | `2` | the version of the format |
+//! | `{b3953}` | the bucket: which of the 4,096 token counters the key uses, and which slot in a Cluster |
+//! | `account,tenant=acme,id=7` | the key, as [the `key` module](crate::key#how-a-key-is-written) writes it |
+//! | `lease:` or `wanted:` | the key is held; `wanted`: and others wait, or have waited |
+//! | `1bf136fa-…:1` | the owner: the instance, and the number of its acquisition. Log events have the same text as `owner` |
+//! | `@vm` | the [label](crate::store::RedisStoreBuilder::label) of the holder, by default its host name |
+//! | `record:` | a kept answer; its TTL is the rest of [`retain`](crate::IdempotencyLayer::retain) |
+//! | members of the queue | one owner per waiting instance at its place in the order, and `until:` with the time (Unix, in ms) until which the place is kept |
+//!
+//! To find the key of an `owner` in a log:
+//!
+//! ```text
+//! redis-cli --scan --pattern 'tdl:2:*:lock:*' | while read -r name; do
+//!   redis-cli GET "$name" | grep -q '1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:1' && echo "$name"
+//! done
+//! ```
+//!
+//! Keys of idempotent requests begin with `idempotency`, those of `run_once` with `once`, those of single flights with `flight`.
+//!
+//! # Freeing a key
+//!
+//! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut off after
+//!    [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
+//! 2. **Stop the holder** that the label names. A graceful stop releases its keys at once; a kill frees them after the lease.
+//! 3. **Take the key away**: `redis-cli DEL 'tdl:2:{b…}:lock:…'`, or, with a hint to the next in the queue:
+//!
+//! ```
+//! use tower_distributed_lock::{Error, LockKey, store::Store};
+//!
+//! async fn free(store: impl Store, key: &str) -> Result<bool, Error> {
+//!     store.force_release(LockKey::new(key)?).await
+//! }
+//! ```
+//!
+//! Until the holder's next renewal (10 s with the default lease), two requests may be inside, and only their tokens tell them apart. Then the holder's
+//! handler is dropped, and its client gets 409. After a plain `DEL`, the next in the queue finds out at its next poll, within a second.
+//!
+//! Deleting a **record** lets the same request run again. Do not delete the counters (`…:fence`). The queue needs no cleaning: places expire by
+//! themselves.
+//!
+//! # Sizing
+//!
+//! Figures are from `tests/cost`, `tests/fleet` and `benches/RESULTS.md` in the repository, and from `MEMORY USAGE` on Redis 7.0.15. Rates depend on
+//! the machine: run `benches/run` on yours.
+//!
+//! | resource | figure |
+//! |---|---|
+//! | connections | 5 for each [`Locks`](crate::Locks): 4 for calls ([`lanes`](crate::store::RedisStoreBuilder::lanes)), 1 for hints; up to 16 more with [`replicas`](crate::store::RedisStoreBuilder::replicas) |
+//! | commands, uncontended request | 2: one before the handler, one after it |
+//! | commands, idempotent request | 2 the first time, 1 for each replay |
+//! | commands, hot key in one process | 158 for 10,000 turns |
+//! | commands, a lock, a wait in another process, and the hand-over | 5 |
+//! | commands, held lease | 1 renewal per third of the lease (10 s) |
+//! | 10,000 leases held at once, default lease | 1.3 % of a core in the process, 1.1 % of a core in Redis |
+//! | server time of an acquire | at most 1.7 × that of a script with `SET NX PX` (the test's limit) |
+//! | server time of a release | at most 1.4 × that of compare-and-delete (the test's limit) |
+//! | memory, held key of 24 bytes | 152 bytes; 200 more while one instance waits |
+//! | memory, record | about 300 bytes more than the body, with two headers |
+//! | memory, token counters | 72 bytes each, at most 4,096 of them: below 300 KB |
+//!
+//! Records dominate the memory of a service with idempotency: requests per second × [`retain`](crate::IdempotencyLayer::retain) × size of a record. 10
+//! requests per second with answers of 1 KiB, kept for 24 h, take more than 1 GB. Shorten `retain` to the time for which clients really retry.
+//!
+//! All keys of a fleet share one Redis server. A Cluster spreads them; a quorum does not, because every server holds every key.
+//!
+//! # Rolling deployments
+//!
+//! While two versions of a service run side by side, they exclude each other only if they agree on all of this:
+//!
+//! | | if the versions differ |
+//! |---|---|
+//! | store and [prefix](crate::store::RedisStoreBuilder::prefix) | no exclusion: two sets of locks |
+//! | version of the format (`2` in the names) | no exclusion: see [`RedisStore`](crate::store::RedisStore#versions-of-the-format). Stop the old processes first |
+//! | the key's names, labels, order, types | no exclusion for the changed keys |
+//! | the secret of [`hashed_with`](crate::key::RequestKey::hashed_with) | no exclusion |
+//! | the nodes of a quorum, or their order | exclusion only if every majority of the one set overlaps every majority of the other |
+//! | the lease | works; in a quorum, set [`longest_lease`](crate::store::QuorumStoreBuilder::longest_lease) to the longer one |
+//! | the scope of idempotency | a retry at the other version runs the handler again |
+//! | compared headers or fingerprint of idempotency | a retry at the other version gets 422 |
+//!
+//! A change of a key's form is safe in two deployments: first, a version that locks the old and the new form together
+//! ([`key::all_of`](crate::key::all_of())); then, a version that locks the new form alone.
+//!
+//! # Troubleshooting
+//!
+//! | symptom | likely cause | look at |
+//! |---|---|---|
+//! | 423 `held` for one key | its handler is slow or hangs | the label of the holder; `max_hold`; time of the handler |
+//! | 423 for many keys, after a deployment or crash | processes ended without [`close`](crate::Locks::close); keys are free after the lease | the shutdown code; a shorter lease |
+//! | 423 for requests that should not exclude each other | the key is too coarse: a part is missing | the key in Redis |
+//! | two requests run at once | different keys for one resource (`/7` and `/07` without [`param_as`](crate::key::param_as()), two prefixes, two formats), a method that is not locked, `fail_open`, a lost lease | the keys in Redis; `lock.lost`, `lock.failed_open` |
+//! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_failed`: it names the cause and the fix |
+//! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |
+//! | 503 `too-many-keys` | more than 131,072 keys in use in one process | a client that invents keys; [`max_keys`](crate::LocksBuilder::max_keys) |
+//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.renewal_unknown` before it; blocking code on the runtime's threads |
+//! | 409 `lease-lost`, `loss` is `NotOurs` | the key was deleted, evicted, or lost in a restart or fail-over | the server's log, `INFO stats` (`evicted_keys`), `redis.evicts` |
+//! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
+//! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |
+//! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
+//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there | the event `lock.refused`, which names the fix |
+//! | hand-over between processes takes up to a second | hints do not arrive: the ACL lacks `&tdl:*` or `+publish`, or a proxy has no pub/sub | `redis.subscription_lost` |
+//! | a free key is taken about 0.3 s late | the head of the queue has crashed, and the next in the queue gives it a head start | nothing to do |
+//! | `ErrorKind::Foreign` | another program uses the same names | choose another [prefix](crate::store::RedisStoreBuilder::prefix) |
+//! | `release` returns `Lost` | the lease ended before the release: work may have overlapped | `lock.lost`; compare tokens at the resource |
