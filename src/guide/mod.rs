@@ -28,3 +28,22 @@ pub mod comparison;
 pub mod cookbook;
 pub mod guarantees;
 pub mod operating;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_picture_of_the_crate_docs_is_that_of_the_readme() {
+        let picture = include_str!("../../docs/request.svg");
+        let definition = include_str!("../../docs/request.md");
+        let uri = definition
+            .strip_prefix("[request]: data:image/svg+xml,")
+            .unwrap();
+        let decoded = percent_encoding::percent_decode_str(uri).decode_utf8();
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&decoded.unwrap()), words(picture));
+    }
+}
