@@ -1,5 +1,5 @@
 // The README's picture as a data URI: rustdoc does not copy `docs/request.svg`, and the first definition of a link counts.
-#![doc = include_str!("../docs/request.md")]
+#![cfg_attr(not(doctest), doc = include_str!("../docs/request.md"))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -88,7 +88,7 @@
 //!   that work.)
 //! - **Readers that may run together, or at most *n* at once.** There are only exclusive locks here.
 //! - **Rate limits.** A lock limits how many run, not how often.
-//! - **A queue of work.** A message broker keeps messages when nobody listens; a line keeps requests only while their clients wait.
+//! - **A queue of work.** A message broker keeps messages while no consumer runs; a line keeps requests only while their clients wait.
 //! - **Leadership for days.** It [works](super::cookbook::work#leader-like-work), but a platform with leases of its own (Kubernetes `Lease` objects)
 //!   needs no further server.
 //! - **The highest rate of locks that never collide.** See [cost](#cost).

@@ -80,7 +80,8 @@
 //!    and B's write. The [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
 //!
 //! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases of one second, processes paused and killed,
-//! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, it lost none:
+//! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
+//! README has the whole table:
 //!
 //! | | one Redis, 15 min | quorum of three, 15 min |
 //! |---|---|---|
@@ -125,7 +126,7 @@
 //! | the server is gone | ✗ no lock can be taken | fail-over | ✓ for a minority of the servers | |
 //! | a fail-over forgets a lease | ✗ | less likely, not excluded | no replicas, no fail-over | ✓ |
 //! | two primaries at once | ✗ | less likely, not excluded | no replicas, no fail-over | ✓ |
-//! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ for a minority of the servers | ✓ |
+//! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ while a majority still has the lease | ✓ |
 //!
 //! Quorum and WAIT make a second holder *rarer*. Only the token makes a second holder *harmless*. The Redis documentation says of WAIT that it
 //! does not make Redis a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and, after a node was missing, a
@@ -140,7 +141,7 @@
 //! | [`wait_limit`](crate::LocksBuilder::wait_limit) of [`Locks::lock`](crate::Locks::lock) | 10 s | the same | the same; two callers that wait for each other end only by this limit |
 //! | [`max_hold`](crate::LocksBuilder::max_hold) | 10 min | long handlers are cut off | a handler that hangs blocks its key for so long |
 //!
-//! - **Lease.** Leases are renewed at a third of their time, so a store that is away for up to two thirds of the lease (20 s) ends no turn. A
+//! - **Lease.** Leases are renewed at a third of their time, so a store that is away for less than two thirds of the lease (just under 20 s) ends no turn. A
 //!   lease need not be longer than the handler: renewals cover the rest.
 //! - **Wait.** Below the timeout of the client and of every proxy in between. Above the lease only if requests shall outlast a crashed holder.
 //! - **Hold.** About twice the time of the slowest handler that still makes sense. When the time is over, the turn is lost with

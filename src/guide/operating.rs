@@ -91,7 +91,7 @@
 //!
 //! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut off after
 //!    [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
-//! 2. **Stop the holder** that the label names. A graceful stop releases its keys at once; a kill frees them after the lease.
+//! 2. **Stop the holder** that the label names. A graceful stop releases its keys as its handlers end; a kill frees them after the lease.
 //! 3. **Take the key away**: `redis-cli DEL 'tdl:2:{b…}:lock:…'`, or, with a hint to the next in the queue:
 //!
 //! ```
@@ -150,6 +150,10 @@
 //!
 //! A change of a key's form is safe in two deployments: first, a version that locks the old and the new form together
 //! ([`key::all_of`](crate::key::all_of())); then, a version that locks the new form alone.
+//!
+//! A key in another form has **another token counter**, and its tokens may be lower than those that the resource has stored. Keep stored tokens
+//! by the text of the key (as the table `fences` in the [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) does), or lift the counter of
+//! the new key above the highest stored token, with [`Store::raise_fence`](crate::store::Store::raise_fence), before the first turn.
 //!
 //! # Troubleshooting
 //!

@@ -7,7 +7,7 @@
 //! | layer | why there |
 //! |---|---|
 //! | trace | sees every request and every answer, refusals included |
-//! | compression | outside of idempotency: kept answers are stored uncompressed, and compressed for whoever asks again |
+//! | compression | outside of idempotency: kept answers are stored uncompressed, and each client gets the encoding that it accepts |
 //! | CORS | outside of authentication: a preflight request has no credentials |
 //! | timeout | outside of idempotency: ends the wait of the client, not the handler, which is a task of its own. Around a lock alone: ends both |
 //! | authentication | before everything that uses the tenant |
@@ -113,7 +113,7 @@
 //!
 //! # The tenant comes from the authentication
 //!
-//! Whoever can choose the tenant of a key can wait for, block and (with idempotency) read the answers of every tenant. A header such as
+//! A client that can choose the tenant of a key can block the requests of every tenant and, with idempotency, read their answers. A header such as
 //! `x-tenant-id` can be sent by anyone who reaches the service. [`key::extension`](crate::key::extension()) and
 //! [`key::extension_with`](crate::key::extension_with()) read what an authentication layer has stored in the request, as above. A request without
 //! that extension is refused with 500, because the layer that sets it is missing. A header is a sound source only behind a gateway that
