@@ -37,7 +37,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_distributed_lock::{LockGuard, Locks, idempotency::RunOnceError};
+//! use tower_distributed_lock::{LockGuard, Locks, idempotency::RunOnceError, key};
 //! # #[derive(Debug)] struct Failed;
 //! # async fn book(_: &str, _: u64) -> Result<String, Failed> { Ok("booked".into()) }
 //!
@@ -45,8 +45,9 @@
 //!
 //! /// Called for each delivery. Returns whether to acknowledge the message.
 //! async fn consume(locks: &Locks, id: &str, body: &str) -> bool {
+//!     let key = key::name("invoice").value("id", id); // encodes any text
 //!     let work = async |guard: LockGuard| book(body, guard.token()).await;
-//!     match locks.run_once(format!("invoice/{id}"), WEEK, work).await {
+//!     match locks.run_once(&key, WEEK, work).await {
 //!         Ok(_) => true, // now, or at an earlier delivery
 //!         Err(RunOnceError::Work(_)) => false, // nothing is kept: the next delivery tries again
 //!         Err(RunOnceError::Lock(_)) => false, // another consumer works on it, or the store is away
