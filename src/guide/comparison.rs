@@ -105,7 +105,8 @@
 //! 5. redsync: [`mutex.go`](https://github.com/go-redsync/redsync/blob/master/mutex.go).
 //! 6. Redisson issue [4698](https://github.com/redisson/redisson/issues/4698), "Add a callback on lock renewal failure"; open, with a pull request
 //!    ([7254](https://github.com/redisson/redisson/pull/7254)).
-//! 7. DistributedLock issue [133](https://github.com/madelson/DistributedLock/issues/133), on `HandleLostToken`.
+//! 7. DistributedLock, `RedisDistributedLockHandle.HandleLostToken` in the API reference of its `docs` folder; its limits in issue
+//!    [133](https://github.com/madelson/DistributedLock/issues/133).
 //! 8. [draft-ietf-httpapi-idempotency-key-header](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/).
 //! 9. Stripe: [Idempotent requests](https://docs.stripe.com/api/idempotent_requests). API v2 differs: failed work is completed by a retry.
 //! 10. `idempotent` 2.0.0: [README](https://docs.rs/crate/idempotent/2.0.0).

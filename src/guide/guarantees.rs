@@ -202,7 +202,7 @@
 //!
 //! 1. Martin Kleppmann, [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), 2016: the
 //!    paused process, fencing tokens, and why Redlock alone has none.
-//! 2. Redis documentation, [Distributed Locks with Redis](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): the lock on one
+//! 2. Redis documentation, [Distributed Locks with Redis](https://redis.io/topics/distlock): the lock on one
 //!    server, Redlock, drift, delayed restarts.
 //! 3. Redis documentation, [WAIT](https://redis.io/docs/latest/commands/wait/): synchronous replication is not strong consistency.
 //! 4. IETF HTTPAPI working group,
