@@ -52,7 +52,7 @@ use crate::{
 /// use http::{Request, Response};
 /// use http_body_util::Full;
 /// use tower::{ServiceBuilder, ServiceExt};
-/// use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, key, middleware::NoGuard};
+/// use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, key, lock::NoGuard};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
