@@ -2,7 +2,6 @@
 
 mod builder;
 mod calls;
-mod cluster;
 mod connection;
 mod explain;
 mod fence;
@@ -13,16 +12,11 @@ mod names;
 mod operations;
 mod outcome;
 mod owed;
-mod primary;
 mod replicated;
 mod reply;
-mod routes;
 mod script;
-mod sentinel;
-mod slots;
 mod subscription;
-mod survey;
-mod uptime;
+mod topology;
 mod value;
 
 use std::{
@@ -41,7 +35,7 @@ use self::{
     names::Names,
     owed::Owed,
     replicated::Replicated,
-    routes::{Routes, Station},
+    topology::{Servers, Topology},
 };
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
@@ -155,13 +149,12 @@ pub struct RedisStore(Arc<Shared>);
 
 struct Shared {
     names: Names,
-    routes: Routes,
+    topology: Arc<Topology>,
     floors: Arc<Floors>,
     owed: Owed,
-    /// Where acquires wait for replicas.
+    /// Set where acquires wait for replicas.
     replicated: Option<Replicated>,
-    station: Station,
-    /// Where no lane keeps the order of calls.
+    /// Set where no lane keeps the order of calls.
     order: Option<KeyOrder>,
     /// A release was started outside of a runtime, and may wait for one.
     is_stopped: AtomicBool,
@@ -183,12 +176,12 @@ impl RedisStore {
 
     /// A store on the server of a URL, to be configured.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(url.as_ref())
+        RedisStoreBuilder::new(Servers::Single(url.as_ref().to_owned()))
     }
 
-    /// Connects, where there is no connection.
+    /// Connects every lane that has no connection.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        self.0.routes.connect().await
+        self.0.topology.connect().await
     }
 
     /// A store on the primary of a service that Redis Sentinel watches over, to be configured: the URLs of the sentinels,
@@ -211,12 +204,12 @@ impl RedisStore {
         sentinels: impl IntoIterator<Item = impl Into<String>>,
         service: impl AsRef<str>,
     ) -> RedisStoreBuilder {
-        let sentinels = sentinels.into_iter().map(Into::into).collect();
-        RedisStoreBuilder::behind(sentinels, service.as_ref())
+        RedisStoreBuilder::new(Servers::Sentinel {
+            service: service.as_ref().to_owned(),
+            sentinels: sentinels.into_iter().map(Into::into).collect(),
+        })
     }
-}
 
-impl RedisStore {
     /// A store in a Redis Cluster, to be configured: the URLs of some of its nodes. See [Cluster](Self#cluster).
     ///
     /// ```no_run
@@ -229,7 +222,8 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn cluster(nodes: impl IntoIterator<Item = impl Into<String>>) -> RedisStoreBuilder {
-        RedisStoreBuilder::in_cluster(nodes.into_iter().map(Into::into).collect())
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        RedisStoreBuilder::new(Servers::Cluster(nodes))
     }
 }
 
@@ -277,25 +271,19 @@ impl Store for RedisStore {
     }
 
     fn uptime(&self) -> Duration {
-        self.0.routes.uptime()
+        self.0.topology.uptime()
     }
 
     fn server_id(&self) -> Option<Arc<str>> {
-        self.0.routes.server_id()
+        self.0.topology.server_id()
     }
 
     fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
-        let Shared {
-            names,
-            station,
-            timeout,
-            ..
-        } = &*self.0;
         tokio::spawn(subscription::listen(
-            station.clone(),
-            names.hints(instance),
-            *timeout,
+            self.0.topology.clone(),
+            self.0.names.hints(instance),
+            self.0.timeout,
             sender,
         ));
         hints
@@ -305,7 +293,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.routes.name())
+            .field("address", &self.0.topology.name())
             .field("prefix", &self.0.names.prefix())
             .finish_non_exhaustive()
     }

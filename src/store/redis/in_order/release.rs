@@ -11,10 +11,11 @@ use super::{
     super::{
         Shared, calls,
         connection::Peer,
-        lane::{Before, Lane, Way},
+        lane::{Before, Lane},
         operations::released,
         outcome::Outcome,
         owed::Debt,
+        topology::CallForm,
     },
     plain,
 };
@@ -28,15 +29,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// An acquire that may have taken effect, or may still do so.
 pub(in super::super) struct InDoubt {
-    /// The acquire was answered, but does not count. Its caller hears of that when the lock was given back.
+    /// The acquire was answered, but does not count. Its caller is told when the lock was given back.
     pub(in super::super) was_answered: bool,
-    /// The connection beside the lanes that it was sent on.
+    /// The connection of the acquire, if that is not a lane's.
     pub(in super::super) sent_on: Option<Peer>,
-    /// That connection, or one of a lane, cannot be closed: the acquire may take effect at any time.
+    /// The connection cannot be closed: the acquire may take effect at any time.
     pub(in super::super) cannot_be_closed: bool,
 }
 
-/// A release that is repeated until it was answered.
+/// A release that is repeated until the server has answered.
 pub(super) struct Repeated {
     pub(super) store: Weak<Shared>,
     pub(super) request: Release,
@@ -79,7 +80,7 @@ impl Repeated {
         }
     }
 
-    /// An answered release does not count where its acquire may still take effect. The lane repeats the release beside the
+    /// Has the lane repeat an answered release whose acquire may still take effect. The lane does so beside the
     /// key's queue, so that later calls need not wait for so long.
     fn repeat_until_expiry(&self, shared: &Shared) {
         let Release {
@@ -88,7 +89,7 @@ impl Repeated {
             owed_for,
             ..
         } = &self.request;
-        if let Some(lane) = shared.routes.lane_at_once(key) {
+        if let Some(lane) = shared.topology.lane_of(key) {
             lane.clean_up(key.clone(), *owner, *owed_for, true);
         }
     }
@@ -98,15 +99,15 @@ impl Shared {
     async fn release_now(&self, release: &Repeated) -> Outcome {
         let request = &release.request;
         let deadline = self.deadline();
-        let start = |lane: &Arc<Lane>, way: Way| {
+        let start = |lane: &Arc<Lane>, form: CallForm| {
             let sent_on = release.in_doubt.as_ref().and_then(|it| it.sent_on.clone());
             let before = match sent_on {
                 Some(peer) => Before::Close(peer),
-                None => way.before(),
+                None => form.before(),
             };
-            let call = way.form(calls::release(&self.names.of(&request.key), request));
+            let call = form.of(calls::release(&self.names.of(&request.key), request));
             plain(lane, &request.key, call, before, deadline)
         };
-        self.routes.call(&request.key, deadline, start).await
+        self.topology.call(&request.key, deadline, start).await
     }
 }
