@@ -182,6 +182,11 @@ impl LeaseEvents for Inner {
                 self.scheduler.doubt_all();
                 self.lines.wake_contenders();
             }
+            Hint::Moved(keys) => {
+                self.reconnects.fetch_add(1, Ordering::AcqRel);
+                self.scheduler.doubt_where(|key| keys.contains(key));
+                self.lines.wake_contenders();
+            }
         }
     }
 

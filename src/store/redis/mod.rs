@@ -133,7 +133,7 @@ use crate::{Error, LockKey};
 /// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
 /// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
 /// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order. When slots have moved,
-/// all leases are confirmed, or told as lost.
+/// their leases are confirmed, or told as lost.
 ///
 /// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.

@@ -26,7 +26,7 @@ use super::{
     connection::{Connection, Connector, Health, Peer},
     explain,
     fence::Floors,
-    in_order::Failed,
+    in_order::{Failed, InDoubt},
     lane::is_noscript,
     script::By,
     topology::Upstream,
@@ -171,7 +171,9 @@ impl Shared {
         let connection = &checked_out.connection;
         let reply = match self.acquire_on(connection, request, deadline).await {
             Ok(reply) => reply.extract_error().map_err(explain::refused),
-            Err(Unanswered { error, peer }) => return Err(Failed::unanswered_on(error, peer)),
+            Err(Unanswered { error, peer }) => {
+                return Err(Failed::in_doubt(error, InDoubt::SentOn(peer)));
+            }
         };
         let reply = reply.map_err(Failed::without_effect)?;
         let acquired = self.acquired(request, reply).map_err(Failed::answered)?;

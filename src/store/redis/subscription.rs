@@ -118,12 +118,12 @@ impl Listener {
         explain::connection_ended()
     }
 
-    /// Reports moved leases until hints arrive at another server.
+    /// Reports moved keys until hints arrive at another server.
     async fn watch_changes(&self, source: &mut HintSource) -> Error {
         loop {
             match self.topology.changed(source).await {
-                Change::LeasesMoved => {
-                    let _ = self.hints.send(Hint::Reconnected);
+                Change::KeysMoved(keys) => {
+                    let _ = self.hints.send(Hint::Moved(keys));
                 }
                 Change::OtherSource => return explain::primary_moved(),
             }

@@ -18,14 +18,13 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+pub(super) use self::release::InDoubt;
 use self::{
     answer::{Answer, Undo},
-    release::{InDoubt, Repeated},
+    release::Repeated,
 };
 use super::{
-    Shared, calls,
-    connection::Peer,
-    explain,
+    Shared, calls, explain,
     key_order::KeyOrder,
     lane::{Before, Failure, Lane, Pending, Start, after},
     operations::owed_for,
@@ -88,7 +87,7 @@ impl Shared {
                     None
                 }
                 Err(Failed { error, in_doubt }) => {
-                    if in_doubt.as_ref().is_some_and(|it| it.was_answered) {
+                    if matches!(in_doubt, Some(InDoubt::Answered)) {
                         tell_later = Some((sender, error));
                     } else {
                         let _ = sender.send(Err(error));
@@ -132,10 +131,12 @@ impl Shared {
             Outcome::Answered(Answered { value, .. }) => {
                 self.acquired(request, value).map_err(Failed::answered)
             }
-            Outcome::MayHaveTakenEffect(error) => Err(Failed::unanswered(error)),
+            Outcome::MayHaveTakenEffect(error) => Err(Failed::in_doubt(error, InDoubt::SentOnLane)),
             Outcome::Refused(error) => Err(Failed::without_effect(error)),
             // Not returned by `call`, which follows every redirect.
-            Outcome::Redirected { redirect, .. } => Err(Failed::unanswered(redirect.error())),
+            Outcome::Redirected { redirect, .. } => {
+                Err(Failed::in_doubt(redirect.error(), InDoubt::SentOnLane))
+            }
         }
     }
 
@@ -217,40 +218,16 @@ impl Failed {
         }
     }
 
-    /// For an acquire that was answered and does not count. No sending of it can take effect after the release.
+    pub(super) fn in_doubt(error: Error, in_doubt: InDoubt) -> Self {
+        Self {
+            error,
+            in_doubt: Some(in_doubt),
+        }
+    }
+
+    /// For an acquire that was answered and does not count.
     pub(super) fn answered(error: Error) -> Self {
-        Self {
-            error,
-            in_doubt: Some(InDoubt {
-                was_answered: true,
-                sent_on: None,
-                cannot_be_closed: false,
-            }),
-        }
-    }
-
-    /// For an acquire without an answer, which was sent on a lane.
-    fn unanswered(error: Error) -> Self {
-        Self {
-            error,
-            in_doubt: Some(InDoubt {
-                was_answered: false,
-                sent_on: None,
-                cannot_be_closed: false,
-            }),
-        }
-    }
-
-    /// For an acquire without an answer, which was sent on a connection beside the lanes.
-    pub(super) fn unanswered_on(error: Error, connection: Option<Peer>) -> Self {
-        Self {
-            error,
-            in_doubt: Some(InDoubt {
-                was_answered: false,
-                cannot_be_closed: connection.is_none(),
-                sent_on: connection,
-            }),
-        }
+        Self::in_doubt(error, InDoubt::Answered)
     }
 }
 

@@ -27,14 +27,14 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// An acquire that may have taken effect, or may still do so.
-pub(in super::super) struct InDoubt {
+/// An acquire that failed and may have taken effect.
+pub(in super::super) enum InDoubt {
     /// The acquire was answered, but does not count. Its caller is told when the lock was given back.
-    pub(in super::super) was_answered: bool,
-    /// The connection of the acquire, if that is not a lane's.
-    pub(in super::super) sent_on: Option<Peer>,
-    /// The connection cannot be closed: the acquire may take effect at any time.
-    pub(in super::super) cannot_be_closed: bool,
+    Answered,
+    /// The acquire was sent on a lane, and not answered.
+    SentOnLane,
+    /// The acquire was sent on a connection out of the pool, and not answered. `None` if that connection cannot be closed.
+    SentOn(Option<Peer>),
 }
 
 /// A release that is repeated until the server has answered.
@@ -55,10 +55,14 @@ impl Repeated {
         while let Some(shared) = self.store.upgrade() {
             let outcome = match shared.release_now(&self).await {
                 Outcome::Answered(answered) => {
-                    if let Some(in_doubt) = &self.in_doubt
-                        && !in_doubt.was_answered
-                        && (in_doubt.cannot_be_closed || !answered.predecessors_closed)
-                    {
+                    let is_settled = match &self.in_doubt {
+                        None | Some(InDoubt::Answered) => true,
+                        Some(InDoubt::SentOnLane | InDoubt::SentOn(Some(_))) => {
+                            answered.predecessors_closed
+                        }
+                        Some(InDoubt::SentOn(None)) => false,
+                    };
+                    if !is_settled {
                         self.repeat_until_expiry(&shared);
                     }
                     if let Some(tell) = tell {
@@ -100,10 +104,9 @@ impl Shared {
         let request = &release.request;
         let deadline = self.deadline();
         let start = |lane: &Arc<Lane>, form: CallForm| {
-            let sent_on = release.in_doubt.as_ref().and_then(|it| it.sent_on.clone());
-            let before = match sent_on {
-                Some(peer) => Before::Close(peer),
-                None => form.before(),
+            let before = match &release.in_doubt {
+                Some(InDoubt::SentOn(Some(peer))) => Before::Close(peer.clone()),
+                _ => form.before(),
             };
             let call = form.of(calls::release(&self.names.of(&request.key), request));
             plain(lane, &request.key, call, before, deadline)

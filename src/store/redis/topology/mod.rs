@@ -12,8 +12,8 @@
 //! | [`Sentinel`] | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
 //! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
 //!
-//! Whenever leases may be on another server than before, every instance hears of it by
-//! [`Hint::Reconnected`](crate::store::Hint::Reconnected), and renews its leases.
+//! Whenever leases may be on another server than before, every instance receives
+//! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved), and renews them.
 
 mod ask_all;
 mod call_form;
@@ -43,7 +43,7 @@ use super::{
     names::bucket,
     outcome::{Outcome, Redirect},
 };
-use crate::{Error, LockKey};
+use crate::{Error, LockKey, store::MovedKeys};
 
 #[derive(Debug)]
 pub(super) enum Topology {
@@ -104,8 +104,8 @@ pub(super) struct HintSource {
 pub(super) enum Change {
     /// Hints do not arrive at this server any more.
     OtherSource,
-    /// Leases are on other servers than before. Hints still arrive at this one.
-    LeasesMoved,
+    /// Some keys are on other servers than before. Hints still arrive at this one.
+    KeysMoved(MovedKeys),
 }
 
 impl Topology {

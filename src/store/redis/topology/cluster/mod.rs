@@ -259,9 +259,10 @@ impl Cluster {
 
     /// Resolves when a bucket has another node than in the version of the slot map that `source` knows.
     pub(super) async fn changed(&self, source: &mut HintSource) -> Change {
-        source.version = self.slot_map.changed_since(source.version).await;
+        let changed = self.slot_map.changed_since(source.version).await;
+        source.version = changed.version;
         if self.slot_map.nodes().contains(&source.server.address) {
-            Change::LeasesMoved
+            Change::KeysMoved(changed.keys)
         } else {
             // A node that has left the Cluster receives no hints.
             Change::OtherSource

@@ -21,7 +21,10 @@ use super::{
     },
     slots::Slots,
 };
-use crate::{Error, store::redis::explain};
+use crate::{
+    Error,
+    store::{MovedKeys, redis::explain},
+};
 
 /// Between two attempts at a slot that is moving or a Cluster that is down, and between two questions for the slot map.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
@@ -36,6 +39,12 @@ pub(super) struct SlotMap {
     is_stale: AtomicBool,
     /// When the nodes were last asked. Locked while they are.
     last_asked: FairMutex<Option<Instant>>,
+}
+
+/// A new version of the map, and the keys that have another node since an earlier version.
+pub(super) struct Changed {
+    pub(super) version: u64,
+    pub(super) keys: MovedKeys,
 }
 
 impl SlotMap {
@@ -79,12 +88,16 @@ impl SlotMap {
         self.slots.borrow().version
     }
 
-    /// Resolves when the map has another version, and returns that version.
-    pub(super) async fn changed_since(&self, version: u64) -> u64 {
+    /// Resolves when the map has another version.
+    pub(super) async fn changed_since(&self, version: u64) -> Changed {
         let mut slots = self.slots.subscribe();
         let changed = slots.wait_for(|slots| slots.version != version).await;
-        match changed.map(|slots| slots.version) {
-            Ok(version) => version,
+        let changed = changed.map(|slots| Changed {
+            version: slots.version,
+            keys: MovedKeys::new(slots.moved_since(version)),
+        });
+        match changed {
+            Ok(changed) => changed,
             Err(_) => std::future::pending().await,
         }
     }

@@ -15,6 +15,8 @@ pub(super) struct Slots {
     pub(super) version: u64,
     /// The address of each bucket's node.
     owners: Vec<Option<Arc<str>>>,
+    /// The version in which each bucket got its node.
+    since: Vec<u64>,
 }
 
 impl Slots {
@@ -34,7 +36,20 @@ impl Slots {
     pub(super) fn after(mut self, before: &Self) -> Self {
         let has_changed = self.owners != before.owners;
         self.version = before.version + u64::from(has_changed);
+        let since = |bucket| {
+            if self.owner(bucket) == before.owner(bucket) {
+                before.since.get(bucket).copied().unwrap_or(0)
+            } else {
+                self.version
+            }
+        };
+        self.since = (0..self.owners.len()).map(since).collect();
         self
+    }
+
+    /// For each bucket, whether it has another node than in an earlier version.
+    pub(super) fn moved_since(&self, version: u64) -> Vec<bool> {
+        self.since.iter().map(|since| *since > version).collect()
     }
 
     /// Asks a node, which was connected to under the name of `host`.
@@ -54,6 +69,7 @@ impl Slots {
             epoch: epoch.unwrap_or(0),
             version: 0,
             owners: owners(&slots, host),
+            since: Vec::new(),
         })
     }
 }
@@ -126,6 +142,24 @@ mod tests {
     #[test]
     fn the_hash_is_that_of_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
+    }
+
+    #[test]
+    fn the_buckets_that_have_moved_since_a_version_are_known() {
+        let with_owners = |owners: [&str; 3]| Slots {
+            owners: owners.map(|owner| Some(owner.into())).into(),
+            ..Slots::default()
+        };
+        let first = with_owners(["a", "a", "b"]).after(&Slots::default());
+        let same = with_owners(["a", "a", "b"]).after(&first);
+        assert_eq!((first.version, same.version), (1, 1));
+        let second = with_owners(["a", "b", "b"]).after(&same);
+        let third = with_owners(["c", "b", "b"]).after(&second);
+        assert_eq!(third.version, 3);
+        assert_eq!(third.moved_since(0), [true; 3]);
+        assert_eq!(third.moved_since(1), [true, true, false]);
+        assert_eq!(third.moved_since(2), [true, false, false]);
+        assert_eq!(third.moved_since(3), [false; 3]);
     }
 
     #[test]
