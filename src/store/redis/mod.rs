@@ -57,7 +57,7 @@ use crate::{Error, LockKey};
 ///
 /// # What it costs
 ///
-/// One EVALSHA takes a free key, and one gives it back; nothing else is sent while nobody waits. Held leases are renewed in
+/// One EVALSHA takes a free key, and one gives it back; without waiters, nothing else is sent. Held leases are renewed in
 /// pipelines. The store keeps a few connections for calls (`lanes`), which many requests share, and one more for the
 /// hints of each [`Locks`](crate::Locks).
 ///
@@ -65,8 +65,8 @@ use crate::{Error, LockKey};
 ///
 /// | name | what | until |
 /// |---|---|---|
-/// | `tdl:2:{b2089}:lock:orders/42` | who holds the key, or the record in its place | released or expired |
-/// | `tdl:2:{b2089}:queue:orders/42` | who waits for the key, and for how long a place is kept | nobody waits |
+/// | `tdl:2:{b2089}:lock:orders/42` | the holder of the key, or the record in its place | released or expired |
+/// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and for how long their places are kept | the queue is empty |
 /// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
 /// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
@@ -110,15 +110,16 @@ use crate::{Error, LockKey};
 ///
 /// # Sentinel
 ///
-/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once, and takes
-/// the answer of the latest configuration; and the server must take itself for the primary, too. One that was
-/// demoted counts as gone, and once one connection has found the new primary, those to the old one are given up. The
-/// subscription moves as well, and then all leases are confirmed, or told as lost.
+/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once. The answer with
+/// the latest configuration counts, if the server says as well that it is the primary. A server that was
+/// demoted counts as gone, and once one connection has found the new primary, connections to the old one are given up. The
+/// subscription moves as well, and then all leases are confirmed, or reported as lost.
 ///
 /// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
-/// granted again. Their *tokens* keep them apart: behind Sentinel they follow the server's clock, so those of a new
-/// primary are above those of the old one. And an old primary that was only cut off, or frozen, takes writes until it learns
-/// of its fail-over, for ten seconds or more: for that time there are two. Let it refuse them, in `redis.conf`:
+/// granted again. The *tokens* of the two leases keep them apart: behind Sentinel, tokens follow the server's clock, so those of a new
+/// primary are above those of the old one. And an old primary that was only cut off, or frozen, accepts writes until it learns
+/// of its fail-over, for ten seconds or more: for that time there are two primaries. Settings in `redis.conf` make the old one refuse
+/// writes:
 ///
 /// ```text
 /// min-replicas-to-write 1
@@ -129,13 +130,13 @@ use crate::{Error, LockKey};
 ///
 /// # Cluster
 ///
-/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all that belongs to a key is in one
-/// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
-/// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
-/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order. When slots have moved,
-/// their leases are confirmed, or told as lost.
+/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all names of a key are in one
+/// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
+/// moves from one node to another, Redis refuses scripts with several keys in it (TRYAGAIN): the store tries again for as long as its
+/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because redirected calls have no order. When slots have
+/// moved, their leases are confirmed, or reported as lost.
 ///
-/// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
+/// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
 ///
 /// # Why it does not take a bb8 pool of yours
@@ -156,7 +157,7 @@ struct Shared {
     replicated: Option<Replicated>,
     /// Set where no lane keeps the order of calls.
     order: Option<KeyOrder>,
-    /// A release was started outside of a runtime, and may wait for one.
+    /// Set when a release was started outside of a runtime, and may wait for one.
     is_stopped: AtomicBool,
     space: Arc<str>,
     timeout: Duration,

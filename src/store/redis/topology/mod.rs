@@ -18,30 +18,31 @@
 mod ask_all;
 mod call_form;
 mod cluster;
-mod lanes;
 mod sentinel;
 mod server;
 mod servers;
 mod single;
+mod upstream;
 mod uptime;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
-use redis::ServerError;
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
 pub(super) use self::{
     call_form::CallForm,
-    lanes::LaneSettings,
     server::{Server, check_role},
     servers::Servers,
+    upstream::Upstream,
 };
-use self::{cluster::Cluster, lanes::Lanes, sentinel::Sentinel, single::Single};
+use self::{cluster::Cluster, sentinel::Sentinel, single::Single};
 use super::{
+    fence::Floors,
     lane::Lane,
-    names::bucket,
-    outcome::{Outcome, Redirect},
+    names::{Names, bucket},
+    outcome::Outcome,
+    owed::Owed,
 };
 use crate::{Error, LockKey, store::MovedKeys};
 
@@ -58,37 +59,19 @@ pub(super) enum Topology {
     Cluster(Cluster),
 }
 
-/// The server of a lane, which may be another one after a fail-over.
-pub(super) trait Upstream: std::fmt::Debug + Send + Sync {
-    /// The server's name in errors.
-    fn name(&self) -> &Arc<str>;
+/// The lanes to one server.
+#[derive(Debug)]
+pub(super) struct Lanes(Vec<Arc<Lane>>);
 
-    /// Finds the server to connect to. The caller limits the time; `limit` bounds the wait for a single server that hangs.
-    fn find(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>>;
-
-    /// Called when a new connection works. `info` is the server's reply to INFO, unless the server denied it.
-    fn connected(&self, address: &Arc<str>, info: Option<&str>);
-
-    /// Whether calls may still be sent to this server. Asked before every send.
-    fn is_current(&self, _address: &Arc<str>) -> bool {
-        true
-    }
-
-    /// Whether another server can become the primary under the same name. Then a server must say that it is the primary (ROLE), and
-    /// calls that a demoted server refuses are sent to its successor.
-    fn can_fail_over(&self) -> bool {
-        false
-    }
-
-    /// Whether tokens follow the server's clock: necessary where a server can answer without the counters of its predecessor.
-    fn floor_by_clock(&self) -> bool {
-        false
-    }
-
-    /// Where an error of the server sends the call.
-    fn redirect(&self, _error: &ServerError) -> Option<Redirect> {
-        None
-    }
+/// The settings that all lanes of a store have in common.
+#[derive(Debug)]
+pub(super) struct LaneSettings {
+    /// The number of lanes to each server.
+    pub(super) count: usize,
+    pub(super) limit: Duration,
+    pub(super) floors: Arc<Floors>,
+    pub(super) names: Names,
+    pub(super) owed: Owed,
 }
 
 /// A server that all hints arrive at.
@@ -249,5 +232,39 @@ impl Topology {
 impl HintSource {
     fn at(server: Server) -> Self {
         Self { server, version: 0 }
+    }
+}
+
+impl Lanes {
+    /// The lane of a bucket, always the same one.
+    fn of(&self, bucket: usize) -> &Arc<Lane> {
+        &self.0[bucket % self.0.len()]
+    }
+
+    async fn connect(&self) -> Result<(), Error> {
+        let connecting = self.0.iter().map(|lane| lane.connect());
+        try_join_all(connecting).await.map(drop)
+    }
+
+    /// Resumes calls that were started outside of a runtime.
+    fn resume(&self) {
+        self.0.iter().for_each(|lane| lane.go_on());
+    }
+}
+
+impl LaneSettings {
+    fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
+        let lane = |_| {
+            let (floors, names) = (self.floors.clone(), self.names.clone());
+            let lane = Lane::new(
+                upstream.clone(),
+                floors,
+                self.limit,
+                names,
+                self.owed.clone(),
+            );
+            Arc::new(lane)
+        };
+        Lanes((0..self.count).map(lane).collect())
     }
 }

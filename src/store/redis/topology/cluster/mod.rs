@@ -32,7 +32,7 @@ use self::{
     node::Node,
     slot_map::{PAUSE, SlotMap},
 };
-use super::{CallForm, Change, HintSource, LaneSettings, Topology, lanes::Lanes};
+use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Topology};
 use crate::{
     Error,
     store::redis::{
