@@ -56,7 +56,7 @@ pub(super) enum Topology {
         upstream: Arc<Sentinel>,
         lanes: Lanes,
     },
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// The lanes to one server.

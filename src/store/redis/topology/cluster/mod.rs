@@ -71,7 +71,7 @@ impl Cluster {
         if seeds.iter().any(|seed| seed.redis_settings().db() != 0) {
             return Err(explain::invalid("a Cluster has no database but 0"));
         }
-        Ok(Topology::Cluster(Self::new(seeds, settings)))
+        Ok(Topology::Cluster(Box::new(Self::new(seeds, settings))))
     }
 
     fn new(seeds: Vec<ConnectionInfo>, settings: LaneSettings) -> Self {
