@@ -287,16 +287,19 @@ pub enum Hint {
     /// The store was out of reach and is back. Leases need to be confirmed, and waiting attempts should ask again.
     Reconnected,
     /// Some keys are on another server than before. Their leases need to be confirmed, and waiting attempts should ask again.
+    #[cfg(feature = "redis")]
     Moved(MovedKeys),
 }
 
 /// The keys of [`Hint::Moved`].
+#[cfg(feature = "redis")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedKeys {
     /// For each bucket, whether its keys have moved.
     buckets: Arc<[bool]>,
 }
 
+#[cfg(feature = "redis")]
 impl MovedKeys {
     pub(crate) fn new(buckets: Vec<bool>) -> Self {
         Self {
