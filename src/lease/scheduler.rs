@@ -20,6 +20,7 @@ use super::{
     renewal::{Pace, Renewal},
 };
 use crate::{
+    LockKey,
     store::{Hint, Hints},
     sync::{
         HashMap, Mutex, Notify, Runtime,
@@ -182,9 +183,16 @@ impl Scheduler {
 
     /// Doubts all leases, and renews them at once.
     pub(crate) fn doubt_all(&self) {
+        self.doubt_where(|_| true);
+    }
+
+    /// Doubts the leases of some keys, and renews them at once.
+    pub(crate) fn doubt_where(&self, is_concerned: impl Fn(&LockKey) -> bool) {
         let now = now();
         let mut queue = self.queue.lock();
-        let ids: Vec<u64> = queue.leases.keys().copied().collect();
+        let concerned = queue.leases.iter();
+        let concerned = concerned.filter(|(_, tracked)| is_concerned(&tracked.lease.key));
+        let ids: Vec<u64> = concerned.map(|(id, _)| *id).collect();
         for id in ids {
             if let Some(tracked) = queue.leases.get_mut(&id) {
                 tracked.lease.doubt();

@@ -182,6 +182,12 @@ impl LeaseEvents for Inner {
                 self.scheduler.doubt_all();
                 self.lines.wake_contenders();
             }
+            #[cfg(feature = "redis")]
+            Hint::Moved(keys) => {
+                self.reconnects.fetch_add(1, Ordering::AcqRel);
+                self.scheduler.doubt_where(|key| keys.contains(key));
+                self.lines.wake_contenders();
+            }
         }
     }
 

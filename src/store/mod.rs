@@ -18,6 +18,8 @@ pub use memory::{Calls, Fault, MemoryStore};
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};
+#[cfg(feature = "redis")]
+pub use types::MovedKeys;
 pub use types::{
     Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
     Queueing, Release, Released, Renew, Renewed, Tokens,

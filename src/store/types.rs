@@ -286,6 +286,32 @@ pub enum Hint {
     Listening,
     /// The store was out of reach and is back. Leases need to be confirmed, and waiting attempts should ask again.
     Reconnected,
+    /// Some keys are on another server than before. Their leases need to be confirmed, and waiting attempts should ask again.
+    #[cfg(feature = "redis")]
+    Moved(MovedKeys),
+}
+
+/// The keys of [`Hint::Moved`].
+#[cfg(feature = "redis")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedKeys {
+    /// For each bucket, whether its keys have moved.
+    buckets: Arc<[bool]>,
+}
+
+#[cfg(feature = "redis")]
+impl MovedKeys {
+    pub(crate) fn new(buckets: Vec<bool>) -> Self {
+        Self {
+            buckets: buckets.into(),
+        }
+    }
+
+    /// Whether a key has moved.
+    pub fn contains(&self, key: &LockKey) -> bool {
+        let bucket = (key.stable_hash() % self.buckets.len().max(1) as u64) as usize;
+        self.buckets.get(bucket).is_some_and(|moved| *moved)
+    }
 }
 
 /// See [`Store::inspect`](super::Store::inspect).

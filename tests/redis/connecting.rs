@@ -1,4 +1,4 @@
-//! Servers that refuse connections, for a while or for good.
+//! Servers that refuse connections, temporarily or for good.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Runs a script that does not end, until it is killed.
+/// Runs a script that does not end until SCRIPT KILL.
 async fn make_busy(server: &RedisServer) -> tokio::task::JoinHandle<()> {
     let mut control = server.connection().await;
     let busy = tokio::spawn(async move {
@@ -41,7 +41,7 @@ async fn make_busy(server: &RedisServer) -> tokio::task::JoinHandle<()> {
 }
 
 #[tokio::test]
-async fn a_connection_to_a_busy_server_is_none() {
+async fn a_connection_to_a_busy_server_does_not_count() {
     let server = RedisServer::start_with(&["--lua-time-limit", "50"]).await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = RedisStore::builder(proxy.url()).lanes(1).timeout(LIMIT * 4);
@@ -61,7 +61,7 @@ async fn a_connection_to_a_busy_server_is_none() {
     })
     .await;
 
-    // Only where the predecessors of a connection are closed is an acquire sent again.
+    // An acquire is sent again only on a connection whose predecessors are closed.
     let (third, b) = (key("third"), owner());
     proxy.set(Network::RepliesHeldBack);
     let taking = tokio::spawn(store.acquire(attempt(&third, b)));
@@ -98,13 +98,17 @@ async fn a_refused_connect_is_not_tried_again_at_once() {
     });
     join_all(asking).await;
     let connects = server.connections_received().await - before;
-    // Four lanes: a dozen each, until the pause is half a second long.
+    // Each of the four lanes connects about a dozen times, until its pause is half a second.
     assert!(connects < 80, "{connects} connects within two seconds");
-    assert_eq!(store.owed(), 0, "what was never sent owes nothing");
+    assert_eq!(
+        store.owed(),
+        0,
+        "an acquire that was never sent needs no release"
+    );
 }
 
 #[tokio::test]
-async fn all_who_wait_share_the_verdict() {
+async fn all_waiting_calls_share_one_refusal() {
     let (server, store) = wrong_password().await;
     let before = server.connections_received().await;
     let keys: Vec<_> = (0..10).flat_map(|_| keys()).collect();
@@ -114,6 +118,6 @@ async fn all_who_wait_share_the_verdict() {
         assert!(error.contains("refused the user name"), "{error}");
     }
     let connects = server.connections_received().await - before;
-    // A verdict takes two connects of each lane; the rest are the test's own.
-    assert!(connects <= 4 * 2 + 2, "{connects} connects for one verdict");
+    // Each lane connects twice before its calls fail; the rest are the test's own connections.
+    assert!(connects <= 4 * 2 + 2, "{connects} connects for one refusal");
 }

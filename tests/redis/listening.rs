@@ -1,4 +1,4 @@
-//! From when on hints arrive.
+//! Hints about the subscription itself.
 
 use tokio::time::timeout;
 use tower_distributed_lock::store::{Hint, Hints, RedisStore, Store};
@@ -15,7 +15,7 @@ async fn next(hints: &mut Hints) -> Option<Hint> {
 }
 
 #[tokio::test]
-async fn the_first_subscription_is_told_as_listening_and_later_ones_as_reconnected() {
+async fn the_first_subscription_sends_listening_and_later_ones_send_reconnected() {
     let (server, store) = server_and_store().await;
     let mut hints = store.watch(owner().instance);
     assert_eq!(next(&mut hints).await, Some(Hint::Listening));
@@ -24,18 +24,22 @@ async fn the_first_subscription_is_told_as_listening_and_later_ones_as_reconnect
         assert_eq!(server.send::<i64>(&kill).await, 1);
         assert_eq!(next(&mut hints).await, Some(Hint::Reconnected));
         let channels: Vec<String> = server.send(&["PUBSUB", "CHANNELS"]).await;
-        assert_eq!(channels.len(), 1, "the server knows of it by then");
+        assert_eq!(
+            channels.len(),
+            1,
+            "the server has confirmed the subscription by then"
+        );
     }
 }
 
 #[tokio::test]
-async fn nothing_is_told_before_the_server_confirms_the_subscription() {
+async fn no_hint_arrives_before_the_server_confirms_the_subscription() {
     let server = RedisServer::start().await;
     let denied = ["ACL", "SETUSER", "default", "-subscribe"];
     server.send::<String>(&denied).await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     let mut hints = store.watch(owner().instance);
-    eventually("it was refused more than once", async || {
+    eventually("the subscription was refused", async || {
         let log: Vec<redis::Value> = server.send(&["ACL", "LOG"]).await;
         format!("{log:?}").contains("subscribe")
     })

@@ -1,4 +1,4 @@
-//! The provider of cryptography, of which rustls has one in a process. Each test runs in a process of its own.
+//! The process-wide provider of cryptography of rustls. Each test runs in a process of its own.
 
 use std::{env, process::Command};
 
@@ -7,7 +7,7 @@ use tower_distributed_lock::store::RedisStore;
 
 use crate::{server_and_store, support::words::*};
 
-/// Whether this process is there for this test alone. Else starts one that is, and waits until that has passed.
+/// Whether this process runs this test alone. Otherwise starts such a process, and waits until the test has passed there.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TDL_TEST_ALONE";
     if env::var_os(ALONE).is_some() {
@@ -33,12 +33,12 @@ async fn a_plain_url_leaves_the_choice_to_the_application() {
     store.take(&key("k"), owner()).await;
     ring::default_provider()
         .install_default()
-        .expect("nobody has installed one");
+        .expect("no provider is installed");
 }
 
 #[tokio::test]
-async fn tls_has_a_provider_without_the_applications_doing() {
-    if !is_alone("tls_has_a_provider_without_the_applications_doing") {
+async fn tls_installs_a_provider_if_the_application_has_none() {
+    if !is_alone("tls_installs_a_provider_if_the_application_has_none") {
         return;
     }
     RedisStore::builder("rediss://localhost/").build().unwrap();

@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_killed_connection_is_replaced_without_a_word() {
+async fn a_killed_connection_is_replaced_and_no_call_fails() {
     let (server, store) = server_and_store().await;
     for _ in 0..20 {
         let _: Value = server.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
@@ -42,7 +42,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
             tokio::spawn(async move {
                 let a = owner();
                 store.take(&key, a).await;
-                // An answer that was lost leaves in doubt whether the lease was ours, but never the lease.
+                // Without an answer, the outcome of the release is in doubt; the lease is gone in any case.
                 let _ = store.start_release(ending(&key, a)).await;
             })
         });
@@ -60,7 +60,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
 }
 
 #[tokio::test]
-async fn an_end_that_vanished_without_a_word_is_given_up() {
+async fn a_connection_whose_other_end_vanished_is_replaced() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = impatient(&proxy.url()).await;
@@ -72,13 +72,13 @@ async fn an_end_that_vanished_without_a_word_is_given_up() {
         store.inspect(key.clone()).await.is_ok()
     })
     .await;
-    // The server has closed the old one for it, or it would keep it for ever.
+    // The server would keep the old connections for ever, had the store not made it close them.
     let clients: String = server.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
     assert!(clients.lines().count() <= 5, "{clients}");
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_fails_calls_in_time_and_comes_back_with_a_hint() {
+async fn calls_to_a_server_that_is_gone_fail_in_time_and_its_return_is_a_hint() {
     let (mut server, _) = server_and_store().await;
     let store = impatient(&server.url()).await;
     let (key, a) = (key("k"), owner());
@@ -90,14 +90,14 @@ async fn a_server_that_is_gone_fails_calls_in_time_and_comes_back_with_a_hint() 
     let error = store.acquire(attempt(&key, owner())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, 1)).await else {
-        panic!("nobody can know");
+        panic!("the server is gone");
     };
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(asked.elapsed() < LIMIT * 2 + PATIENCE / 10);
 
     server.restart().await;
     hinted(&mut hints, Hint::Reconnected).await;
-    // It came back empty: the lease is lost, and the tokens go on.
+    // The server came back empty: the lease is lost, and tokens go on rising.
     assert!(matches!(
         store.renew_one(renewal(&key, a, 1)).await,
         Renewed::NotOurs
@@ -110,7 +110,7 @@ async fn a_server_that_is_gone_fails_calls_in_time_and_comes_back_with_a_hint() 
 }
 
 #[tokio::test]
-async fn a_killed_subscription_comes_back() {
+async fn a_killed_subscription_is_replaced() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     let mut hints = store.watch_for_sure(a.instance).await;
@@ -133,11 +133,14 @@ async fn a_subscription_ends_with_its_receiver() {
     };
     assert_eq!(subscribers().await, 1);
     drop(hints);
-    eventually("nobody is subscribed", async || subscribers().await == 0).await;
+    eventually("the channel has no subscriber", async || {
+        subscribers().await == 0
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_denied_publish_fails_nothing_and_everybody_gets_a_turn() {
+async fn without_publish_no_call_fails_and_every_waiter_gets_the_key() {
     let server = RedisServer::start().await;
     let _: Value = server
         .send(&[

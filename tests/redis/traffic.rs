@@ -1,4 +1,4 @@
-//! What Redis really receives.
+//! The commands that Redis receives.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tower_distributed_lock::store::{Acquired, Instance, Queueing, Store};
 
 use crate::{server_and_store, support::words::*};
 
-/// What the server received of the store's own calls.
+/// The expected counts of commands: one command, sent so many times.
 fn only(name: &str, calls: u64) -> BTreeMap<String, u64> {
     BTreeMap::from([(name.to_owned(), calls)])
 }
@@ -39,12 +39,12 @@ async fn a_waiter_costs_one_command_each_time_it_asks() {
     assert_eq!(
         server.commands().await,
         only("evalsha", 10),
-        "the holder knows already"
+        "the holder is told only once"
     );
 }
 
 #[tokio::test]
-async fn only_a_release_that_somebody_waits_for_is_published() {
+async fn only_a_release_with_a_waiter_is_published() {
     let (server, store) = server_and_store().await;
     let (key, a, b) = (key("k"), owner(), owner());
     store.take(&key, a).await;
@@ -79,7 +79,7 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
     let answers = store.renew_all(renewals.collect()).await;
     assert!(answers.iter().all(is_renewed));
     assert_eq!(server.commands().await, only("evalsha", 10_000));
-    // The server cannot have read more often than packets came in; the rest of it is this test's own asking.
+    // The server reads at most once for each packet. Some of the reads are the test's own.
     let reads = reads(&server).await - before;
     assert!(
         reads < 500,
@@ -96,7 +96,7 @@ async fn reads(server: &crate::support::redis_server::RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_key_that_is_asked_for_without_waiting_leaves_no_trace() {
+async fn an_attempt_that_does_not_queue_leaves_nothing() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;

@@ -1,4 +1,4 @@
-//! Servers that are not as they should be, and errors that a person understands.
+//! Servers that are misconfigured, full or starting, and the errors that say so.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -25,7 +25,7 @@ fn assert_says(error: &Error, words: &str) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_at_the_start_is_named() {
+async fn the_error_for_a_server_that_is_down_names_its_address() {
     let mut server = RedisServer::start().await;
     server.kill();
     let asked = Instant::now();
@@ -37,7 +37,7 @@ async fn a_server_that_is_down_at_the_start_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_does_not_answer_is_given_up_in_time() {
+async fn connecting_to_a_server_that_does_not_answer_fails_in_time() {
     let server = RedisServer::start().await;
     server.freeze();
     let builder = RedisStore::builder(server.url()).timeout(LIMIT);
@@ -45,7 +45,7 @@ async fn a_server_that_accepts_and_does_not_answer_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_store_can_be_built_before_its_server() {
+async fn a_store_can_be_built_before_its_server_runs() {
     let mut server = RedisServer::start().await;
     server.kill();
     let store = RedisStore::builder(server.url()).timeout(LIMIT);
@@ -58,7 +58,7 @@ async fn a_store_can_be_built_before_its_server() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_called_so() {
+async fn the_error_for_a_wrong_password_says_so() {
     let server = RedisServer::start().await;
     let _: Value = server
         .send(&["ACL", "SETUSER", "app", "on", ">other"])
@@ -69,7 +69,7 @@ async fn a_wrong_password_is_called_so() {
 }
 
 #[tokio::test]
-async fn a_missing_password_is_called_so() {
+async fn the_error_for_a_missing_password_says_so() {
     let server = RedisServer::start().await;
     let mut control = server.connection().await;
     let _: Value = redis::cmd("CONFIG")
@@ -82,7 +82,7 @@ async fn a_missing_password_is_called_so() {
 }
 
 #[tokio::test]
-async fn a_missing_permission_is_called_so() {
+async fn the_error_for_a_missing_permission_says_so() {
     let server = RedisServer::start().await;
     for denied in ["-evalsha", "-psetex", "-incr"] {
         let rule = [
@@ -130,7 +130,7 @@ async fn the_documented_permissions_are_enough() {
 }
 
 #[tokio::test]
-async fn a_full_server_takes_no_locks_and_keeps_those_it_has() {
+async fn a_full_server_grants_no_locks_and_keeps_its_leases() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
@@ -147,7 +147,7 @@ async fn a_full_server_takes_no_locks_and_keeps_those_it_has() {
         store.renew_one(renewal(&key, a, 8)).await,
         Renewed::Renewed { .. }
     ));
-    // Refused or not (a script that has written once may go on), it is there in the end.
+    // Refused or not (a script that has written once may go on), the record is there in the end.
     let _ = store.start_release(recording(&key, a, b"done")).await;
 
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -158,7 +158,7 @@ async fn a_full_server_takes_no_locks_and_keeps_those_it_has() {
 }
 
 #[tokio::test]
-async fn a_full_server_still_frees() {
+async fn a_full_server_still_releases() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
@@ -168,7 +168,7 @@ async fn a_full_server_still_frees() {
 }
 
 #[tokio::test]
-async fn a_replica_is_called_so() {
+async fn the_error_for_a_replica_says_so() {
     let (server, store) = server_and_store().await;
     let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let error = store
@@ -181,7 +181,7 @@ async fn a_replica_is_called_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_loading_is_called_so() {
+async fn the_error_for_a_server_that_is_loading_says_so() {
     let folder = Folder::new();
     let path = folder.0.to_str().unwrap();
     let mut server = RedisServer::start_with(&["--dir", path, "--rdbcompression", "no"]).await;
@@ -189,7 +189,7 @@ async fn a_server_that_is_loading_is_called_so() {
         "for i = 1, 8000 do redis.call('SET', 'filler:' .. i, string.rep('x', 4096)) end return 1";
     let _: Value = server.send(&["EVAL", fill, "0"]).await;
     let _: Value = server.send(&["SAVE"]).await;
-    // 1 ms for each key: eight seconds, and after every 2 MB it answers.
+    // Loading takes 1 ms for each key, so eight seconds. After every 2 MB the server answers commands.
     server.restart_with(&["--key-load-delay", "1000"]).await;
     let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
     let store = store.build().unwrap();
@@ -200,7 +200,7 @@ async fn a_server_that_is_loading_is_called_so() {
     assert_says(&error, "still loading");
 }
 
-/// A folder that is gone with the test.
+/// A folder that is deleted at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -218,7 +218,7 @@ impl Drop for Folder {
 }
 
 #[tokio::test]
-async fn a_forgotten_script_is_given_again() {
+async fn a_flushed_script_is_sent_again() {
     let (server, store) = server_and_store().await;
     let keys = crate::keys();
     for _ in 0..5 {
@@ -238,7 +238,7 @@ async fn a_forgotten_script_is_given_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_warned_about() {
+async fn a_server_that_evicts_keys_causes_a_warning() {
     let warnings = Warnings::default();
     let _recording = tracing::subscriber::set_default(warnings.clone());
     let server = RedisServer::start().await;
@@ -252,7 +252,7 @@ async fn a_server_that_evicts_is_warned_about() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn settings_that_cannot_work_are_refused() {
     let build = |url: &str| RedisStore::builder(url);
     for (builder, words) in [
         (build("http://localhost/"), "not a Redis URL"),

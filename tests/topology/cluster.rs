@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Hint, RedisStore, Released, Store},
+    store::{Hint, Hints, MovedKeys, RedisStore, Released, Store},
 };
 
 use crate::{
@@ -95,6 +95,30 @@ async fn slot_of_account(cluster: &Cluster) -> String {
     cluster.slot(&leftovers[0]).await
 }
 
+/// The ids of all subscribed clients.
+async fn subscriptions(cluster: &Cluster) -> Vec<String> {
+    let mut ids = Vec::new();
+    for node in &cluster.nodes {
+        let list: String = node.send(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        let id = |line: &str| line.split(' ').next().map(str::to_owned);
+        ids.extend(list.lines().filter_map(id));
+    }
+    ids
+}
+
+/// The keys of the next [`Hint::Moved`].
+async fn moved(hints: &mut Hints) -> MovedKeys {
+    let arrives = async {
+        loop {
+            if let Hint::Moved(keys) = hints.recv().await.expect("the store lives") {
+                return keys;
+            }
+        }
+    };
+    let moved = tokio::time::timeout(PATIENCE, arrives).await;
+    moved.expect("the hint should arrive")
+}
+
 struct Load {
     ledger: Arc<Ledger>,
     stop: Arc<AtomicBool>,
@@ -140,7 +164,7 @@ async fn a_killed_primary_costs_no_deposit() {
     let load = Load::start(&cluster).await;
     let old = cluster.owner(&slot, 0).await;
     cluster.nodes[old].kill();
-    // It is not asked any more.
+    // The test does not ask the killed node any more.
     let cluster = cluster;
     cluster.failed_over(&slot, old).await;
     let took = back_in_service(&load.ledger).await;
@@ -162,14 +186,14 @@ async fn a_primary_that_was_frozen_past_its_fail_over_costs_no_deposit() {
     let took = back_in_service(&load.ledger).await;
     println!("back {took:?} after the fail-over");
     assert!(took < LEASE + Duration::from_secs(1));
-    // One who has not asked for anything meanwhile goes to the old one first.
+    // An instance that made no call meanwhile asks the old primary first.
     cluster.nodes[old].thaw();
     load.add(&idle);
     for _ in 0..5 {
         back_in_service(&load.ledger).await;
         sleep(Duration::from_millis(200)).await;
     }
-    eventually("the old one knows", async || {
+    eventually("the old primary is a replica", async || {
         !cluster.nodes[old].is_primary().await
     })
     .await;
@@ -192,7 +216,7 @@ async fn slots_move_under_load_and_nothing_is_granted_twice() {
 }
 
 #[tokio::test]
-async fn a_lease_moves_with_its_slot_and_everybody_is_told() {
+async fn a_lease_moves_with_its_slot_and_its_instance_is_told() {
     let cluster = Cluster::start().await;
     let slot = slot_of_account(&cluster).await;
     let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
@@ -206,13 +230,13 @@ async fn a_lease_moves_with_its_slot_and_everybody_is_told() {
         held(store.queue(&key, b).await);
         assert_eq!(store.holder(&key).await, Some(a));
     };
-    // By the old node until the keys have moved, and by ASK after that.
+    // The old node answers until the keys have moved, and redirects by ASK after that.
     let to = (from + 1) % 3;
     cluster
         .migrate(&slot, from, to, is_there(), is_there())
         .await;
     is_there().await;
-    hinted(&mut hints, Hint::Reconnected).await;
+    assert!(moved(&mut hints).await.contains(&key));
     store.free(&key, a).await;
     hinted(&mut hints, Hint::Free(key.clone())).await;
     let next = granted(store.queue(&key, b).await).tokens;
@@ -224,24 +248,15 @@ async fn a_lease_moves_with_its_slot_and_everybody_is_told() {
     .await;
 }
 
-/// What is published anywhere in a Cluster arrives at every node.
+/// A message that is published at any node of a Cluster arrives at all of them.
 #[tokio::test]
-async fn a_subscription_stays_where_it_is_when_slots_move() {
+async fn a_subscription_stays_at_its_node_when_slots_move() {
     let cluster = Cluster::start().await;
     let slot = slot_of_account(&cluster).await;
     let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
     let (key, a) = (key("account"), owner());
     let mut hints = store.watch_for_sure(a.instance).await;
-    let subscriptions = async || -> Vec<String> {
-        let mut ids = Vec::new();
-        for node in &cluster.nodes {
-            let list: String = node.send(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-            let id = |line: &str| line.split(' ').next().map(str::to_owned);
-            ids.extend(list.lines().filter_map(id));
-        }
-        ids
-    };
-    let before = subscriptions().await;
+    let before = subscriptions(&cluster).await;
     assert_eq!(before.len(), 1, "{before:?}");
     store.take(&key, a).await;
     let from = cluster.owner(&slot, 0).await;
@@ -252,14 +267,77 @@ async fn a_subscription_stays_where_it_is_when_slots_move() {
         is_renewed(&store.renew_one(renewal(&key, a, 0)).await)
     })
     .await;
-    hinted(&mut hints, Hint::Reconnected).await;
-    assert_eq!(subscriptions().await, before);
+    assert!(moved(&mut hints).await.contains(&key));
+    assert_eq!(subscriptions(&cluster).await, before);
     held(store.queue(&key, owner()).await);
     hinted(&mut hints, Hint::Wanted(key)).await;
 }
 
 #[tokio::test]
-async fn calls_wait_in_their_order_for_a_slot_that_is_on_its_way() {
+async fn only_the_leases_of_moved_slots_are_renewed() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let locks = Locks::builder(store.clone()).lease(LONG).build().unwrap();
+    let mut guards = vec![locks.lock("account").await.unwrap()];
+    for n in 0..30 {
+        guards.push(locks.lock(key(&format!("other/{n}"))).await.unwrap());
+    }
+    eventually("the instance is subscribed", async || {
+        subscriptions(&cluster).await.len() == 1
+    })
+    .await;
+    let from = cluster.owner(&slot, 0).await;
+    let to = (from + 1) % 3;
+    cluster.migrate(&slot, from, to, async {}, async {}).await;
+    for node in &cluster.nodes {
+        node.reset_stats().await;
+    }
+    let renewals = async || {
+        let mut renewals = 0;
+        for node in &cluster.nodes {
+            let stats = node.stats().await;
+            renewals += stats.get("evalsha").map_or(0, |stat| stat.calls);
+        }
+        renewals
+    };
+    // The store learns of the move from the old node's MOVED.
+    store.inspect(key("account")).await.unwrap();
+    eventually("the moved lease is renewed", async || renewals().await > 0).await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(renewals().await, 1, "one of {} leases", guards.len());
+}
+
+/// A fail-over leaves the old primary without slots.
+#[tokio::test]
+async fn a_node_without_slots_is_disconnected() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).lanes(1);
+    let store = store.connect().await.unwrap();
+    let (key, a) = (key("account"), owner());
+    store.take(&key, a).await;
+    let old = cluster.owner(&slot, 0).await;
+    let calls_to_old = async || {
+        let clients = ["CLIENT", "LIST", "TYPE", "normal"];
+        let clients: String = cluster.nodes[old].send(&clients).await;
+        clients.matches("cmd=evalsha").count()
+    };
+    assert_eq!(calls_to_old().await, 1);
+    let _: redis::Value = cluster.nodes[old + 3].send(&["CLUSTER", "FAILOVER"]).await;
+    cluster.failed_over(&slot, old).await;
+    eventually("the store has found the new primary", async || {
+        is_renewed(&store.renew_one(renewal(&key, a, 0)).await)
+    })
+    .await;
+    eventually("the connection to the old primary is closed", async || {
+        calls_to_old().await == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_for_a_moving_slot_wait_and_keep_their_order() {
     let cluster = Cluster::start().await;
     let slot = slot_of_account(&cluster).await;
     let store = RedisStore::cluster(cluster.urls()).timeout(PATIENCE);
@@ -280,7 +358,7 @@ async fn calls_wait_in_their_order_for_a_slot_that_is_on_its_way() {
         let moving = async {
             let waits = async {
                 let early = tokio::time::timeout(Duration::from_millis(100), &mut calls).await;
-                assert!(early.is_err(), "neither node may grant it");
+                assert!(early.is_err(), "neither node may grant the key");
             };
             let to = (from + 1) % 3;
             cluster.migrate(&slot, from, to, waits, async {}).await;
@@ -294,7 +372,7 @@ async fn calls_wait_in_their_order_for_a_slot_that_is_on_its_way() {
     assert_eq!(cluster.leftovers().await, [""; 0]);
 }
 
-/// A connection can outlive a fail-over here, and then learns nothing by connecting.
+/// A connection to a node can outlive a fail-over, so that connecting alone does not raise the floor.
 #[tokio::test]
 async fn tokens_follow_the_clock() {
     let cluster = Cluster::start().await;
@@ -311,7 +389,7 @@ async fn tokens_follow_the_clock() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_said() {
+async fn a_cluster_that_cannot_work_is_refused() {
     let url = "redis://127.0.0.1:1";
     for store in [
         RedisStore::cluster([""; 0]),

@@ -33,7 +33,7 @@ pub(crate) async fn instance(topology: &Sentinels) -> Locks {
         .unwrap()
 }
 
-/// Deposits, again and again, until told to stop.
+/// Deposits again and again until `stop` is set.
 pub(crate) fn depositor(
     locks: &Locks,
     ledger: &Arc<Ledger>,
@@ -48,14 +48,14 @@ pub(crate) fn depositor(
                         .deposit("account", guard.token(), Duration::from_millis(2))
                         .await;
                 }
-                // Out of reach, or held: some other time.
+                // Out of reach, or held: tried again later.
                 Err(_) => sleep(Duration::from_millis(10)).await,
             }
         }
     })
 }
 
-/// Waits for a deposit that begins from now on, and says how long it took.
+/// Waits for a deposit that begins after this call. Returns how long that took.
 pub(crate) async fn back_in_service(ledger: &Ledger) -> Duration {
     let (began, before) = (Instant::now(), ledger.written());
     eventually("deposits go on", async || ledger.written() > before + 2).await;
@@ -83,7 +83,7 @@ async fn a_killed_primary_costs_no_deposit_and_not_more_than_its_fail_over_and_a
     println!("back {took:?} after the fail-over");
     assert!(took < LEASE + Duration::from_secs(1));
 
-    // A lease that nobody asked about meanwhile: confirmed by the new primary, or told as lost.
+    // A lease without a call meanwhile is confirmed by the new primary, or reported as lost.
     match held.is_held() {
         true => {
             let found = topology.servers[new].leftovers().await;
@@ -113,7 +113,7 @@ async fn a_lease_outlives_a_planned_fail_over() {
     let guard = locks.lock("k").await.unwrap();
     let old = topology.primary().await;
     for server in &topology.servers {
-        eventually("it is replicated", async || {
+        eventually("the lease is replicated", async || {
             !server.leftovers().await.is_empty()
         })
         .await;
@@ -123,7 +123,7 @@ async fn a_lease_outlives_a_planned_fail_over() {
         .await
         .unwrap();
     let new = topology.failed_over(old).await;
-    // Well beyond the lease: it was renewed there.
+    // Well beyond the lease, which only the new primary can have renewed.
     sleep(LEASE + LEASE / 2).await;
     assert!(guard.is_held(), "{:?}", guard.status());
     let token = guard.token();
@@ -133,7 +133,7 @@ async fn a_lease_outlives_a_planned_fail_over() {
 }
 
 #[tokio::test]
-async fn sentinels_that_hang_or_are_gone_are_no_reason_to_wait() {
+async fn sentinels_that_hang_or_are_gone_delay_no_connect() {
     let mut topology = Sentinels::start().await;
     topology.sentinels[0].freeze();
     topology.sentinels[1].kill();

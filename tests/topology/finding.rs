@@ -1,4 +1,4 @@
-//! Which server is taken for the primary.
+//! Which server counts as the primary.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn behind<'a>(sentinels: impl IntoIterator<Item = &'a FakeSentinel>) -> RedisSto
 }
 
 #[tokio::test]
-async fn a_replica_is_not_taken_for_the_primary_whatever_a_sentinel_says() {
+async fn a_replica_does_not_count_as_the_primary_although_a_sentinel_names_it() {
     let primary = RedisServer::start().await;
     let replica = replica_of(primary.port()).await;
     let sentinel = FakeSentinel::start(names(&replica, 1)).await;
@@ -41,7 +41,7 @@ async fn a_replica_is_not_taken_for_the_primary_whatever_a_sentinel_says() {
 }
 
 #[tokio::test]
-async fn the_latest_of_the_answers_counts_and_one_that_hangs_does_not() {
+async fn the_answer_with_the_latest_epoch_counts_and_a_sentinel_that_hangs_delays_nothing() {
     let (old, new) = (RedisServer::start().await, RedisServer::start().await);
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let sentinels = [
@@ -54,7 +54,7 @@ async fn the_latest_of_the_answers_counts_and_one_that_hangs_does_not() {
         let store = store.connect().await.unwrap();
         assert!(
             began.elapsed() < LIMIT / 2,
-            "nobody waits for the one that hangs"
+            "the sentinel that hangs delays nothing"
         );
         let (key, a) = (key("k"), owner());
         store.take(&key, a).await;
@@ -76,7 +76,7 @@ async fn one_sentinel_that_answers_is_enough() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_said() {
+async fn a_store_without_a_sentinel_that_answers_is_an_error() {
     let error = RedisStore::sentinel([""; 0], SERVICE).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let nobody = RedisStore::sentinel(["redis://127.0.0.1:1"], SERVICE);
@@ -87,7 +87,7 @@ async fn what_cannot_work_is_said() {
 
 /// An operator who moves the primary by hand closes no connection.
 #[tokio::test]
-async fn a_demoted_primary_is_left_within_the_same_call_and_by_all() {
+async fn a_demoted_primary_is_left_by_the_first_call_and_by_the_subscription() {
     let first = RedisServer::start().await;
     let second = replica_of(first.port()).await;
     let sentinel = FakeSentinel::start(names(&first, 1)).await;
@@ -95,7 +95,7 @@ async fn a_demoted_primary_is_left_within_the_same_call_and_by_all() {
     let (key, a) = (key("k"), owner());
     let mut hints = store.watch_for_sure(a.instance).await;
     let before = store.take(&key, a).await.tokens.last().unwrap();
-    eventually("the replica has it", async || {
+    eventually("the replica has the lease", async || {
         second.leftovers().await.len() == 1
     })
     .await;
@@ -104,13 +104,13 @@ async fn a_demoted_primary_is_left_within_the_same_call_and_by_all() {
     let port = second.port().to_string();
     let _: Value = first.send(&["REPLICAOF", "127.0.0.1", &port]).await;
     sentinel.say(names(&second, 2));
-    // The first call finds out, and nobody notices.
+    // The first call finds the new primary, and succeeds.
     store.take(&crate::subject::key("other"), owner()).await;
     hinted(&mut hints, Hint::Reconnected).await;
     assert!(is_renewed(&store.renew_one(renewal(&key, a, 1)).await));
     store.free(&key, a).await;
     assert!(store.take(&key, a).await.tokens.first().unwrap() > before);
-    // The subscription has moved, too.
+    // The subscription has moved as well.
     let fresh = owner();
     store
         .take(&crate::support::words::key("third"), fresh)
@@ -119,15 +119,15 @@ async fn a_demoted_primary_is_left_within_the_same_call_and_by_all() {
     assert!(clients.trim().is_empty(), "{clients}");
 }
 
-/// The old connection still works, and the lane that uses it has no reason to doubt it.
+/// The other lane's connection to the old server still works, and does not count any more.
 #[tokio::test]
-async fn one_lanes_discovery_is_every_lanes() {
+async fn all_lanes_follow_the_lane_that_finds_another_primary() {
     let (first, second) = (RedisServer::start().await, RedisServer::start().await);
     let sentinel = FakeSentinel::start(names(&first, 1)).await;
     let store = behind([&sentinel]).lanes(2).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
     sentinel.say(names(&second, 2));
-    // Both still take themselves for the primary. One lane's connection breaks, and finds the other server.
+    // Both servers act as the primary. The connection of one lane breaks, and the lane finds the other server.
     let clients: String = first.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
     let id = |line: &str| {
         line.split_whitespace()
@@ -157,9 +157,9 @@ async fn one_lanes_discovery_is_every_lanes() {
     assert_eq!(second.leftovers().await.len(), keys.len());
 }
 
-/// What lies unread at a server that was left can still run when it is the primary again.
+/// Commands that lie unread at a server can still run when that server is the primary again.
 #[tokio::test]
-async fn coming_back_to_a_server_closes_what_was_left_open_there() {
+async fn coming_back_to_a_server_closes_the_connections_that_were_left_there() {
     let (first, second) = (RedisServer::start().await, RedisServer::start().await);
     let mut proxy = Proxy::start(first.port()).await;
     let through_proxy = |epoch| Says::Primary {

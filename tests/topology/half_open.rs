@@ -1,4 +1,4 @@
-//! A slot of a Cluster that is on its way from one node to another, or was left half-way by a reshard that failed.
+//! A slot of a Cluster that is moving from one node to another, or was left half-way by a reshard that failed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tower_distributed_lock::{
 
 use crate::{subject::*, support::cluster::Cluster};
 
-/// Renews a lease that nobody waits for, with and without further tokens, and ends it.
+/// Renews a lease without waiters, with and without further tokens, and ends the lease.
 async fn renew_and_end(store: &RedisStore, key: &LockKey, owner: Owner, ending: Ending) {
     for refill in [0, 8] {
         let answer = store.renew_one(renewal(key, owner, refill)).await;
@@ -35,7 +35,7 @@ async fn renew_and_end(store: &RedisStore, key: &LockKey, owner: Owner, ending: 
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_waits_for_is_renewed_and_released_in_a_half_open_slot() {
+async fn a_lease_without_waiters_is_renewed_and_released_in_a_half_open_slot() {
     let cluster = Cluster::start().await;
     let store = RedisStore::cluster(cluster.urls()).timeout(Duration::from_secs(2));
     let store = store.connect().await.unwrap();
@@ -50,7 +50,7 @@ async fn a_lease_that_nobody_waits_for_is_renewed_and_released_in_a_half_open_sl
     let before = renew_and_end(&store, &key, a, Ending::Free);
     cluster.migrate(&slot, from, to, before, async {}).await;
 
-    // The keys are at the new node, and whoever asks the old one is sent there.
+    // The keys are at the new node, and the old node redirects to it.
     store.take(&key, b).await;
     let record = Ending::Record {
         content: b"done".as_slice().into(),

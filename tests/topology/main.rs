@@ -1,4 +1,4 @@
-//! The Redis store where one server is not all: real topologies that fail over.
+//! The Redis store with replicas, behind Sentinel and in a Cluster, on real servers that fail over.
 
 #[path = "../conformance/subject.rs"]
 mod subject;

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Long enough for a replica that is there, on a slow machine.
+/// Long enough for a replica that works, on a slow machine.
 const ENOUGH: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pair {
@@ -98,7 +98,7 @@ impl Subject for WithReplica {
 }
 
 #[tokio::test]
-async fn what_was_granted_is_there() {
+async fn a_granted_lock_is_on_the_replica() {
     let pair = Pair::start().await;
     let store = pair.store(ENOUGH).await;
     for n in 0..50 {
@@ -114,12 +114,12 @@ async fn what_was_granted_is_there() {
 }
 
 #[tokio::test]
-async fn what_no_replica_acknowledges_is_given_back() {
+async fn a_lock_that_no_replica_acknowledges_is_given_back() {
     let pair = Pair::start().await;
     let timeout = Duration::from_secs(1);
     let (store, patient) = (pair.store(timeout).await, pair.store(ENOUGH).await);
     let (held, a) = (key("held"), owner());
-    // A replica that is there may still take its time on a busy machine.
+    // A replica that works may still be slow on a busy machine.
     patient.take(&held, a).await;
     pair.replica.freeze();
     let keys: Vec<_> = (0..40).map(|n| key(&format!("k/{n}"))).collect();
@@ -142,9 +142,16 @@ async fn what_no_replica_acknowledges_is_given_back() {
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         waited += usize::from(error.to_string().contains("0 replicas of Redis, not 1"));
     }
-    assert!(waited >= 16, "{waited}: as many as there are connections");
+    assert!(
+        waited >= 16,
+        "{waited} acquires have waited: one for each connection"
+    );
     store.free(&held, a).await;
-    assert_eq!(pair.primary.leftovers().await, [""; 0], "already");
+    assert_eq!(
+        pair.primary.leftovers().await,
+        [""; 0],
+        "given back before the answer"
+    );
 
     pair.replica.thaw();
     for key in &keys {
@@ -161,7 +168,7 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let store = store.timeout(limit).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
     let ask_all = || join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
-    // Now all connections are there.
+    // From here on, the pool has all its connections.
     for (answer, key) in ask_all().await.into_iter().zip(&keys) {
         granted(answer.unwrap());
         store.force_release(key.clone()).await.unwrap();
@@ -178,7 +185,7 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
         })
         .await;
     }
-    // Time enough for every release.
+    // Long enough for every release.
     pass(1000).await;
     proxy.old_ones_go_on();
     pass(500).await;
@@ -198,12 +205,12 @@ async fn a_primary_without_replicas_grants_nothing() {
     assert!(error.to_string().contains("given back"), "{error}");
     assert_eq!(server.leftovers().await, [""; 0]);
     let Renewed::NotOurs = store.renew_one(renewal(&key("k"), owner(), 0)).await else {
-        panic!("nobody has it");
+        panic!("the lock was given back");
     };
 }
 
 #[tokio::test]
-async fn waiting_for_nothing_is_refused() {
+async fn zero_replicas_and_a_zero_timeout_are_refused() {
     for (replicas, timeout) in [(0, ENOUGH), (1, Duration::ZERO)] {
         let store = RedisStore::builder("redis://127.0.0.1/").replicas(replicas, timeout);
         assert_eq!(store.build().unwrap_err().kind(), ErrorKind::InvalidConfig);
@@ -217,7 +224,7 @@ fn a_store_can_be_built_outside_of_a_runtime() {
 }
 
 #[tokio::test]
-async fn many_acquires_at_once_share_the_connections() {
+async fn many_acquires_at_once_open_at_most_the_connections_of_the_pool() {
     let pair = Pair::start().await;
     let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
     let store = store.timeout(ENOUGH * 2).connect().await.unwrap();
@@ -236,7 +243,7 @@ async fn an_acquire_that_waits_for_a_replica_holds_up_no_other_key() {
     let pair = Pair::start().await;
     let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
     let store = store.timeout(ENOUGH).connect().await.unwrap();
-    // Two keys with the same counter are in the same bucket.
+    // Two keys with the same token counter are in the same bucket.
     let counters = async || -> Vec<String> { pair.primary.send(&["KEYS", "*:fence"]).await };
     let (one, a) = (key("one"), owner());
     store.take(&one, a).await;

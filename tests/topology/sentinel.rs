@@ -24,7 +24,7 @@ pub(crate) struct BehindSentinel {
 }
 
 impl BehindSentinel {
-    /// All subjects that are started in there share their servers.
+    /// All subjects that `tests` start share their servers.
     pub(crate) async fn within_one(tests: impl Future<Output = ()>) {
         TOPOLOGY
             .scope(Arc::new(Sentinels::start().await), tests)

@@ -1,4 +1,4 @@
-//! A primary that was frozen past its fail-over goes on for seconds as if nothing had happened.
+//! A primary that was frozen past its fail-over still acts as the primary for some seconds.
 
 use std::{
     collections::BTreeMap,
@@ -45,22 +45,22 @@ async fn two_primaries_at_once_cost_no_deposit() {
     println!("back {took:?} after the fail-over");
     assert!(took < LEASE + Duration::from_secs(1));
 
-    // One who has not asked for anything meanwhile still knows the old one only.
+    // An instance that made no call meanwhile still knows the old primary only.
     topology.servers[old].thaw();
     assert!(topology.servers[old].is_primary().await);
     let late = [0; 2].map(|_| depositor(&idle, &ledger, &stop));
     let old_ones =
         |stats: BTreeMap<String, Stat>| stats.get("evalsha").map_or(0, |stat| stat.calls);
     let calls = old_ones(topology.servers[old].stats().await);
-    eventually("there are two primaries at work", async || {
+    eventually("two primaries are at work", async || {
         old_ones(topology.servers[old].stats().await) > calls + 20
     })
     .await;
-    eventually("there is one again", async || {
+    eventually("one primary is left", async || {
         !topology.servers[old].is_primary().await
     })
     .await;
-    // Whoever was with the old one comes after.
+    // The instance of the old primary follows.
     for _ in 0..3 {
         back_in_service(&ledger).await;
     }
@@ -72,7 +72,7 @@ async fn two_primaries_at_once_cost_no_deposit() {
     ledger.assert_exact("account").await;
 }
 
-/// Whoever was with the new primary before it was one has learnt nothing by connecting to it.
+/// A store that was connected to a server before its fail-over has raised no floor by connecting.
 #[tokio::test]
 async fn tokens_catch_up_with_those_of_another_primary_within_a_second() {
     let servers = [RedisServer::start().await, RedisServer::start().await];

@@ -1,4 +1,4 @@
-//! The least that the next token must exceed, as far as this process knows.
+//! Floors: numbers that the next token must exceed, as far as this process knows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,23 +6,23 @@ use super::names::{BUCKETS, bucket};
 use crate::LockKey;
 use crate::key::stable_hash;
 
-/// Tokens end here: doubles, which Lua and JSON count with, are exact below.
+/// All tokens are below this number, up to which the doubles of Lua and JSON are exact.
 pub(super) const END_OF_TOKENS: u64 = 1 << 53;
 
-/// The server's clock at the last connect, in microseconds, and the highest token seen of each counter. With them, tokens
-/// rise although the server lost its counters, or its clock was set back.
+/// The server's clock at the last connect, in microseconds, and the highest token seen of each counter. With these floors, tokens
+/// rise although the server has lost its counters, or its clock was set back.
 ///
-/// One for each counter: with one for all, every grant would lift the floor above all the other counters, and the
-/// next grant of each would have to lift that.
+/// Each counter has a floor of its own. With one for all, every grant would raise the floor above all the other counters, and the
+/// next grant would have to raise each of them.
 #[derive(Debug)]
 pub(super) struct Floors {
     clock: AtomicU64,
     seen: Vec<AtomicU64>,
 }
 
-/// Where in every second a server's tokens catch up with its clock, in microseconds (see `floor_by_clock.lua`).
+/// The microsecond of every second at which a server's tokens catch up with its clock (see `floor_by_clock.lua`).
 ///
-/// Each server has one of its own, so that two who take themselves for the primary count in different places.
+/// Each server has one of its own, so that the tokens of two servers that both act as the primary differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fraction(u64);
 
@@ -58,7 +58,7 @@ impl Floors {
         }
     }
 
-    /// The floor of a bucket's counter, as an argument of a script.
+    /// The floor of a bucket's counter as an argument of a script.
     pub(super) fn argument(&self, bucket: usize, fraction: Option<Fraction>) -> Vec<u8> {
         let floor = self.at(bucket).get();
         match fraction {
@@ -67,7 +67,7 @@ impl Floors {
         }
     }
 
-    /// What the server's clock says, in microseconds.
+    /// Raises all floors to the server's clock, in microseconds.
     pub(super) fn raise_all(&self, clock: u64) {
         raise(&self.clock, clock);
     }
@@ -78,7 +78,7 @@ impl Floor<'_> {
         raise(self.seen, token);
     }
 
-    /// Never zero: a counter that is missing shall be below it.
+    /// Never zero, so that a missing counter is below the floor.
     pub(super) fn get(self) -> u64 {
         let [clock, seen] = [self.clock, self.seen].map(|part| part.load(Ordering::Relaxed));
         clock.max(seen).max(1)

@@ -1,9 +1,9 @@
-//! The order of calls where no lane keeps it: those for one key are made one at a time.
+//! The order of calls where no lane keeps it: the calls for one key are made one at a time.
 //!
-//! 1. The order is the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes them one after
-//!    another and ends with the last.
+//! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes them
+//!    one after another and ends with the last.
 //! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
-//!    push from within a runtime starts the tasks of all stopped keys. The call that was being made is lost with the runtime.
+//!    push from within a runtime starts the tasks of all stopped keys. The call that was under way is lost with the runtime.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::{LockKey, sync::Mutex};
 
-/// A call that is made when its turn comes. Its outcome goes elsewhere.
+/// A call. Its outcome goes elsewhere.
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[derive(Debug, Clone, Default)]
@@ -27,9 +27,10 @@ struct Keys {
     stopped: Vec<LockKey>,
 }
 
-/// The key's task, or what tells that the task has ended before its time.
+/// The task of a key. If dropped before the last call, the key is stopped.
 struct Running {
     order: KeyOrder,
+    /// Set until the last call was made.
     key: Option<LockKey>,
 }
 
@@ -47,8 +48,8 @@ impl KeyOrder {
         self.start(&mut keys);
     }
 
-    /// Goes on with what was started outside of a runtime.
-    pub(super) fn go_on(&self) {
+    /// Resumes calls that were started outside of a runtime.
+    pub(super) fn resume(&self) {
         self.start(&mut self.0.lock());
     }
 
@@ -76,7 +77,7 @@ impl Running {
         }
     }
 
-    /// The next call, or the end of the task.
+    /// The next call. `None` at the end of the task.
     fn next(&mut self) -> Option<Job> {
         let mut keys = self.order.0.lock();
         let key = self.key.as_ref()?;

@@ -2,7 +2,6 @@
 
 mod builder;
 mod calls;
-mod cluster;
 mod connection;
 mod explain;
 mod fence;
@@ -13,16 +12,11 @@ mod names;
 mod operations;
 mod outcome;
 mod owed;
-mod primary;
 mod replicated;
 mod reply;
-mod routes;
 mod script;
-mod sentinel;
-mod slots;
 mod subscription;
-mod survey;
-mod uptime;
+mod topology;
 mod value;
 
 use std::{
@@ -41,7 +35,7 @@ use self::{
     names::Names,
     owed::Owed,
     replicated::Replicated,
-    routes::{Routes, Station},
+    topology::{Servers, Topology},
 };
 use super::{
     Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
@@ -63,7 +57,7 @@ use crate::{Error, LockKey};
 ///
 /// # What it costs
 ///
-/// One EVALSHA takes a free key, and one gives it back; nothing else is sent while nobody waits. Held leases are renewed in
+/// One EVALSHA takes a free key, and one gives it back; without waiters, nothing else is sent. Held leases are renewed in
 /// pipelines. The store keeps a few connections for calls (`lanes`), which many requests share, and one more for the
 /// hints of each [`Locks`](crate::Locks).
 ///
@@ -71,8 +65,8 @@ use crate::{Error, LockKey};
 ///
 /// | name | what | until |
 /// |---|---|---|
-/// | `tdl:2:{b2089}:lock:orders/42` | who holds the key, or the record in its place | released or expired |
-/// | `tdl:2:{b2089}:queue:orders/42` | who waits for the key, and for how long a place is kept | nobody waits |
+/// | `tdl:2:{b2089}:lock:orders/42` | the holder of the key, or the record in its place | released or expired |
+/// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and for how long their places are kept | the queue is empty |
 /// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
 /// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
@@ -116,15 +110,16 @@ use crate::{Error, LockKey};
 ///
 /// # Sentinel
 ///
-/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once, and takes
-/// the answer of the latest configuration; and the server must take itself for the primary, too. One that was
-/// demoted counts as gone, and once one connection has found the new primary, those to the old one are given up. The
-/// subscription moves as well, and then all leases are confirmed, or told as lost.
+/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once. The answer with
+/// the latest configuration counts, if the server says as well that it is the primary. A server that was
+/// demoted counts as gone, and once one connection has found the new primary, connections to the old one are given up. The
+/// subscription moves as well, and then all leases are confirmed, or reported as lost.
 ///
 /// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
-/// granted again. Their *tokens* keep them apart: behind Sentinel they follow the server's clock, so those of a new
-/// primary are above those of the old one. And an old primary that was only cut off, or frozen, takes writes until it learns
-/// of its fail-over, for ten seconds or more: for that time there are two. Let it refuse them, in `redis.conf`:
+/// granted again. The *tokens* of the two leases keep them apart: behind Sentinel, tokens follow the server's clock, so those of a new
+/// primary are above those of the old one. And an old primary that was only cut off, or frozen, accepts writes until it learns
+/// of its fail-over, for ten seconds or more: for that time there are two primaries. Settings in `redis.conf` make the old one refuse
+/// writes:
 ///
 /// ```text
 /// min-replicas-to-write 1
@@ -135,13 +130,13 @@ use crate::{Error, LockKey};
 ///
 /// # Cluster
 ///
-/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all that belongs to a key is in one
-/// slot. The store asks the nodes who has what, follows MOVED and ASK, and asks again when a node fails. While a slot is on
-/// its way from one node to another, Redis refuses scripts in it (TRYAGAIN): the store tries again for as long as its
-/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because a way round has no order. When slots have moved,
-/// all leases are confirmed, or told as lost.
+/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all names of a key are in one
+/// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
+/// moves from one node to another, Redis refuses scripts with several keys in it (TRYAGAIN): the store tries again for as long as its
+/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because redirected calls have no order. When slots have
+/// moved, their leases are confirmed, or reported as lost.
 ///
-/// What is said of fail-overs under [Sentinel](Self#sentinel) is true here as well, `min-replicas-to-write` included. A
+/// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
 ///
 /// # Why it does not take a bb8 pool of yours
@@ -155,15 +150,14 @@ pub struct RedisStore(Arc<Shared>);
 
 struct Shared {
     names: Names,
-    routes: Routes,
+    topology: Arc<Topology>,
     floors: Arc<Floors>,
     owed: Owed,
-    /// Where acquires wait for replicas.
+    /// Set where acquires wait for replicas.
     replicated: Option<Replicated>,
-    station: Station,
-    /// Where no lane keeps the order of calls.
+    /// Set where no lane keeps the order of calls.
     order: Option<KeyOrder>,
-    /// A release was started outside of a runtime, and may wait for one.
+    /// Set when a release was started outside of a runtime, and may wait for one.
     is_stopped: AtomicBool,
     space: Arc<str>,
     timeout: Duration,
@@ -183,12 +177,12 @@ impl RedisStore {
 
     /// A store on the server of a URL, to be configured.
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
-        RedisStoreBuilder::new(url.as_ref())
+        RedisStoreBuilder::new(Servers::Single(url.as_ref().to_owned()))
     }
 
-    /// Connects, where there is no connection.
+    /// Connects every lane that has no connection.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        self.0.routes.connect().await
+        self.0.topology.connect().await
     }
 
     /// A store on the primary of a service that Redis Sentinel watches over, to be configured: the URLs of the sentinels,
@@ -211,12 +205,12 @@ impl RedisStore {
         sentinels: impl IntoIterator<Item = impl Into<String>>,
         service: impl AsRef<str>,
     ) -> RedisStoreBuilder {
-        let sentinels = sentinels.into_iter().map(Into::into).collect();
-        RedisStoreBuilder::behind(sentinels, service.as_ref())
+        RedisStoreBuilder::new(Servers::Sentinel {
+            service: service.as_ref().to_owned(),
+            sentinels: sentinels.into_iter().map(Into::into).collect(),
+        })
     }
-}
 
-impl RedisStore {
     /// A store in a Redis Cluster, to be configured: the URLs of some of its nodes. See [Cluster](Self#cluster).
     ///
     /// ```no_run
@@ -229,7 +223,8 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn cluster(nodes: impl IntoIterator<Item = impl Into<String>>) -> RedisStoreBuilder {
-        RedisStoreBuilder::in_cluster(nodes.into_iter().map(Into::into).collect())
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        RedisStoreBuilder::new(Servers::Cluster(nodes))
     }
 }
 
@@ -277,25 +272,19 @@ impl Store for RedisStore {
     }
 
     fn uptime(&self) -> Duration {
-        self.0.routes.uptime()
+        self.0.topology.uptime()
     }
 
     fn server_id(&self) -> Option<Arc<str>> {
-        self.0.routes.server_id()
+        self.0.topology.server_id()
     }
 
     fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
-        let Shared {
-            names,
-            station,
-            timeout,
-            ..
-        } = &*self.0;
         tokio::spawn(subscription::listen(
-            station.clone(),
-            names.hints(instance),
-            *timeout,
+            self.0.topology.clone(),
+            self.0.names.hints(instance),
+            self.0.timeout,
             sender,
         ));
         hints
@@ -305,7 +294,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.routes.name())
+            .field("address", &self.0.topology.name())
             .field("prefix", &self.0.names.prefix())
             .finish_non_exhaustive()
     }

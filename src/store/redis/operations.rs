@@ -9,10 +9,11 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     Shared, calls,
     fence::END_OF_TOKENS,
-    lane::{BATCH, Before, Failure, Lane, Start, Way, after},
+    lane::{BATCH, Before, Failure, Lane, Start, after},
     outcome::{Answered, Outcome, Redirect},
     reply,
     script::{By, Call},
+    topology::CallForm,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -31,7 +32,7 @@ impl Shared {
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }
-        let Some(lane) = self.routes.lane_at_once(&request.key) else {
+        let Some(lane) = self.topology.lane_of(&request.key) else {
             return failed(Redirect::Unrouted.error());
         };
         let pending = lane.call(Start {
@@ -79,7 +80,7 @@ impl Shared {
         if let Some(order) = &self.order {
             return self.release_in_order(order, request);
         }
-        let Some(lane) = self.routes.lane_at_once(&request.key) else {
+        let Some(lane) = self.topology.lane_of(&request.key) else {
             return failed(Redirect::Unrouted.error());
         };
         let pending = lane.call(Start {
@@ -104,7 +105,7 @@ impl Shared {
         let (sender, outcomes) = mpsc::unbounded_channel();
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
-            let Some(lane) = self.routes.lane_at_once(&request.key) else {
+            let Some(lane) = self.topology.lane_of(&request.key) else {
                 let unrouted = Outcome::Redirected {
                     redirect: Redirect::Unrouted,
                     may_have_taken_effect: false,
@@ -158,20 +159,20 @@ impl Shared {
         let outcome = match outcome {
             // What was renewed already can be renewed again.
             Outcome::Redirected { .. } => {
-                self.routes.doubt();
+                self.topology.mark_stale();
                 let deadline = self.deadline();
-                let start = |lane: &Arc<Lane>, way: Way| {
-                    let call = way.form(calls::renew(self.names.of(&request.key), request));
-                    lane.call(renewal_of(request, call, way.before(), deadline))
+                let start = |lane: &Arc<Lane>, form: CallForm| {
+                    let call = form.of(calls::renew(self.names.of(&request.key), request));
+                    lane.call(renewal_of(request, call, form.before(), deadline))
                 };
-                self.routes.call(&request.key, deadline, start).await
+                self.topology.call(&request.key, deadline, start).await
             }
             outcome => outcome,
         };
         match outcome.value() {
             Ok(value) => reply::renewed(value, request.refill, self.floors.of(&request.key)),
             Err(error) => {
-                self.routes.doubt();
+                self.topology.mark_stale();
                 Renewed::Unknown(error)
             }
         }
@@ -223,19 +224,19 @@ impl Shared {
     ) -> StoreFuture<Result<Value, Error>> {
         let deadline = self.deadline();
         let of = key.clone();
-        let start = move |lane: &Arc<Lane>, way: Way| {
+        let start = move |lane: &Arc<Lane>, form: CallForm| {
             lane.call(Start {
                 key: of.clone(),
-                call: way.form(call()),
+                call: form.of(call()),
                 // Too rare to be loaded with every connection.
                 by: By::Text,
-                before: way.before(),
+                before: form.before(),
                 failure: Failure::Forget,
                 deadline,
             })
         };
-        match (&self.order, self.routes.lane_at_once(&key)) {
-            (None, Some(lane)) => Box::pin(start(&lane, Way::default()).map(Outcome::value)),
+        match (&self.order, self.topology.lane_of(&key)) {
+            (None, Some(lane)) => Box::pin(start(&lane, CallForm::default()).map(Outcome::value)),
             (None, None) => failed(Redirect::Unrouted.error()),
             (Some(order), _) => self.question_in_order(order, key, deadline, start),
         }
@@ -255,9 +256,9 @@ impl Shared {
 
     /// Goes on with what was started outside of a runtime.
     pub(super) fn go_on(&self) {
-        self.routes.go_on();
+        self.topology.resume();
         if let Some(order) = &self.order {
-            order.go_on();
+            order.resume();
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Acquires that count only once replicas have them.
+//! Acquires that count only once replicas have acknowledged them.
 //!
-//! 1. WAIT answers for what was written on its own connection, and blocks whoever shares that. So an acquire and its WAIT
-//!    have a connection to themselves, out of a pool, and not a lane's.
-//! 2. Then no connection keeps the order of an acquire and the release that follows it. `key_order` does, for all calls but
-//!    renewals: nobody renews a lease before its grant was answered, and no renewal should wait for a replica. Calls for
+//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. So an acquire and its WAIT
+//!    share a connection with no other call, out of a pool.
+//! 2. So no connection keeps the order of an acquire and the release that follows it. `key_order` does, for all calls but
+//!    renewals: no lease is renewed before its grant was answered, and no renewal should wait for a replica. Calls for
 //!    other keys never wait.
-//! 3. An acquire of unknown outcome can still take effect, as long as its connection lives. So that is closed from the
-//!    server's side before the acquire is released (see `in_order`).
-//! 4. There are never more than [`CONNECTIONS`]: whoever has no permit waits, before it looks at the pool.
+//! 3. An acquire of unknown outcome can still take effect, as long as its connection lives. So the server closes that connection before
+//!    the acquire is released (see `in_order`).
+//! 4. There are never more than [`CONNECTIONS`]: an acquire without a permit waits, before it looks at the pool.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -26,10 +26,10 @@ use super::{
     connection::{Connection, Connector, Health, Peer},
     explain,
     fence::Floors,
-    in_order::Failed,
+    in_order::{Failed, InDoubt},
     lane::is_noscript,
-    primary::Primary,
     script::By,
+    topology::Upstream,
 };
 use crate::{
     Error,
@@ -39,16 +39,23 @@ use crate::{
 /// How many acquires wait for their replicas at the same time.
 const CONNECTIONS: u32 = 16;
 
+/// How many replicas must acknowledge an acquire, and within how much time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replicas {
+    pub(super) count: usize,
+    pub(super) timeout: Duration,
+}
+
 #[derive(Debug)]
 pub(super) struct Replicated {
-    primary: Arc<Primary>,
+    upstream: Arc<dyn Upstream>,
     floors: Arc<Floors>,
+    /// The time limit of every other call.
     limit: Duration,
     /// Made at first use: bb8 needs a runtime, and a store can be built outside of one.
     pool: OnceLock<Pool<Connector>>,
     permits: Semaphore,
-    replicas: usize,
-    timeout: Duration,
+    wanted: Replicas,
 }
 
 /// A connection for one acquire.
@@ -58,40 +65,38 @@ struct CheckedOut<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Why an acquire on a connection of its own has no answer, and how the server knows that connection.
-struct Unknown {
+/// Why an acquire was not answered, and the connection on which it may still take effect.
+struct Unanswered {
     error: Error,
     peer: Option<Peer>,
 }
 
 impl Replicated {
     pub(super) fn new(
-        primary: Arc<Primary>,
+        upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
         limit: Duration,
-        replicas: usize,
-        timeout: Duration,
+        wanted: Replicas,
     ) -> Self {
         Self {
-            primary,
+            upstream,
             floors,
             limit,
             pool: OnceLock::new(),
             permits: Semaphore::new(CONNECTIONS as usize),
-            replicas,
-            timeout,
+            wanted,
         }
     }
 
-    /// How long an acquire may wait for its replicas.
-    pub(super) fn time(&self) -> Duration {
-        self.timeout + self.limit
+    /// How long WAIT may take.
+    pub(super) fn time_to_wait(&self) -> Duration {
+        self.wanted.timeout + self.limit
     }
 
     fn pool(&self) -> &Pool<Connector> {
         self.pool.get_or_init(|| {
             let connector =
-                Connector::of_many(self.primary.clone(), self.floors.clone(), self.limit);
+                Connector::for_pool(self.upstream.clone(), self.floors.clone(), self.limit);
             Pool::builder()
                 .max_size(CONNECTIONS)
                 .min_idle(None)
@@ -109,16 +114,16 @@ impl Replicated {
         loop {
             let state = pool.state();
             if state.idle_connections == 0 && state.connections < CONNECTIONS {
-                // Not by `get`, which would only say that it waited in vain, and not why.
+                // `get` would only report that it waited in vain, and not why.
                 let fresh = pool.dedicated_connection().await?;
-                // One more than there may be is dropped, and the next to come back taken in its place.
+                // A connection beyond the maximum is dropped, and `get` waits for another one.
                 let _: Result<(), AddError<Connection>> = pool.add(fresh);
             }
             let connection = pool.get().await.map_err(|error| match error {
                 RunError::User(error) => error,
                 RunError::TimedOut => explain::too_many_before(),
             })?;
-            if !self.primary.is_current(&connection.address) {
+            if !self.upstream.is_current(&connection.address) {
                 connection.health.broke();
             }
             if !connection.health.is_broken() {
@@ -129,44 +134,51 @@ impl Replicated {
             }
         }
     }
+
+    /// Waits until the replicas have acknowledged all writes of a connection.
+    async fn wait(&self, connection: &Connection) -> Result<(), Error> {
+        let Replicas { count, timeout } = self.wanted;
+        let millis = timeout.as_micros().div_ceil(1000).max(1);
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        let mut wait = cmd("WAIT");
+        wait.arg(count).arg(millis);
+        let mut pipeline = Pipeline::new();
+        pipeline.add_command(wait);
+        let limit = self.time_to_wait();
+        let reply = send(connection, &pipeline, Instant::now() + limit, limit).await?;
+        match reply.extract_error().map_err(explain::refused)? {
+            Value::Int(found) if usize::try_from(found).is_ok_and(|found| found >= count) => Ok(()),
+            Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout)),
+            _ => Err(explain::nonsense()),
+        }
+    }
 }
 
 impl Shared {
-    /// Acquires on a connection of its own, and waits for the replicas.
+    /// Acquires on a connection out of the pool, and waits for the replicas.
     pub(super) async fn acquire_replicated(
         &self,
         replicated: &Replicated,
         request: &Acquire,
         deadline: Instant,
     ) -> Result<Acquired, Failed> {
-        let refused = |error| Failed {
-            error,
-            in_doubt: None,
-        };
-        let connecting = replicated.connection();
-        let checked_out = match timeout_at(deadline, connecting).await {
-            Ok(connection) => connection.map_err(refused)?,
-            Err(_) => {
-                let name = replicated.primary.name();
-                return Err(refused(explain::cannot_connect_in_time(name, self.timeout)));
-            }
-        };
+        let connecting = timeout_at(deadline, replicated.connection()).await;
+        let checked_out = connecting.unwrap_or_else(|_| {
+            let name = replicated.upstream.name();
+            Err(explain::cannot_connect_in_time(name, self.timeout))
+        });
+        let checked_out = checked_out.map_err(Failed::without_effect)?;
         let connection = &checked_out.connection;
         let reply = match self.acquire_on(connection, request, deadline).await {
             Ok(reply) => reply.extract_error().map_err(explain::refused),
-            Err(Unknown { error, peer }) => {
-                let cannot_be_closed = peer.is_none();
-                let mut failed = Failed::in_doubt(error, peer);
-                if let Some(in_doubt) = &mut failed.in_doubt {
-                    in_doubt.cannot_be_closed = cannot_be_closed;
-                }
-                return Err(failed);
+            Err(Unanswered { error, peer }) => {
+                return Err(Failed::in_doubt(error, InDoubt::SentOn(peer)));
             }
         };
-        let acquired = self.acquired(request, reply.map_err(refused)?);
-        let acquired = acquired.map_err(Failed::answered)?;
+        let reply = reply.map_err(Failed::without_effect)?;
+        let acquired = self.acquired(request, reply).map_err(Failed::answered)?;
         if matches!(acquired, Acquired::Granted(_)) {
-            let acknowledged = replicated.wait(connection, self.timeout).await;
+            let acknowledged = replicated.wait(connection).await;
             acknowledged.map_err(Failed::answered)?;
         }
         Ok(acquired)
@@ -177,7 +189,7 @@ impl Shared {
         connection: &Connection,
         request: &Acquire,
         deadline: Instant,
-    ) -> Result<Value, Unknown> {
+    ) -> Result<Value, Unanswered> {
         let call = calls::acquire(self.names.of(&request.key), request);
         let mut by = By::Hash;
         loop {
@@ -189,46 +201,21 @@ impl Shared {
                 (Ok(reply), _) => return Ok(reply),
                 (Err(error), _) => {
                     let peer = connection.peer.clone();
-                    return Err(Unknown { error, peer });
+                    return Err(Unanswered { error, peer });
                 }
             }
         }
     }
 }
 
-impl Replicated {
-    /// Waits for the replicas.
-    async fn wait(&self, connection: &Connection, limit: Duration) -> Result<(), Error> {
-        let millis = self.timeout.as_micros().div_ceil(1000).max(1);
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let mut wait = cmd("WAIT");
-        wait.arg(self.replicas).arg(millis);
-        let mut pipeline = Pipeline::new();
-        pipeline.add_command(wait);
-        let deadline = Instant::now() + self.timeout + limit;
-        let reply = send(connection, &pipeline, deadline, self.timeout + limit).await?;
-        match reply.extract_error().map_err(explain::refused)? {
-            Value::Int(replicas) if usize::try_from(replicas).is_ok_and(|n| n >= self.replicas) => {
-                Ok(())
-            }
-            Value::Int(replicas) => Err(explain::too_few_replicas(
-                replicas,
-                self.replicas,
-                self.timeout,
-            )),
-            _ => Err(explain::nonsense()),
-        }
-    }
-}
-
-/// Sends one command. A connection whose answer nobody has heard, or whose server is no primary, is not used again.
+/// Sends one command. A connection that brings no answer, or whose server is not a primary, is not used again.
 async fn send(
     connection: &Connection,
     command: &Pipeline,
     deadline: Instant,
     limit: Duration,
 ) -> Result<Value, Error> {
-    let unheard = Unheard(Some(&connection.health));
+    let unless_answered = GiveUp(Some(&connection.health));
     let mut multiplexed = connection.multiplexed.clone();
     let reply = timeout_at(deadline, multiplexed.send_packed_commands(command, 0, 1)).await;
     let mut replies = match reply {
@@ -238,21 +225,21 @@ async fn send(
     };
     let reply = replies.pop().ok_or_else(explain::nonsense)?;
     if explain::demoted(&reply).is_none() {
-        unheard.disarm();
+        unless_answered.disarm();
     }
     Ok(reply)
 }
 
-/// Gives a connection up when it is dropped.
-struct Unheard<'a>(Option<&'a Health>);
+/// Gives a connection up when dropped.
+struct GiveUp<'a>(Option<&'a Health>);
 
-impl Unheard<'_> {
+impl GiveUp<'_> {
     fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unheard<'_> {
+impl Drop for GiveUp<'_> {
     fn drop(&mut self) {
         if let Some(health) = self.0 {
             health.broke();

@@ -1,51 +1,68 @@
-//! Hints: one channel for each instance, listened to on a connection of its own.
+//! Hints: one channel for each instance, on a connection of its own.
 
-use std::{io, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
-use redis::aio::PubSub;
+use futures_util::{Stream, StreamExt};
+use redis::{Msg, aio::PubSub};
 use tokio::{
     sync::mpsc::UnboundedSender,
     time::{sleep, timeout},
 };
 
-use super::{explain, primary::Server, reply, routes::Station};
+use super::{
+    explain, reply,
+    topology::{Change, HintSource, Topology},
+};
 use crate::{Error, store::Hint, sync::random, trace};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Listens until nobody receives the hints any more. Subscribes again after every interruption, and when leases have moved to
-/// another server. Each time, once the server has confirmed the subscription, says from when on hints arrive again:
-/// those published before are lost.
+/// A channel that is listened to.
+struct Listener {
+    topology: Arc<Topology>,
+    channel: String,
+    limit: Duration,
+    hints: UnboundedSender<Hint>,
+}
+
+/// Listens until the receiver of the hints is dropped. Subscribes again after every interruption, and when hints arrive at another
+/// server than before. Hints that are published without a subscription are lost: [`Hint::Listening`] and
+/// [`Hint::Reconnected`] are sent once the server has confirmed the first subscription and each later one.
 pub(super) async fn listen(
-    station: Station,
+    topology: Arc<Topology>,
     channel: String,
     limit: Duration,
     hints: UnboundedSender<Hint>,
 ) {
+    let listener = Listener {
+        topology,
+        channel,
+        limit,
+        hints,
+    };
+    let hints = &listener.hints;
     let mut has_listened = false;
-    let mut interrupted = false;
+    let mut is_interrupted = false;
     let mut pause = FIRST_PAUSE;
     loop {
         let subscribed = || {
             if !has_listened {
                 let _ = hints.send(Hint::Listening);
             }
-            if interrupted && hints.send(Hint::Reconnected).is_ok() {
+            if is_interrupted && hints.send(Hint::Reconnected).is_ok() {
                 trace::resubscribed();
             }
             has_listened = true;
             pause = FIRST_PAUSE;
         };
-        let listening = listen_once(&station, &channel, limit, &hints, subscribed);
         tokio::select! {
             () = hints.closed() => return,
-            error = listening => if !interrupted {
+            error = listener.listen_once(subscribed) => if !is_interrupted {
                 trace::subscription_lost(&error);
             },
         }
-        interrupted = true;
+        is_interrupted = true;
         tokio::select! {
             () = hints.closed() => return,
             () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -53,59 +70,63 @@ pub(super) async fn listen(
     }
 }
 
-/// Between half of a pause and all of it: a fleet that was cut off at one time does not come back at one time.
+/// Between half of a pause and all of it, so that the instances of a fleet do not subscribe again at the same moment.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + random() / 2.0)
 }
 
-/// Listens until the connection ends, and says why it did.
-async fn listen_once(
-    station: &Station,
-    channel: &str,
-    limit: Duration,
-    hints: &UnboundedSender<Hint>,
-    subscribed: impl FnOnce(),
-) -> Error {
-    let (mut connection, (server, version)) =
-        match timeout(limit, subscribe(station, channel, limit)).await {
-            Ok(Ok(subscribed)) => subscribed,
-            Ok(Err(error)) => {
-                station.doubt();
+impl Listener {
+    /// Listens until the subscription ends, and returns the reason. Calls `subscribed` when the server has confirmed the subscription.
+    async fn listen_once(&self, subscribed: impl FnOnce()) -> Error {
+        let subscribing = timeout(self.limit, self.subscribe()).await;
+        let subscribing = subscribing.unwrap_or_else(|_| {
+            let name = self.topology.name();
+            Err(explain::cannot_connect_in_time(name, self.limit))
+        });
+        let (mut connection, mut source) = match subscribing {
+            Ok(subscription) => subscription,
+            Err(error) => {
+                self.topology.mark_stale();
                 return error;
             }
-            Err(_) => {
-                station.doubt();
-                return explain::cannot_connect_in_time(station.name(), limit);
-            }
         };
-    subscribed();
-    let mut messages = connection.on_message();
-    let listening = async {
+        subscribed();
+        tokio::select! {
+            error = self.forward(connection.on_message()) => error,
+            error = self.watch_changes(&mut source) => error,
+        }
+    }
+
+    async fn subscribe(&self) -> Result<(PubSub, HintSource), Error> {
+        let source = self.topology.hint_source(self.limit).await?;
+        let client = source.server.client_for_hints()?;
+        let failed = |error| explain::cannot_connect(&source.server.address, error);
+        let mut connection = client.get_async_pubsub().await.map_err(failed)?;
+        // Returns once the server has confirmed the subscription.
+        connection.subscribe(&self.channel).await.map_err(failed)?;
+        self.topology.subscribed(&source);
+        Ok((connection, source))
+    }
+
+    /// Passes hints on until the connection ends.
+    async fn forward(&self, mut messages: impl Stream<Item = Msg> + Unpin) -> Error {
         while let Some(message) = messages.next().await {
             if let Some(hint) = reply::hint(message.get_payload_bytes()) {
-                let _ = hints.send(hint);
+                let _ = self.hints.send(hint);
             }
         }
-        explain::connection_broke(io::Error::from(io::ErrorKind::ConnectionReset).into())
-    };
-    tokio::select! {
-        error = listening => error,
-        () = station.moved_from(&server) => explain::primary_moved(),
-        error = station.tell_of_moved_slots(version, hints) => error,
+        explain::connection_ended()
     }
-}
 
-async fn subscribe(
-    station: &Station,
-    channel: &str,
-    limit: Duration,
-) -> Result<(PubSub, (Server, u64)), Error> {
-    let (server, version) = station.find(limit).await?;
-    let client = server.for_hints()?;
-    let failed = |error| explain::cannot_connect(&server.address, error);
-    let mut connection = client.get_async_pubsub().await.map_err(failed)?;
-    // Returns once the server has confirmed it.
-    connection.subscribe(channel).await.map_err(failed)?;
-    station.found(&server);
-    Ok((connection, (server, version)))
+    /// Reports moved keys until hints arrive at another server.
+    async fn watch_changes(&self, source: &mut HintSource) -> Error {
+        loop {
+            match self.topology.changed(source).await {
+                Change::KeysMoved(keys) => {
+                    let _ = self.hints.send(Hint::Moved(keys));
+                }
+                Change::OtherSource => return explain::primary_moved(),
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
     store::{Acquired, Ending, Owner, Release},
 };
 
-/// What is released if an answer is not taken.
+/// The release that follows if an answer is not taken.
 pub(super) struct Undo {
     pub(super) store: Arc<Shared>,
     pub(super) key: LockKey,
@@ -27,12 +27,12 @@ pub(super) struct Undo {
 ///
 /// # Cancel safety
 ///
-/// An answer that is not taken is followed by the release of what was acquired.
+/// If the answer is not taken, the acquire is released.
 pub(super) struct Answer {
     pub(super) answer: oneshot::Receiver<Result<Acquired, Error>>,
     pub(super) time_up: Pin<Box<Sleep>>,
     pub(super) limit: Duration,
-    /// Until the answer was taken.
+    /// Set until the answer was taken.
     pub(super) undo: Option<Undo>,
 }
 
@@ -45,7 +45,7 @@ impl Future for Answer {
             Poll::Ready(answer) => answer.unwrap_or_else(|_| Err(explain::no_answer(limit))),
             Poll::Pending => {
                 std::task::ready!(self.time_up.as_mut().poll(cx));
-                // From now on the job has nobody to tell, unless it has told already.
+                // The job finds the channel closed and releases; unless its answer is there already.
                 self.answer.close();
                 self.answer
                     .try_recv()

@@ -1,10 +1,10 @@
 //! The store's operations where no lane keeps the order of calls: in a Cluster, and with replicas.
 //!
 //! 1. Every call but a renewal is a job in the key's queue (see `key_order`). The caller only waits for the answer.
-//! 2. A job whose caller is gone, or whose time is up before it begins, sends nothing; unless it is a release.
-//! 3. The job of an acquire that failed, or whose answer nobody has taken, ends with the release. So that comes before every later
-//!    call for the key. An answer that is not taken after the job has ended is released by a job of its own.
-//! 4. The job of a release ends when the server has answered, or when `owed_for` has passed. Between two attempts it does
+//! 2. A job whose caller is gone, or whose time is up before the job begins, sends nothing; unless the job is a release.
+//! 3. The job of an acquire that failed, or whose answer is not taken, ends with the release. So the release comes before every later
+//!    call for the key. If the answer is dropped after the job has ended, another job makes the release.
+//! 4. The job of a release ends when the server has answered, or when `owed_for` has passed. Between two attempts the job does
 //!    not keep the store alive.
 
 mod answer;
@@ -18,19 +18,19 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+pub(super) use self::release::InDoubt;
 use self::{
     answer::{Answer, Undo},
-    release::{InDoubt, Repeated},
+    release::Repeated,
 };
 use super::{
-    Shared, calls,
-    connection::Peer,
-    explain,
+    Shared, calls, explain,
     key_order::KeyOrder,
-    lane::{Before, Failure, Lane, Pending, Start, Way, after},
+    lane::{Before, Failure, Lane, Pending, Start, after},
     operations::owed_for,
     outcome::{Answered, Outcome},
     script::{By, Call},
+    topology::CallForm,
 };
 use crate::{
     Error, LockKey,
@@ -39,9 +39,9 @@ use crate::{
 
 /// An acquire that failed.
 pub(super) struct Failed {
-    pub(super) error: Error,
-    /// What has to be done about it, if it may have taken effect.
-    pub(super) in_doubt: Option<InDoubt>,
+    error: Error,
+    /// Set if the acquire may have taken effect, and so must be released.
+    in_doubt: Option<InDoubt>,
 }
 
 impl Shared {
@@ -51,12 +51,12 @@ impl Shared {
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
         let (sender, answer) = oneshot::channel();
-        // With replicas: to wait for them, and to give back what they have not acknowledged.
+        // With replicas, this includes the wait for them and the release of a lock that they have not acknowledged.
         let time = match &self.replicated {
-            Some(replicated) => self.timeout * 2 + replicated.time(),
+            Some(replicated) => self.timeout * 2 + replicated.time_to_wait(),
             None => self.timeout,
         };
-        let begun = self.deadline();
+        let deadline = self.deadline();
         let undo = Undo {
             store: self.clone(),
             key: request.key.clone(),
@@ -68,26 +68,27 @@ impl Shared {
             let Some(shared) = store.upgrade() else {
                 return;
             };
-            if sender.is_closed() || Instant::now() >= begun {
+            if sender.is_closed() || Instant::now() >= deadline {
                 let _ = sender.send(Err(explain::too_many_before()));
                 return;
             }
             let release = shared.release_of(&request);
-            let outcome = shared.acquire_now(&request, begun).await;
+            let outcome = shared.acquire_now(&request, deadline).await;
             drop(shared);
-            let mut untold = None;
+            // The caller of an acquire that was answered and does not count is told after the release.
+            let mut tell_later = None;
             let in_doubt = match outcome {
                 Ok(acquired) => {
-                    let leaves_something = leaves_something(&acquired, request.queueing);
-                    match sender.send(Ok(acquired)) {
-                        Err(_) if leaves_something => None,
-                        _ => return,
+                    let must_be_released = must_be_released(&acquired, request.queueing);
+                    let is_taken = sender.send(Ok(acquired)).is_ok();
+                    if is_taken || !must_be_released {
+                        return;
                     }
+                    None
                 }
                 Err(Failed { error, in_doubt }) => {
-                    let is_given_back = in_doubt.as_ref().is_some_and(|it| it.was_answered);
-                    if is_given_back {
-                        untold = Some((sender, error));
+                    if matches!(in_doubt, Some(InDoubt::Answered)) {
+                        tell_later = Some((sender, error));
                     } else {
                         let _ = sender.send(Err(error));
                     }
@@ -103,7 +104,7 @@ impl Shared {
             let repeated = shared.repeated(release, in_doubt);
             drop(shared);
             let tell = |_| {
-                if let Some((sender, error)) = untold {
+                if let Some((sender, error)) = tell_later {
                     let _ = sender.send(Err(error));
                 }
             };
@@ -117,27 +118,25 @@ impl Shared {
         })
     }
 
-    /// Acquires, now that it is the call's turn.
+    /// Acquires, after all earlier calls for the key.
     async fn acquire_now(&self, request: &Acquire, deadline: Instant) -> Result<Acquired, Failed> {
         if let Some(replicated) = &self.replicated {
             return self.acquire_replicated(replicated, request, deadline).await;
         }
-        let start = |lane: &Arc<Lane>, way: Way| {
-            let call = way.form(calls::acquire(self.names.of(&request.key), request));
-            plain(lane, &request.key, call, way.before(), deadline)
+        let start = |lane: &Arc<Lane>, form: CallForm| {
+            let call = form.of(calls::acquire(self.names.of(&request.key), request));
+            plain(lane, &request.key, call, form.before(), deadline)
         };
-        match self.routes.call(&request.key, deadline, start).await {
+        match self.topology.call(&request.key, deadline, start).await {
             Outcome::Answered(Answered { value, .. }) => {
                 self.acquired(request, value).map_err(Failed::answered)
             }
-            Outcome::MayHaveTakenEffect(error) => Err(Failed::in_doubt(error, None)),
-            refused => match refused.value() {
-                Ok(_) => Err(Failed::in_doubt(explain::nonsense(), None)),
-                Err(error) => Err(Failed {
-                    error,
-                    in_doubt: None,
-                }),
-            },
+            Outcome::MayHaveTakenEffect(error) => Err(Failed::in_doubt(error, InDoubt::SentOnLane)),
+            Outcome::Refused(error) => Err(Failed::without_effect(error)),
+            // Not returned by `call`, which follows every redirect.
+            Outcome::Redirected { redirect, .. } => {
+                Err(Failed::in_doubt(redirect.error(), InDoubt::SentOnLane))
+            }
         }
     }
 
@@ -175,13 +174,13 @@ impl Shared {
         self.answer_in_time(answer)
     }
 
-    /// Makes a call that leaves nothing to be done when it fails.
+    /// Makes a call that needs no release when it fails.
     pub(super) fn question_in_order(
         self: &Arc<Self>,
         order: &KeyOrder,
         key: LockKey,
         deadline: Instant,
-        start: impl Fn(&Arc<Lane>, Way) -> Pending + Send + Sync + 'static,
+        start: impl Fn(&Arc<Lane>, CallForm) -> Pending + Send + Sync + 'static,
     ) -> StoreFuture<Result<Value, Error>> {
         let (sender, answer) = oneshot::channel();
         let shared = self.clone();
@@ -190,7 +189,7 @@ impl Shared {
                 let _ = sender.send(Err(explain::too_many_before()));
                 return;
             }
-            let outcome = shared.routes.call(&key, deadline, start).await;
+            let outcome = shared.topology.call(&key, deadline, start).await;
             let _ = sender.send(outcome.value());
         });
         self.answer_in_time(answer)
@@ -211,30 +210,28 @@ impl Shared {
 }
 
 impl Failed {
-    /// After an answer: nothing can take effect after the release.
-    pub(super) fn answered(error: Error) -> Self {
+    /// For an acquire that certainly has no effect.
+    pub(super) fn without_effect(error: Error) -> Self {
         Self {
             error,
-            in_doubt: Some(InDoubt {
-                was_answered: true,
-                sent_on: None,
-                cannot_be_closed: false,
-            }),
+            in_doubt: None,
         }
     }
 
-    pub(super) fn in_doubt(error: Error, sent_on: Option<Peer>) -> Self {
+    pub(super) fn in_doubt(error: Error, in_doubt: InDoubt) -> Self {
         Self {
             error,
-            in_doubt: Some(InDoubt {
-                was_answered: false,
-                sent_on,
-                cannot_be_closed: false,
-            }),
+            in_doubt: Some(in_doubt),
         }
+    }
+
+    /// For an acquire that was answered and does not count.
+    pub(super) fn answered(error: Error) -> Self {
+        Self::in_doubt(error, InDoubt::Answered)
     }
 }
 
+/// Starts a call for which the lane does nothing when it fails.
 fn plain(
     lane: &Arc<Lane>,
     key: &LockKey,
@@ -252,8 +249,8 @@ fn plain(
     })
 }
 
-/// Whether an answered acquire has to be released if nobody takes the answer.
-fn leaves_something(acquired: &Acquired, queueing: Queueing) -> bool {
+/// Whether an acquire has to be released if its answer is not taken.
+fn must_be_released(acquired: &Acquired, queueing: Queueing) -> bool {
     match acquired {
         Acquired::Granted(_) => true,
         Acquired::Held(_) => matches!(queueing, Queueing::Wait { .. }),

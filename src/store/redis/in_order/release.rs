@@ -11,10 +11,11 @@ use super::{
     super::{
         Shared, calls,
         connection::Peer,
-        lane::{Before, Lane, Way},
+        lane::{Before, Lane},
         operations::released,
         outcome::Outcome,
         owed::Debt,
+        topology::CallForm,
     },
     plain,
 };
@@ -26,17 +27,17 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// An acquire that may have taken effect, or may still do so.
-pub(in super::super) struct InDoubt {
-    /// The acquire was answered, but does not count. Its caller hears of that when the lock was given back.
-    pub(in super::super) was_answered: bool,
-    /// The connection beside the lanes that it was sent on.
-    pub(in super::super) sent_on: Option<Peer>,
-    /// That connection, or one of a lane, cannot be closed: the acquire may take effect at any time.
-    pub(in super::super) cannot_be_closed: bool,
+/// An acquire that failed and may have taken effect.
+pub(in super::super) enum InDoubt {
+    /// The acquire was answered, but does not count. Its caller is told when the lock was given back.
+    Answered,
+    /// The acquire was sent on a lane, and not answered.
+    SentOnLane,
+    /// The acquire was sent on a connection out of the pool, and not answered. `None` if that connection cannot be closed.
+    SentOn(Option<Peer>),
 }
 
-/// A release that is repeated until it was answered.
+/// A release that is repeated until the server has answered.
 pub(super) struct Repeated {
     pub(super) store: Weak<Shared>,
     pub(super) request: Release,
@@ -54,10 +55,14 @@ impl Repeated {
         while let Some(shared) = self.store.upgrade() {
             let outcome = match shared.release_now(&self).await {
                 Outcome::Answered(answered) => {
-                    if let Some(in_doubt) = &self.in_doubt
-                        && !in_doubt.was_answered
-                        && (in_doubt.cannot_be_closed || !answered.predecessors_closed)
-                    {
+                    let is_settled = match &self.in_doubt {
+                        None | Some(InDoubt::Answered) => true,
+                        Some(InDoubt::SentOnLane | InDoubt::SentOn(Some(_))) => {
+                            answered.predecessors_closed
+                        }
+                        Some(InDoubt::SentOn(None)) => false,
+                    };
+                    if !is_settled {
                         self.repeat_until_expiry(&shared);
                     }
                     if let Some(tell) = tell {
@@ -79,7 +84,7 @@ impl Repeated {
         }
     }
 
-    /// An answered release does not count where its acquire may still take effect. The lane repeats the release beside the
+    /// Has the lane repeat an answered release whose acquire may still take effect. The lane does so beside the
     /// key's queue, so that later calls need not wait for so long.
     fn repeat_until_expiry(&self, shared: &Shared) {
         let Release {
@@ -88,7 +93,7 @@ impl Repeated {
             owed_for,
             ..
         } = &self.request;
-        if let Some(lane) = shared.routes.lane_at_once(key) {
+        if let Some(lane) = shared.topology.lane_of(key) {
             lane.clean_up(key.clone(), *owner, *owed_for, true);
         }
     }
@@ -98,15 +103,14 @@ impl Shared {
     async fn release_now(&self, release: &Repeated) -> Outcome {
         let request = &release.request;
         let deadline = self.deadline();
-        let start = |lane: &Arc<Lane>, way: Way| {
-            let sent_on = release.in_doubt.as_ref().and_then(|it| it.sent_on.clone());
-            let before = match sent_on {
-                Some(peer) => Before::Close(peer),
-                None => way.before(),
+        let start = |lane: &Arc<Lane>, form: CallForm| {
+            let before = match &release.in_doubt {
+                Some(InDoubt::SentOn(Some(peer))) => Before::Close(peer.clone()),
+                _ => form.before(),
             };
-            let call = way.form(calls::release(&self.names.of(&request.key), request));
+            let call = form.of(calls::release(&self.names.of(&request.key), request));
             plain(lane, &request.key, call, before, deadline)
         };
-        self.routes.call(&request.key, deadline, start).await
+        self.topology.call(&request.key, deadline, start).await
     }
 }

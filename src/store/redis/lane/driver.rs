@@ -203,7 +203,7 @@ impl Inner {
         state.back_off = BackOff::default();
         let demoted = values.iter().find_map(explain::demoted);
         if let Some(error) = &demoted
-            && self.connector.moves()
+            && self.connector.can_fail_over()
         {
             // Another server is the primary, or will be: all calls go there.
             return state.broke(error.clone());
@@ -232,10 +232,7 @@ impl Inner {
 
     fn redirect(&self, value: &Value) -> Option<Redirect> {
         match value {
-            Value::ServerError(error) if self.connector.is_node() => {
-                let details = error.details().unwrap_or_default();
-                Redirect::read(error.code(), details, self.connector.name())
-            }
+            Value::ServerError(error) => self.connector.redirect(error),
             _ => None,
         }
     }

@@ -43,48 +43,6 @@ pub(in super::super) enum Before {
     Close(Peer),
 }
 
-/// How a call is made at a node.
-#[derive(Debug, Clone, Copy, Default)]
-pub(in super::super) struct Way {
-    is_asking: bool,
-    /// The call is made with its first key alone, where it has such a form (see [`Call::alone`]).
-    has_one_key: bool,
-}
-
-impl Way {
-    /// At a node that is about to get the slot.
-    pub(in super::super) fn asking() -> Self {
-        Self {
-            is_asking: true,
-            has_one_key: false,
-        }
-    }
-
-    pub(in super::super) fn with_one_key(self) -> Self {
-        Self {
-            has_one_key: true,
-            ..self
-        }
-    }
-
-    pub(in super::super) fn has_one_key(self) -> bool {
-        self.has_one_key
-    }
-
-    pub(in super::super) fn before(self) -> Before {
-        match self.is_asking {
-            true => Before::Asking,
-            false => Before::Nothing,
-        }
-    }
-
-    /// The call in the form in which it is made.
-    pub(in super::super) fn form(self, call: Call) -> Call {
-        let alone = self.has_one_key.then(|| call.alone()).flatten();
-        alone.unwrap_or(call)
-    }
-}
-
 /// What a lane does about a call that failed.
 #[derive(Debug)]
 pub(in super::super) enum Failure {

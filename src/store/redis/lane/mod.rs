@@ -41,7 +41,7 @@ use self::{
     queue::{Id, Queue},
 };
 pub(super) use self::{
-    entry::{Before, Failure, Start, Way, after, is_noscript},
+    entry::{Before, Failure, Start, after, is_noscript},
     pending::Pending,
 };
 use super::{
@@ -51,7 +51,7 @@ use super::{
     names::Names,
     outcome::Outcome,
     owed::Owed,
-    primary::Primary,
+    topology::Upstream,
 };
 use crate::{Error, LockKey, store::Owner, sync::Mutex};
 
@@ -117,13 +117,13 @@ type ReplyFuture = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>
 
 impl Lane {
     pub(super) fn new(
-        primary: Arc<Primary>,
+        upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
         limit: Duration,
         names: Names,
         owed: Owed,
     ) -> Self {
-        let connector = Connector::of_one(primary, floors.clone(), limit);
+        let connector = Connector::for_lane(upstream, floors.clone(), limit);
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 queue: Queue::new(names, owed),

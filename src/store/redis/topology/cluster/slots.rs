@@ -4,17 +4,19 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{RedisResult, Value, aio::MultiplexedConnection, pipe};
 
-use super::names::BUCKETS;
+use crate::store::redis::names::BUCKETS;
 
-/// The owners of all buckets, as the Cluster sees it at one time.
+/// The owners of all buckets at one time.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     /// Rises with every fail-over and every move of a slot.
     pub(super) epoch: u64,
-    /// Rises whenever this process learns of another owner.
+    /// Rises whenever this process learns of a new owner.
     pub(super) version: u64,
-    /// For each bucket, the address of its node, if it has one.
+    /// The address of each bucket's node.
     owners: Vec<Option<Arc<str>>>,
+    /// The version in which each bucket got its node.
+    since: Vec<u64>,
 }
 
 impl Slots {
@@ -30,14 +32,27 @@ impl Slots {
         nodes
     }
 
-    /// Takes the place of what was known before.
+    /// Takes the place of an earlier map. The version rises if an owner has changed.
     pub(super) fn after(mut self, before: &Self) -> Self {
-        let is_news = self.owners != before.owners;
-        self.version = before.version + u64::from(is_news);
+        let has_changed = self.owners != before.owners;
+        self.version = before.version + u64::from(has_changed);
+        let since = |bucket| {
+            if self.owner(bucket) == before.owner(bucket) {
+                before.since.get(bucket).copied().unwrap_or(0)
+            } else {
+                self.version
+            }
+        };
+        self.since = (0..self.owners.len()).map(since).collect();
         self
     }
 
-    /// Asks a node, which is reached under the name of `host`.
+    /// For each bucket, whether it has another node than in an earlier version.
+    pub(super) fn moved_since(&self, version: u64) -> Vec<bool> {
+        self.since.iter().map(|since| *since > version).collect()
+    }
+
+    /// Asks a node, which was connected to under the name of `host`.
     pub(super) async fn ask(
         connection: &mut MultiplexedConnection,
         host: &str,
@@ -54,11 +69,12 @@ impl Slots {
             epoch: epoch.unwrap_or(0),
             version: 0,
             owners: owners(&slots, host),
+            since: Vec::new(),
         })
     }
 }
 
-/// From the reply to CLUSTER SLOTS: first slot, last slot, then the primary and its replicas.
+/// Reads the reply to CLUSTER SLOTS. Each entry has the first slot, the last slot, the primary and its replicas.
 fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
     let range = |range: &Value| {
         let Value::Array(range) = range else {
@@ -94,7 +110,7 @@ fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
     SLOTS.iter().map(owner).collect()
 }
 
-/// A node that does not know its own name is where it was asked.
+/// The address of a node. A node that does not know its own name has the name under which it was `asked`.
 pub(super) fn address(name: &str, port: &str, asked: &str) -> Arc<str> {
     let name = match name {
         "" | "?" => asked,
@@ -103,13 +119,13 @@ pub(super) fn address(name: &str, port: &str, asked: &str) -> Arc<str> {
     format!("{name}:{port}").into()
 }
 
-/// The slot of each bucket. What is in braces decides on it (see `names`).
+/// The slot of each bucket, by the text in braces (see `names`).
 static SLOTS: LazyLock<Vec<u16>> = LazyLock::new(|| {
     let slot = |bucket| crc16(format!("b{bucket}").as_bytes()) % 16384;
     (0..BUCKETS).map(slot).collect()
 });
 
-/// CRC-16/XMODEM, which Redis Cluster hashes with.
+/// CRC-16/XMODEM, the hash of Redis Cluster.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| match crc & 0x8000 {
@@ -124,12 +140,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_as_the_specification_says() {
+    fn the_hash_is_that_of_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
     }
 
     #[test]
-    fn buckets_spread_over_the_slots() {
+    fn the_buckets_that_have_moved_since_a_version_are_known() {
+        let with_owners = |owners: [&str; 3]| Slots {
+            owners: owners.map(|owner| Some(owner.into())).into(),
+            ..Slots::default()
+        };
+        let first = with_owners(["a", "a", "b"]).after(&Slots::default());
+        let same = with_owners(["a", "a", "b"]).after(&first);
+        assert_eq!((first.version, same.version), (1, 1));
+        let second = with_owners(["a", "b", "b"]).after(&same);
+        let third = with_owners(["c", "b", "b"]).after(&second);
+        assert_eq!(third.version, 3);
+        assert_eq!(third.moved_since(0), [true; 3]);
+        assert_eq!(third.moved_since(1), [true, true, false]);
+        assert_eq!(third.moved_since(2), [true, false, false]);
+        assert_eq!(third.moved_since(3), [false; 3]);
+    }
+
+    #[test]
+    fn a_third_of_the_slots_has_about_a_third_of_the_buckets() {
         let third = SLOTS.iter().filter(|slot| **slot < 16384 / 3).count();
         assert!((BUCKETS / 4..BUCKETS / 2).contains(&third), "{third}");
     }

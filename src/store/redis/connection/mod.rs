@@ -1,0 +1,192 @@
+//! One connection of a lane, or of the pool of `replicated`, and how it is made.
+//!
+//! 1. When a connection of a lane works, all earlier connections of the lane *to the same server* are **closed by the server**
+//!    (CLIENT KILL), so that no command on them can still take effect. Commands can lie unread in the buffers of a server that
+//!    hangs, long after the client has closed its end.
+//! 2. That takes CLIENT INFO and CLIENT KILL. Where the user is denied these commands, the connection works all the same, with
+//!    `predecessors_closed` false.
+//! 3. A connection counts only if the server has answered every command of the handshake, or denied it for good. A server that is
+//!    busy or loading right now has closed nothing and told no time: connecting has failed, and is tried again.
+//! 4. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
+//!    primary is one already (ROLE), so it does not replicate later writes of the old one; and the old one forgets those writes before it
+//!    is replicated from again. Should the lane come back to the old primary after all, the connections that are left there are
+//!    closed then: the lane remembers the last connection to each server.
+
+mod handshake;
+mod peer;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bb8_redis::bb8::ManageConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, ServerError, aio::MultiplexedConnection};
+use tokio::time::timeout;
+
+pub(super) use self::peer::Peer;
+use super::{
+    explain,
+    fence::{Floors, Fraction},
+    outcome::Redirect,
+    topology::{Server, Upstream},
+};
+use crate::{Error, sync::Mutex};
+
+/// How many messages may be on their way to the socket before a sender waits. A lane has fewer in flight.
+pub(super) const BUFFERED: usize = 1024;
+
+#[derive(Debug, Clone)]
+pub(super) struct Connection {
+    pub(super) multiplexed: MultiplexedConnection,
+    pub(super) health: Arc<Health>,
+    /// No command on an earlier connection of the lane can still take effect.
+    pub(super) predecessors_closed: bool,
+    /// The address of the server.
+    pub(super) address: Arc<str>,
+    /// Set where tokens follow the server's clock.
+    pub(super) fraction: Option<Fraction>,
+    /// How the server knows the connection. `None` where CLIENT INFO is denied.
+    pub(super) peer: Option<Peer>,
+}
+
+/// Whether a connection is known to be broken.
+#[derive(Debug, Default)]
+pub(super) struct Health(AtomicBool);
+
+impl Health {
+    pub(super) fn is_broken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn broke(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Makes connections.
+#[derive(Debug)]
+pub(super) struct Connector {
+    upstream: Arc<dyn Upstream>,
+    floors: Arc<Floors>,
+    limit: Duration,
+    /// The last connection to each server, by address. `None` in a pool.
+    predecessors: Option<Mutex<HashMap<Arc<str>, Predecessor>>>,
+}
+
+/// An earlier connection to the same server.
+#[derive(Debug, Clone)]
+struct Predecessor {
+    peer: Option<Peer>,
+    predecessors_closed: bool,
+}
+
+impl Connector {
+    /// Makes the connections of a lane, where each takes the place of its predecessor.
+    pub(super) fn for_lane(
+        upstream: Arc<dyn Upstream>,
+        floors: Arc<Floors>,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            predecessors: Some(Mutex::default()),
+            ..Self::for_pool(upstream, floors, limit)
+        }
+    }
+
+    /// Makes connections that exist side by side: none of them closes another.
+    pub(super) fn for_pool(
+        upstream: Arc<dyn Upstream>,
+        floors: Arc<Floors>,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            upstream,
+            floors,
+            limit,
+            predecessors: None,
+        }
+    }
+
+    pub(super) fn can_fail_over(&self) -> bool {
+        self.upstream.can_fail_over()
+    }
+
+    pub(super) fn redirect(&self, error: &ServerError) -> Option<Redirect> {
+        self.upstream.redirect(error)
+    }
+
+    pub(super) fn is_current(&self, address: &Arc<str>) -> bool {
+        self.upstream.is_current(address)
+    }
+
+    pub(super) fn too_late(&self) -> Error {
+        explain::cannot_connect_in_time(self.upstream.name(), self.limit)
+    }
+
+    /// Connects within the time limit.
+    pub(super) async fn connect_in_time(&self) -> Result<Connection, Error> {
+        let connecting = timeout(self.limit, ManageConnection::connect(self));
+        connecting.await.unwrap_or_else(|_| Err(self.too_late()))
+    }
+
+    async fn open(
+        &self,
+        server: &Server,
+        health: Arc<Health>,
+    ) -> Result<MultiplexedConnection, Error> {
+        // The lane has time limits of its own, and knows that a command which timed out may still take effect.
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(BUFFERED);
+        let client = server.client_for_calls()?;
+        let settings = client.get_connection_info().redis_settings();
+        if settings.protocol().supports_resp3() {
+            config = config.set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    health.broke();
+                }
+                Ok::<(), ()>(())
+            });
+        }
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| explain::cannot_connect(&server.address, error))
+    }
+}
+
+impl ManageConnection for Connector {
+    type Connection = Connection;
+    type Error = Error;
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let health = Arc::new(Health::default());
+        let server = self.upstream.find(self.limit).await?;
+        let mut multiplexed = self.open(&server, health.clone()).await?;
+        let accepted = self.shake_hands(&server, &mut multiplexed).await?;
+        let floor_by_clock = self.upstream.floor_by_clock();
+        Ok(Connection {
+            multiplexed,
+            health,
+            predecessors_closed: accepted.predecessors_closed,
+            fraction: floor_by_clock.then(|| Fraction::of(&server.address)),
+            address: server.address,
+            peer: accepted.peer,
+        })
+    }
+
+    /// Never called: a PING before every call would double the traffic, and prove nothing about the time after it.
+    async fn is_valid(&self, _: &mut Connection) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.health.is_broken()
+    }
+}

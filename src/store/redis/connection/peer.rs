@@ -1,0 +1,41 @@
+//! How a server knows a connection, and how the server is made to close it.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value, cmd};
+
+use super::handshake::text;
+
+/// A connection, as its server knows it. After a restart, ids start anew: the address makes sure that no other client is hit.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    server: Arc<str>,
+    id: String,
+    address: String,
+}
+
+impl Peer {
+    /// Reads the reply to CLIENT INFO: `id=3 addr=127.0.0.1:53412 …`.
+    pub(super) fn read(server: &Arc<str>, reply: &Value) -> Option<Self> {
+        let info = text(reply)?;
+        let field = |name| info.split_whitespace().find_map(|f| f.strip_prefix(name));
+        Some(Self {
+            server: server.clone(),
+            id: field("id=")?.to_owned(),
+            address: field("addr=")?.to_owned(),
+        })
+    }
+
+    /// Whether the connection leads to this server.
+    pub(crate) fn is_to(&self, server: &Arc<str>) -> bool {
+        self.server == *server
+    }
+
+    /// The command that closes the connection from the server's side.
+    pub(crate) fn kill(&self) -> Cmd {
+        let mut kill = cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(&self.id);
+        kill.arg("ADDR").arg(&self.address);
+        kill
+    }
+}

@@ -1,0 +1,158 @@
+//! The errors that a server answers with.
+
+use redis::{ErrorKind as Kind, RedisError, Value};
+
+use crate::{Error, ErrorKind};
+
+/// The meaning of the code at the start of a server's error.
+struct Meaning {
+    code: &'static str,
+    kind: ErrorKind,
+    message: &'static str,
+}
+
+const fn unreachable(code: &'static str, message: &'static str) -> Meaning {
+    Meaning {
+        code,
+        kind: ErrorKind::Unreachable,
+        message,
+    }
+}
+
+const fn foreign(code: &'static str, message: &'static str) -> Meaning {
+    Meaning {
+        code,
+        kind: ErrorKind::Foreign,
+        message,
+    }
+}
+
+const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
+
+const MEANINGS: [Meaning; 17] = [
+    foreign(
+        "WRONGTYPE",
+        "Redis holds a value of another type where the lock, its queue or its token counter would be: \
+         another program uses these names, choose another prefix",
+    ),
+    foreign(
+        "TDLFOREIGN",
+        "Redis holds a value that this crate did not write where the lock or its token counter would be: \
+         another program uses these names, choose another prefix",
+    ),
+    unreachable(
+        "OOM",
+        "Redis is full (used memory above `maxmemory`) and takes no new locks: give it more memory",
+    ),
+    unreachable(
+        "READONLY",
+        "this Redis is a read-only replica: locks need the primary",
+    ),
+    unreachable(
+        "LOADING",
+        "Redis is still loading its data: try again when it is done",
+    ),
+    unreachable("NOPERM", NO_PERMISSION),
+    unreachable(
+        "WRONGPASS",
+        "Redis refused the user name or password of the URL",
+    ),
+    unreachable("NOAUTH", "Redis wants a password, and the URL has none"),
+    unreachable(
+        "BUSY",
+        "Redis is busy with a script that has run for too long",
+    ),
+    unreachable(
+        "MISCONF",
+        "Redis cannot save to disk and so takes no writes: look at its log",
+    ),
+    unreachable(
+        "NOREPLICAS",
+        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes",
+    ),
+    unreachable(
+        "MASTERDOWN",
+        "this Redis is a replica without its primary: locks need the primary",
+    ),
+    unreachable(
+        "MOVED",
+        "this Redis is a node of a Cluster, and the key lives on another one",
+    ),
+    unreachable("TRYAGAIN", super::SLOT_IS_MOVING),
+    unreachable("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
+    unreachable(
+        "NOSCRIPT",
+        "Redis forgot a script again right after it was given",
+    ),
+    unreachable(
+        "ERR max number of clients reached",
+        "Redis has no connection to spare (`maxclients`)",
+    ),
+];
+
+/// The error for a command that the server refused.
+pub(crate) fn refused(error: RedisError) -> Error {
+    let said = code_and_detail(&error);
+    if let Some(meaning) = MEANINGS.iter().find(|it| has_code(&said, it.code)) {
+        return Error::with_source(meaning.kind, meaning.message, error);
+    }
+    if said.contains("user executing the script can't") || said.contains("ACL failure") {
+        // Newer servers quote the key here: no source.
+        return Error::new(ErrorKind::Unreachable, NO_PERMISSION);
+    }
+    if said.contains("not an integer") || said.contains("would overflow") {
+        let message =
+            "Redis holds something else where a token counter would be: choose another prefix";
+        return Error::with_source(ErrorKind::Foreign, message, error);
+    }
+    if said.contains("unknown command") {
+        // The server quotes the arguments here, and so the key: no source.
+        return Error::new(
+            ErrorKind::Unreachable,
+            "this Redis does not know a command that locks need: it must be 6.2 or later, with EVALSHA not renamed",
+        );
+    }
+    Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
+}
+
+/// The error for a refusal that does not last, as opposed to a denied or an unknown command.
+pub(crate) fn temporary(reply: &Value) -> Option<Error> {
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
+    let lasts = matches!(error.code(), "NOPERM" | "ERR");
+    (!lasts).then(|| refused(error.clone().into()))
+}
+
+/// The error for a refusal that only a server without the role of a primary answers.
+pub(crate) fn demoted(reply: &Value) -> Option<Error> {
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
+    let error = RedisError::from(error.clone());
+    let said = code_and_detail(&error);
+    let is_demoted = ["READONLY", "MASTERDOWN"]
+        .iter()
+        .any(|code| has_code(&said, code));
+    is_demoted.then(|| refused(error))
+}
+
+/// Whether the server answered with this error, as opposed to: no answer came.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), Kind::Server(_) | Kind::Extension)
+}
+
+pub(crate) fn mentions(error: &RedisError, text: &str) -> bool {
+    code_and_detail(error).contains(text)
+}
+
+fn code_and_detail(error: &RedisError) -> String {
+    let [code, detail] = [error.code(), error.detail()].map(Option::unwrap_or_default);
+    format!("{code} {detail}")
+}
+
+/// Whether an error has this code. Up to 6.2, the code of an error within a script follows the position in the script, after `ERR`.
+fn has_code(said: &str, code: &str) -> bool {
+    let within = [format!(": {code} "), format!(": -{code} ")];
+    said.starts_with(code) || within.iter().any(|code| said.contains(code))
+}

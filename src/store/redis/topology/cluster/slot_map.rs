@@ -1,0 +1,186 @@
+//! The slot map of a Cluster as this process knows it, and how the nodes are asked for it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{ConnectionInfo, RedisResult};
+use tokio::{
+    sync::{Mutex as FairMutex, watch},
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use super::{
+    super::{
+        ask_all::ask_all,
+        server::{Server, without_timeouts},
+    },
+    slots::Slots,
+};
+use crate::{
+    Error,
+    store::{MovedKeys, redis::explain},
+};
+
+/// Between two attempts at a slot that is moving or a Cluster that is down, and between two questions for the slot map.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct SlotMap {
+    /// The nodes of the store's configuration, with the login for all nodes.
+    seeds: Vec<ConnectionInfo>,
+    name: Arc<str>,
+    limit: Duration,
+    slots: watch::Sender<Slots>,
+    is_stale: AtomicBool,
+    /// When the nodes were last asked. Locked while they are.
+    last_asked: FairMutex<Option<Instant>>,
+}
+
+/// A new version of the map, and the keys that have another node since an earlier version.
+pub(super) struct Changed {
+    pub(super) version: u64,
+    pub(super) keys: MovedKeys,
+}
+
+impl SlotMap {
+    /// A stale map. There is at least one seed.
+    pub(super) fn new(seeds: Vec<ConnectionInfo>, limit: Duration) -> Self {
+        let mut names: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+        names.sort();
+        Self {
+            name: format!("a Cluster of {}", names.join(", ")).into(),
+            seeds,
+            limit,
+            slots: watch::Sender::new(Slots::default()),
+            is_stale: AtomicBool::new(true),
+            last_asked: FairMutex::new(None),
+        }
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_stale(&self) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    /// The address of a bucket's node.
+    pub(super) fn owner(&self, bucket: usize) -> Option<Arc<str>> {
+        self.slots.borrow().owner(bucket).cloned()
+    }
+
+    /// The addresses of all nodes that have a bucket.
+    pub(super) fn nodes(&self) -> Vec<Arc<str>> {
+        self.slots.borrow().nodes()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.slots.borrow().version
+    }
+
+    /// Resolves when the map has another version.
+    pub(super) async fn changed_since(&self, version: u64) -> Changed {
+        let mut slots = self.slots.subscribe();
+        let changed = slots.wait_for(|slots| slots.version != version).await;
+        let changed = changed.map(|slots| Changed {
+            version: slots.version,
+            keys: MovedKeys::new(slots.moved_since(version)),
+        });
+        match changed {
+            Ok(changed) => changed,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The node at an address, with the login of the seeds.
+    pub(super) fn server(&self, address: &str) -> Server {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "6379"));
+        let port = port.parse().unwrap_or(6379);
+        Server::like(&self.seeds[0], host.to_owned(), port)
+    }
+
+    /// Asks all nodes that are known. The answer with the latest epoch counts: a node that was cut off may not know of a later one.
+    ///
+    /// # Cancel safety
+    ///
+    /// The map stays stale when this is dropped before the nodes have answered.
+    pub(super) async fn refresh(&self, deadline: Instant) -> Result<(), Error> {
+        match timeout_at(deadline, self.ask_if_stale()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(explain::cannot_connect_in_time(&self.name, self.limit)),
+        }
+    }
+
+    async fn ask_if_stale(&self) -> Result<(), Error> {
+        let mut last_asked = self.last_asked.lock().await;
+        if !self.is_stale() {
+            return Ok(()); // another call has asked meanwhile
+        }
+        // While a node is down, every call to that node asks all the others. The question is put off, not left out, because the caller may
+        // need a fresh map.
+        if let Some(last_asked) = *last_asked {
+            sleep_until(last_asked + PAUSE).await;
+        }
+        let unless_answered = MarkStale(Some(self));
+        self.is_stale.store(false, Ordering::Release);
+        let known = self.known_servers();
+        let asked = ask_all(known.iter().map(ask), self.limit).await;
+        *last_asked = Some(Instant::now());
+        let latest = asked.answers.into_iter().max_by_key(|slots| slots.epoch);
+        let latest = latest.ok_or_else(|| explain::no_node(&self.name, asked.last_error))?;
+        self.slots.send_if_modified(|slots| {
+            let before = slots.version;
+            *slots = latest.after(slots);
+            slots.version != before
+        });
+        unless_answered.disarm();
+        Ok(())
+    }
+
+    /// The seeds, and every node that has a bucket.
+    fn known_servers(&self) -> Vec<Server> {
+        let mut known: Vec<_> = self.seeds.iter().cloned().map(Server::at).collect();
+        for node in self.nodes() {
+            if !known.iter().any(|server| server.address == node) {
+                known.push(self.server(&node));
+            }
+        }
+        known
+    }
+}
+
+/// Marks the map as stale when dropped.
+struct MarkStale<'a>(Option<&'a SlotMap>);
+
+impl MarkStale<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for MarkStale<'_> {
+    fn drop(&mut self) {
+        if let Some(map) = self.0 {
+            map.mark_stale();
+        }
+    }
+}
+
+async fn ask(node: &Server) -> RedisResult<Slots> {
+    let client = node.client_for_calls();
+    let client = client.map_err(|error| std::io::Error::other(error.to_string()))?;
+    let mut connection = client
+        .get_multiplexed_async_connection_with_config(&without_timeouts())
+        .await?;
+    Slots::ask(&mut connection, node.host()).await
+}

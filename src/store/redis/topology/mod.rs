@@ -1,0 +1,270 @@
+//! Which servers there are: one server, the primary behind Sentinel, or a Cluster.
+//!
+//! [`Topology`] is the only place where the three differ. The store asks the topology for the lane of a key, for a server that hints
+//! arrive at, and for changes of either. A lane sees its own server only, as an [`Upstream`].
+//!
+//! Another topology is one file here, with an `Upstream` for its lanes, one arm in [`Servers`] (the URLs of the user) and one in
+//! each `match` of `Topology`.
+//!
+//! | | lane of a key | connections for calls | after a fail-over | token floor |
+//! |---|---|---|---|---|
+//! | [`Single`] | fixed | one for each lane | the same address | counters of the server |
+//! | [`Sentinel`] | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
+//! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
+//!
+//! Whenever leases may be on another server than before, every instance receives
+//! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved), and renews them.
+
+mod ask_all;
+mod call_form;
+mod cluster;
+mod sentinel;
+mod server;
+mod servers;
+mod single;
+mod upstream;
+mod uptime;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+
+pub(super) use self::{
+    call_form::CallForm,
+    server::{Server, check_role},
+    servers::Servers,
+    upstream::Upstream,
+};
+use self::{cluster::Cluster, sentinel::Sentinel, single::Single};
+use super::{
+    fence::Floors,
+    lane::Lane,
+    names::{Names, bucket},
+    outcome::Outcome,
+    owed::Owed,
+};
+use crate::{Error, LockKey, store::MovedKeys};
+
+#[derive(Debug)]
+pub(super) enum Topology {
+    Single {
+        upstream: Arc<Single>,
+        lanes: Lanes,
+    },
+    Sentinel {
+        upstream: Arc<Sentinel>,
+        lanes: Lanes,
+    },
+    Cluster(Box<Cluster>),
+}
+
+/// The lanes to one server.
+#[derive(Debug)]
+pub(super) struct Lanes(Vec<Arc<Lane>>);
+
+/// The settings that all lanes of a store have in common.
+#[derive(Debug)]
+pub(super) struct LaneSettings {
+    /// The number of lanes to each server.
+    pub(super) count: usize,
+    pub(super) limit: Duration,
+    pub(super) floors: Arc<Floors>,
+    pub(super) names: Names,
+    pub(super) owed: Owed,
+}
+
+/// A server that all hints arrive at.
+#[derive(Debug)]
+pub(super) struct HintSource {
+    pub(super) server: Server,
+    /// The version of the slot map. Zero outside of a Cluster.
+    version: u64,
+}
+
+/// A change that concerns those who receive hints.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Hints do not arrive at this server any more.
+    OtherSource,
+    /// Some keys are on other servers than before. Hints still arrive at this one.
+    KeysMoved(MovedKeys),
+}
+
+impl Topology {
+    /// The name in errors.
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Single { upstream, .. } => upstream.name(),
+            Self::Sentinel { upstream, .. } => upstream.name(),
+            Self::Cluster(cluster) => cluster.name(),
+        }
+    }
+
+    /// The number of the database.
+    pub(super) fn database(&self) -> i64 {
+        match self {
+            Self::Single { upstream, .. } => upstream.database(),
+            Self::Sentinel { upstream, .. } => upstream.database(),
+            Self::Cluster(_) => 0,
+        }
+    }
+
+    /// The upstream of all lanes. `None` in a Cluster, where a key can change its lane, so that no lane keeps the order of its calls.
+    pub(super) fn only_upstream(&self) -> Option<Arc<dyn Upstream>> {
+        match self {
+            Self::Single { upstream, .. } => Some(upstream.clone()),
+            Self::Sentinel { upstream, .. } => Some(upstream.clone()),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// For how long the server is sure to have kept its memory. Zero in a Cluster: any of its nodes may have lost it.
+    pub(super) fn uptime(&self) -> Duration {
+        match self {
+            Self::Single { upstream, .. } => upstream.uptime().get(),
+            Self::Sentinel { upstream, .. } => upstream.uptime().get(),
+            Self::Cluster(_) => Duration::ZERO,
+        }
+    }
+
+    /// The `run_id` of the server that was connected to last. `None` in a Cluster, which has many.
+    pub(super) fn server_id(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Single { upstream, .. } => upstream.uptime().server_id(),
+            Self::Sentinel { upstream, .. } => upstream.uptime().server_id(),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// Connects every lane.
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.connect().await,
+            Self::Cluster(cluster) => cluster.connect().await,
+        }
+    }
+
+    /// The lane of a key. `None` only in a Cluster, while the slot map is stale.
+    pub(super) fn lane_of(&self, key: &LockKey) -> Option<Arc<Lane>> {
+        let bucket = bucket(key);
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
+                Some(lanes.of(bucket).clone())
+            }
+            Self::Cluster(cluster) => cluster.lane_of(bucket),
+        }
+    }
+
+    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form.
+    pub(super) async fn call<Called>(
+        &self,
+        key: &LockKey,
+        deadline: Instant,
+        start: impl Fn(&Arc<Lane>, CallForm) -> Called,
+    ) -> Outcome
+    where
+        Called: Future<Output = Outcome>,
+    {
+        let bucket = bucket(key);
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
+                start(lanes.of(bucket), CallForm::default()).await
+            }
+            Self::Cluster(cluster) => cluster.call(bucket, deadline, start).await,
+        }
+    }
+
+    /// Called when a call or a subscription has failed: the server may not be the right one any more.
+    pub(super) fn mark_stale(&self) {
+        match self {
+            // The lanes find out by themselves.
+            Self::Single { .. } | Self::Sentinel { .. } => {}
+            Self::Cluster(cluster) => cluster.mark_stale(),
+        }
+    }
+
+    /// Resumes calls that were started outside of a runtime.
+    pub(super) fn resume(&self) {
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.resume(),
+            Self::Cluster(cluster) => cluster.resume(),
+        }
+    }
+
+    /// Finds a server to subscribe at.
+    pub(super) async fn hint_source(&self, limit: Duration) -> Result<HintSource, Error> {
+        match self {
+            Self::Single { upstream, .. } => Ok(HintSource::at(upstream.server())),
+            Self::Sentinel { upstream, .. } => {
+                let server = upstream.find_primary(limit).await?;
+                server.ask_role().await?;
+                Ok(HintSource::at(server))
+            }
+            Self::Cluster(cluster) => cluster.hint_source().await,
+        }
+    }
+
+    /// Called when a subscription at this server works.
+    pub(super) fn subscribed(&self, source: &HintSource) {
+        if let Self::Sentinel { upstream, .. } = self {
+            upstream.set_current(&source.server.address);
+        }
+    }
+
+    /// Resolves at the next change.
+    ///
+    /// # Cancel safety
+    ///
+    /// A change that was not returned is returned by the next call.
+    pub(super) async fn changed(&self, source: &mut HintSource) -> Change {
+        match self {
+            Self::Single { .. } => pending().await,
+            Self::Sentinel { upstream, .. } => {
+                upstream.left(&source.server.address).await;
+                Change::OtherSource
+            }
+            Self::Cluster(cluster) => cluster.changed(source).await,
+        }
+    }
+}
+
+impl HintSource {
+    fn at(server: Server) -> Self {
+        Self { server, version: 0 }
+    }
+}
+
+impl Lanes {
+    /// The lane of a bucket, always the same one.
+    fn of(&self, bucket: usize) -> &Arc<Lane> {
+        &self.0[bucket % self.0.len()]
+    }
+
+    async fn connect(&self) -> Result<(), Error> {
+        let connecting = self.0.iter().map(|lane| lane.connect());
+        try_join_all(connecting).await.map(drop)
+    }
+
+    /// Resumes calls that were started outside of a runtime.
+    fn resume(&self) {
+        self.0.iter().for_each(|lane| lane.go_on());
+    }
+}
+
+impl LaneSettings {
+    fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
+        let lane = |_| {
+            let (floors, names) = (self.floors.clone(), self.names.clone());
+            let lane = Lane::new(
+                upstream.clone(),
+                floors,
+                self.limit,
+                names,
+                self.owed.clone(),
+            );
+            Arc::new(lane)
+        };
+        Lanes((0..self.count).map(lane).collect())
+    }
+}

@@ -1,0 +1,188 @@
+//! The primary of a service that Redis Sentinel watches over.
+//!
+//! 1. Every new connection asks the sentinels for the primary, all of them at once. Sentinels can disagree, because one of them decides
+//!    on a fail-over and tells the rest: the answer with the latest configuration counts.
+//! 2. A server is connected to only if the server, too, says that it is the primary (ROLE).
+//! 3. The server of the latest connection that worked is the *current* one. A connection to any other server counts as
+//!    broken from then on, even while it still answers: a primary that was frozen past its fail-over goes on for seconds as if nothing
+//!    had happened. So the first lane, or subscription, that finds the new primary moves all the others.
+//!
+//! The client library's own `Sentinel` asks one sentinel after another and takes the first answer, so it is not used here.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult, cmd};
+use tokio::sync::watch;
+
+use super::{
+    LaneSettings, Topology, Upstream,
+    ask_all::ask_all,
+    server::{Server, open, without_timeouts},
+    uptime::Uptime,
+};
+use crate::{Error, store::redis::explain};
+
+#[derive(Debug)]
+pub(crate) struct Sentinel {
+    /// How to log in at a server of the service. The host is the name of the service.
+    login: ConnectionInfo,
+    sentinels: Vec<Client>,
+    service: String,
+    name: Arc<str>,
+    /// The address of the server that the latest connection led to.
+    current: watch::Sender<Option<Arc<str>>>,
+    uptime: Uptime,
+}
+
+/// The primary, according to one sentinel. Ordered by the age of the configuration.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Primary {
+    /// Rises with every fail-over.
+    epoch: u64,
+    host: String,
+    port: u16,
+}
+
+impl Sentinel {
+    pub(super) fn topology(
+        login: ConnectionInfo,
+        sentinels: Vec<ConnectionInfo>,
+        lanes: &LaneSettings,
+    ) -> Result<Topology, Error> {
+        // Only to refuse a URL that the client library cannot use.
+        open(login.clone())?;
+        let (ConnectionAddr::Tcp(service, _) | ConnectionAddr::TcpTls { host: service, .. }) =
+            login.addr()
+        else {
+            let message = "the name of a service that sentinels know is not the path of a socket";
+            return Err(explain::invalid(message));
+        };
+        if sentinels.is_empty() {
+            return Err(explain::invalid(
+                "a store behind Sentinel needs the URL of at least one sentinel",
+            ));
+        }
+        let mut addresses: Vec<_> = sentinels.iter().map(|at| at.addr().to_string()).collect();
+        addresses.sort();
+        let upstream = Arc::new(Self {
+            // Two services differ by their names, or by their sentinels.
+            name: format!("{service} behind {}", addresses.join(", ")).into(),
+            service: service.clone(),
+            login,
+            sentinels: sentinels.into_iter().map(open).collect::<Result<_, _>>()?,
+            current: watch::Sender::new(None),
+            uptime: Uptime::default(),
+        });
+        let lanes = lanes.lanes_to(upstream.clone());
+        Ok(Topology::Sentinel { upstream, lanes })
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.login.redis_settings().db()
+    }
+
+    pub(super) fn uptime(&self) -> &Uptime {
+        &self.uptime
+    }
+
+    /// Asks the sentinels for the primary.
+    pub(super) async fn find_primary(&self, limit: Duration) -> Result<Server, Error> {
+        let questions = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
+        let asked = ask_all(questions, limit).await;
+        let none_answers = asked.answers.is_empty();
+        match asked.answers.into_iter().flatten().max() {
+            Some(primary) => Ok(Server::like(&self.login, primary.host, primary.port)),
+            None if none_answers => Err(explain::no_sentinel(&self.service, asked.last_error)),
+            None => Err(explain::unknown_service(&self.service)),
+        }
+    }
+
+    /// Asks one sentinel. `None` if the sentinel knows no service of this name.
+    async fn ask(&self, sentinel: &Client) -> RedisResult<Option<Primary>> {
+        let mut connection = sentinel
+            .get_multiplexed_async_connection_with_config(&without_timeouts())
+            .await?;
+        let mut ask = cmd("SENTINEL");
+        ask.arg("MASTER").arg(&self.service);
+        let fields: RedisResult<HashMap<String, String>> = ask.query_async(&mut connection).await;
+        match fields {
+            Ok(fields) => Ok(Primary::read(&fields)),
+            Err(error) if explain::mentions(&error, "No such master") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a server the current one (invariant 3).
+    pub(super) fn set_current(&self, address: &Arc<str>) {
+        self.current.send_if_modified(|current| {
+            let is_another = current.as_ref() != Some(address);
+            *current = Some(address.clone());
+            is_another
+        });
+    }
+
+    /// Resolves when another server is the current one.
+    pub(super) async fn left(&self, address: &Arc<str>) {
+        let mut current = self.current.subscribe();
+        let is_another =
+            |current: &Option<Arc<str>>| current.as_ref().is_some_and(|at| at != address);
+        if current.wait_for(is_another).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Upstream for Sentinel {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn find(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>> {
+        Box::pin(self.find_primary(limit))
+    }
+
+    fn connected(&self, address: &Arc<str>, info: Option<&str>) {
+        self.uptime.read(info);
+        self.set_current(address);
+    }
+
+    fn is_current(&self, address: &Arc<str>) -> bool {
+        self.current.borrow().as_ref() == Some(address)
+    }
+
+    fn can_fail_over(&self) -> bool {
+        true
+    }
+
+    fn floor_by_clock(&self) -> bool {
+        true
+    }
+}
+
+impl Primary {
+    /// Reads the reply to SENTINEL MASTER.
+    fn read(fields: &HashMap<String, String>) -> Option<Self> {
+        Some(Self {
+            epoch: fields.get("config-epoch")?.parse().ok()?,
+            host: fields.get("ip")?.clone(),
+            port: fields.get("port")?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_configuration_wins() {
+        let primary = |epoch, port| Primary {
+            epoch,
+            host: "h".to_owned(),
+            port,
+        };
+        let answers = [primary(9, 3), primary(10, 1), primary(9, 2)];
+        assert_eq!(answers.into_iter().max(), Some(primary(10, 1)));
+    }
+}
