@@ -64,6 +64,9 @@
 //! # line-full
 //! **503**, with `Retry-After`. Too many requests wait for the key already.
 //!
+//! # too-many-keys
+//! **503**, with `Retry-After`. This process has as many keys in use as it may.
+//!
 //! # store-unreachable
 //! **503**, with `Retry-After`. The store that holds the locks does not answer.
 //!

@@ -93,7 +93,8 @@ use crate::{Error, LockKey, time::later};
 ///
 /// - **Independence** is the user's to provide. Two nodes that are one server (two databases, two names of one host) are
 ///   refused, as far as the servers tell who they are: Redis does, by the `run_id` of INFO.
-/// - **Exclusion** as long as less than a majority of nodes forgets a lease within its time. A node that restarts is
+/// - **Exclusion** while a majority of nodes still has the lease. A lease that only two of three nodes granted ends with
+///   either of them, until a renewal brings it to the third. A node that restarts is
 ///   noticed by its [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a
 ///   majority of nodes that are not, or all nodes together, grant a key. A node that forgets in another way
 ///   (FLUSHALL, an eviction, a clock that jumps, a fail-over behind the same address) is not noticed. So let nodes be
