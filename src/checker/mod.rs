@@ -19,10 +19,12 @@ mod faults;
 #[path = "../../tests/stress/patience.rs"]
 mod patience;
 #[allow(dead_code)]
-#[path = "../../tests/stress/random.rs"]
+#[path = "../../tests/support/random.rs"]
 mod random;
 mod requests;
 mod setup;
+#[path = "../../tests/stress/turns.rs"]
+mod turns;
 #[allow(dead_code)]
 #[path = "../../tests/stress/witness.rs"]
 mod witness;
@@ -35,10 +37,11 @@ use shuttle::{
     scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
-/// The parts of the crate, the clock and the mutex that the witness uses.
+/// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {
     pub(crate) use crate::{
         LockGuard, Loss, Status,
+        idempotency::RunOnceError,
         sync::Mutex,
         time::{Instant, now},
     };

@@ -20,6 +20,8 @@ mod clients;
 mod faults;
 mod fleet;
 mod plan;
+#[allow(dead_code)] // the stress test uses all of it
+#[path = "../support/random.rs"]
 mod random;
 mod record;
 mod run;

@@ -5,6 +5,8 @@
 
 mod memory;
 mod patience;
+#[allow(dead_code)] // shared with the chaos run
+#[path = "../support/random.rs"]
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
@@ -12,14 +14,15 @@ mod requests;
 #[cfg(feature = "redis")]
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
 #[allow(dead_code)] // the model checker uses all of it
 mod witness;
 mod world;
 
-/// The parts of the crate, the clock and the mutex that the witness uses.
+/// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {
     pub(crate) use tokio::time::Instant;
-    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status};
+    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status, idempotency::RunOnceError};
 
     pub(crate) fn now() -> Instant {
         Instant::now()
