@@ -111,6 +111,22 @@ async fn a_key_in_hand_is_not_waited_for() {
     nothing_left(store, [locks]).await;
 }
 
+/// Fault: the call went round and round, without an `await` in between.
+#[tokio::test(start_paused = true)]
+async fn a_key_in_hand_that_a_clone_has_released_is_locked_again() {
+    let (store, [locks]) = fleet();
+    let in_hand = locks.lock("a").await.unwrap();
+    in_hand.clone().release().await.unwrap();
+    let both = locks
+        .lock_all_with(std::slice::from_ref(&in_hand), ["b", "a"])
+        .await
+        .unwrap();
+    assert!(both.iter().all(|guard| guard.is_held()), "{both:?}");
+    assert!(both[1].token() > in_hand.token());
+    drop((both, in_hand));
+    nothing_left(store, [locks]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_who_wait_for_each_other_are_told_after_the_usual_limit() {
     let locks = Locks::in_memory();
