@@ -62,7 +62,7 @@ async fn every_deposit_counts_once_over_two_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replica_frees_its_key_after_the_lease_and_loses_nobody_elses_deposit() {
+async fn a_killed_replica_frees_its_key_after_the_lease_and_loses_no_other_deposit() {
     let server = RedisServer::start().await;
     let (mut doomed, other) = (replica(&server, &[]), replica(&server, &[]));
     let began = Instant::now();

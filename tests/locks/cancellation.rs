@@ -175,7 +175,7 @@ async fn asking_for_a_key_can_be_dropped_after_every_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn these_futures_do_have_the_await_points_that_the_test_above_drops_them_at() {
+async fn each_way_of_asking_has_the_await_points_where_it_is_dropped() {
     let ways = attempts(&fleet::<1>().1[0]).map(|(name, _)| name);
     for (way, name) in ways.into_iter().enumerate() {
         for obstacle in OBSTACLES {
@@ -233,7 +233,7 @@ async fn releasing_can_be_dropped_after_every_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_leaves_the_line_in_order() {
+async fn a_waiter_that_leaves_keeps_the_line_in_order() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let mut waiting = Vec::new();

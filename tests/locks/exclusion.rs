@@ -104,7 +104,7 @@ async fn sixty_four_tasks_of_two_instances_take_turns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn so_they_do_on_several_threads() {
+async fn sixty_four_tasks_on_several_threads_take_turns() {
     let (store, fleet) = fleet::<2>();
     let turns = contend(&fleet).await;
     tokens_rise(&turns);
@@ -148,7 +148,7 @@ async fn a_clone_is_the_same_turn_held_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_who_lock_the_same_keys_in_different_orders_do_not_wait_for_each_other() {
+async fn two_callers_of_lock_all_with_keys_in_different_orders_do_not_deadlock() {
     let (store, [one, other]) = fleet();
     let began = Instant::now();
     let mut tasks = JoinSet::new();

@@ -40,7 +40,7 @@ async fn an_uncontended_turn_costs_one_acquire_and_one_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_wait_one_contends() {
+async fn any_number_of_waiters_has_one_contender() {
     let (store, [locks, other]) = fleet();
     // The instance listens to hints from its first use on, and then asks once more for what it waits for.
     drop(locks.lock("unrelated").await.unwrap());
@@ -70,7 +70,7 @@ async fn however_many_wait_one_contends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lease_changes_hands_at_once_when_it_is_free() {
+async fn a_released_lease_goes_to_the_next_instance_at_once() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = waiters(&locks, 1);
@@ -83,7 +83,7 @@ async fn the_lease_changes_hands_at_once_when_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_are_served_in_the_order_in_which_they_came() {
+async fn instances_are_served_in_order_of_arrival() {
     let (store, fleet) = fleet::<5>();
     let first = fleet[0].lock("k").await.unwrap();
     let mut tasks = JoinSet::new();
@@ -98,7 +98,7 @@ async fn instances_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_line_takes_nobody_else() {
+async fn a_full_line_refuses_further_requests() {
     let (store, [locks]) = fleet_with(|builder| builder.longest_line(3));
     let guard = locks.lock("k").await.unwrap();
     let waiting = waiters(&locks, 3);
@@ -164,7 +164,7 @@ async fn try_lock_gets_a_key_that_is_just_being_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_does_not_wait_does_not_drag_along_one_who_does() {
+async fn a_refused_try_lock_does_not_refuse_a_waiter() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Hang));

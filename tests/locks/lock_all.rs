@@ -25,7 +25,7 @@ async fn no_guard_that_lock_all_returns_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_later_keys_does_not_count_for_how_long_the_first_may_be_held() {
+async fn max_hold_of_the_first_key_begins_after_the_wait_for_the_later_keys() {
     let (store, [locks, other]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
     let elsewhere = other.lock("b").await.unwrap();
     let all = tokio::spawn({
@@ -128,7 +128,7 @@ async fn a_key_in_hand_that_a_clone_has_released_is_locked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_who_wait_for_each_other_are_told_after_the_usual_limit() {
+async fn two_holders_that_wait_for_each_other_fail_after_the_usual_limit() {
     let locks = Locks::in_memory();
     let cross = |first: &'static str, second: &'static str| {
         let locks = locks.clone();

@@ -27,7 +27,7 @@ async fn a_turn_of_ten_leases_keeps_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_together_is_renewed_together() {
+async fn leases_that_are_due_together_are_renewed_together() {
     let (store, [locks]) = fleet();
     let mut guards = Vec::new();
     for number in 0..1_000 {
@@ -67,7 +67,7 @@ async fn renewals_without_an_answer_are_survived_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_answer_it_is_lost_at_the_deadline_and_not_before() {
+async fn a_lease_without_any_answer_is_lost_at_the_deadline_and_not_before() {
     for fault in [Fault::Unreachable, Fault::Hang, Fault::Mute] {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();
@@ -141,7 +141,7 @@ async fn an_answer_past_the_deadline_does_not_revive_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gives_up_early_if_told_to() {
+async fn a_lease_is_given_up_early_with_give_up_after() {
     let (store, [locks]) = fleet_with(|builder| builder.give_up_after(NonZeroU32::new(3).unwrap()));
     let guard = locks.lock("k").await.unwrap();
     let granted = Instant::now();
@@ -179,7 +179,7 @@ async fn a_lease_that_is_passed_on_is_renewed_every_poll_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_it_is_when_a_renewal_from_quiet_times_is_answered_meanwhile() {
+async fn a_passed_on_lease_is_renewed_every_poll_interval_after_the_answer_of_an_older_renewal() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let guard = keep_passing(&locks, guard, 1).await; // has got tokens for some turns to come

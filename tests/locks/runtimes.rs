@@ -131,7 +131,7 @@ fn often(builder: LocksBuilder) -> LocksBuilder {
 }
 
 #[test]
-fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
+fn a_guard_that_has_lost_its_runtime_is_renewed_on_the_runtime_of_its_watcher() {
     let (store, [locks]) = fleet_with(often);
     let guard = orphan(&locks);
     one_thread().block_on(async {
@@ -148,7 +148,7 @@ fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
 }
 
 #[test]
-fn one_who_waits_for_a_loss_notices_that_the_runtime_of_the_task_ends() {
+fn a_watcher_of_a_loss_notices_the_end_of_the_schedulers_runtime() {
     let (store, [locks]) = fleet_with(often);
     let (first, second) = (one_thread(), two_threads());
     let guard = first.block_on(locks.lock("k")).unwrap();
@@ -223,7 +223,7 @@ fn a_runtime_without_a_clock_is_refused() {
 
 /// A runtime of one thread stands still between two calls of `block_on`, and the scheduler on it.
 #[test]
-fn a_loss_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+fn a_loss_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
     let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND).poll_interval(100 * MS));
     let (idle, driven) = (one_thread(), one_thread());
     let guard = idle.block_on(locks.lock("k")).unwrap();
@@ -236,7 +236,7 @@ fn a_loss_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
 }
 
 #[test]
-fn the_end_of_a_turns_time_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+fn the_end_of_max_hold_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
     let (_store, [locks]) = fleet_with(|builder| builder.max_hold(200 * MS));
     let (idle, driven) = (one_thread(), one_thread());
     let guard = idle.block_on(locks.lock("k")).unwrap();

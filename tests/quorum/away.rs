@@ -39,7 +39,7 @@ async fn a_node_that_was_never_reached_is_owed_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_hanging_node_may_have_granted_is_given_back() {
+async fn a_grant_of_a_hanging_node_is_given_back() {
     let (nodes, store) = memory::<3>();
     for fault in [Fault::Hang, Fault::Mute] {
         nodes[2].set_fault(Some(fault));
@@ -59,7 +59,7 @@ async fn what_a_hanging_node_may_have_granted_is_given_back() {
 
 /// The node is killed, so that what it is owed is what the Redis store keeps for it.
 #[tokio::test]
-async fn a_killed_node_is_not_flooded_when_it_comes_back() {
+async fn a_killed_node_is_not_flooded_after_its_restart() {
     let mut fleet = Fleet::start_mature(3).await;
     fleet.servers[2].kill();
     for turn in 0..TURNS {

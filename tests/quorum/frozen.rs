@@ -25,7 +25,7 @@ async fn assert_clean(fleet: &Fleet) {
 }
 
 #[tokio::test]
-async fn a_lock_does_not_wait_for_it() {
+async fn a_lock_does_not_wait_for_a_frozen_node() {
     let fleet = Fleet::start_mature(3).await;
     fleet.servers[1].freeze();
     let key = key("k");
@@ -40,7 +40,7 @@ async fn a_lock_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn where_its_answer_matters_it_costs_its_timeout_once() {
+async fn a_frozen_node_whose_answer_decides_costs_its_timeout_once() {
     let fleet = Fleet::start_mature(3).await;
     let (key, other) = (key("k"), owner());
     fleet.nodes[0].take(&key, other).await;
@@ -103,7 +103,7 @@ async fn a_late_grant_is_undone() {
 }
 
 #[tokio::test]
-async fn a_lease_grows_back_to_it() {
+async fn a_lease_grows_back_to_a_node_that_was_frozen() {
     let fleet = Fleet::start_mature(3).await;
     let locks = fleet.locks();
     fleet.servers[2].freeze();
