@@ -1,4 +1,4 @@
-//! What a world is like.
+//! The settings of a world.
 
 use std::time::Duration;
 

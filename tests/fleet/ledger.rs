@@ -23,7 +23,7 @@ fn replica(server: &RedisServer, more: &[(&str, &str)]) -> Replica {
     Replica::start(&settings)
 }
 
-/// Waits until somebody has shown a token for the account: a deposit has begun there.
+/// Waits until a token was shown for the account: a deposit has begun there.
 async fn until_begun(replica: &Replica, account: &str, after: i64) {
     eventually("a deposit has begun", async || {
         replica.account(account).await.number("token") > after

@@ -190,7 +190,7 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: releases that were missed were forgotten when the store hung before it worked again.
+/// Fault: missed releases were forgotten by a store that hung before it worked again.
 #[tokio::test(start_paused = true)]
 async fn a_missed_release_takes_effect_after_any_sequence_of_faults() {
     for between in [None, Some(Fault::Hang), Some(Fault::Mute)] {
@@ -226,7 +226,7 @@ async fn keys_in_use_are_bounded() {
     let error = locks.lock("d").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooManyKeys);
     assert!(error.to_string().contains('3'), "{error}");
-    // Whoever waits for a key that is in use takes none of the room.
+    // A waiter for a key that is in use takes none of the room.
     let error = locks.lock_within("a", MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);
     drop(guards);

@@ -10,7 +10,7 @@ use tower_distributed_lock::{
 
 use crate::support::{SECOND, fleet, nothing_left, poll_once, settle};
 
-/// What stands in the way of whoever asks for the key.
+/// The obstacle between a caller and the key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Obstacle {
     None,
@@ -18,7 +18,7 @@ enum Obstacle {
     HeldHere,
     /// The store does not react.
     Hang,
-    /// The store does what it is asked for, but does not answer.
+    /// The store carries out every call, and does not answer.
     Mute,
     /// The lease of the last turn is being given back.
     Releasing,
@@ -95,7 +95,7 @@ impl World {
         self.guard = None;
     }
 
-    /// Somebody else of the same instance, who comes later.
+    /// A later caller of the same instance.
     fn next_in_line(&self) -> JoinHandle<LockGuard> {
         let locks = self.fleet[0].clone();
         tokio::spawn(async move { locks.lock("k").await.unwrap() })
@@ -115,7 +115,7 @@ async fn poll_and_drop(
         }
         settle().await;
         after(poll);
-        // Not settled here: what was just made possible happens at the next poll, or while the future is dropped.
+        // Not settled here: the next step must happen at the next poll, or while the future is dropped.
     }
     false
 }

@@ -8,7 +8,7 @@ use tower_distributed_lock::{ErrorKind, Locks, store::Fault};
 
 use crate::support::{MS, SECOND, fleet, fleet_with, inspect, nothing_left, settle};
 
-/// `count` tasks that wait for the key one after another, and say in which order they had it.
+/// `count` tasks that wait for the key one after another. Returns the order of their turns.
 fn waiters(locks: &Locks, count: usize) -> JoinSet<(usize, u64)> {
     let mut tasks = JoinSet::new();
     for number in 0..count {
@@ -42,7 +42,7 @@ async fn an_uncontended_turn_costs_one_acquire_and_one_release() {
 #[tokio::test(start_paused = true)]
 async fn any_number_of_waiters_has_one_contender() {
     let (store, [locks, other]) = fleet();
-    // The instance listens to hints from its first use on, and then asks once more for what it waits for.
+    // The instance listens to hints from its first use on, and then its contender asks once more.
     drop(locks.lock("unrelated").await.unwrap());
     settle().await;
     let elsewhere = other.lock("k").await.unwrap();
@@ -53,7 +53,7 @@ async fn any_number_of_waiters_has_one_contender() {
     assert_eq!(store.calls().acquires - before.acquires, 1);
     assert_eq!(inspect(&store, "k").await.queue.len(), 1);
 
-    // While it waits, it asks about once in a poll interval, which is a second.
+    // A waiting contender asks about once in a poll interval, which is a second.
     sleep(20 * SECOND).await;
     let asked = store.calls().acquires - before.acquires;
     assert!((20..=27).contains(&asked), "asked {asked} times");
@@ -144,7 +144,7 @@ async fn try_lock_does_not_wait_behind_others() {
     drop(locks.lock("k").await.unwrap());
     store.set_fault(Some(Fault::Hang));
     settle().await;
-    // The lease is being released, and somebody waits for the next one.
+    // The lease is being released, and another request waits for the next one.
     let waiting = waiters(&locks, 1);
     settle().await;
     let at_once = timeout(SECOND, locks.try_lock("k")).await.expect("waited");

@@ -15,7 +15,7 @@ async fn no_guard_that_lock_all_returns_is_lost() {
         async move { locks.lock_all(["a", "b"]).await.unwrap() }
     });
     settle().await;
-    // While it waits for the second key, the store forgets everything.
+    // The store forgets everything during the wait for the second key.
     store.restart();
     drop(elsewhere);
     let guards = all.await.unwrap();

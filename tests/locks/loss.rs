@@ -1,4 +1,4 @@
-//! A loss is told: once, finally, to everybody whom it concerns, and to nobody else.
+//! A loss is reported once and for good, to every guard of the lost turn and to no other.
 
 use std::pin::pin;
 

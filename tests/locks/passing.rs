@@ -51,7 +51,7 @@ async fn a_turn_that_ends_past_its_deadline_is_not_passed_on() {
     let owner = holder(&store, "k").await;
     let next = waiting(&locks);
     settle().await;
-    // Nobody has noticed yet that time is over, but in the store the key is free for others.
+    // No timer has run since the deadline, and the store would give the key to another instance.
     pause_of_the_process(VALIDITY).await;
     let (clone, acquires) = (guard.clone(), store.calls().acquires);
     drop(guard);
@@ -227,7 +227,7 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     let here: Vec<_> = (0..500).map(|_| waiting(&locks)).collect();
     settle().await;
     let first = Instant::now();
-    // The memory store's hints cannot be lost, so whoever waits elsewhere is played by hand, without a watcher.
+    // The hints of the memory store cannot be lost: the other instance is played by hand, without a watcher.
     let stranger = Owner {
         instance: Instance::new(),
         attempt: 1,
@@ -254,7 +254,7 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     nothing_left(store, [locks]).await;
 }
 
-/// Asks for the key and gives it back at once if that was granted.
+/// Asks for the key, and gives a grant back at once.
 async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
     let acquire = Acquire {
         key: key("k"),

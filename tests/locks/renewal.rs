@@ -1,4 +1,4 @@
-//! What keeps a lease alive.
+//! Renewals keep a lease alive.
 
 use std::num::NonZeroU32;
 
@@ -19,7 +19,7 @@ async fn a_turn_of_ten_leases_keeps_its_lease() {
         assert!(guard.remaining() > 19 * SECOND);
         assert!(other.try_lock("k").await.unwrap().is_none());
     }
-    // At a third of the lease; what is due soon is renewed along.
+    // A renewal is due at a third of the lease. Leases that are due soon are renewed with it.
     let renewals = store.calls().renewals;
     assert!((29..=32).contains(&renewals), "renewed {renewals} times");
     guard.release().await.unwrap();
@@ -123,7 +123,7 @@ async fn the_deadline_counts_from_before_the_renewal_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_past_the_deadline_does_not_revive_a_lease() {
-    // Timers and answers that are both there after a pause come in either order, so it takes some rounds.
+    // A timer and an answer that are both ready after a pause run in either order: several rounds see both orders.
     for _ in 0..32 {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();

@@ -31,7 +31,7 @@ async fn a_loss_ends_the_future() {
     let forever = std::future::pending::<()>();
     let error = LockGuard::run_with(&guards, forever).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    // Once it is lost, nothing is begun any more.
+    // A lost guard begins no further future.
     let begun = async { unreachable!("begun under a lost lease") };
     let error = guards[1].run(begun).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);

@@ -86,7 +86,7 @@ fn guards_waiters_and_contenders_dropped_by_a_shutdown_do_not_panic() {
             }
         });
         drop(runtime);
-        // What hangs in the store is cleaned up there, in order.
+        // The store cleans up the calls that hang, in order.
         store.set_fault(None);
         assert_eq!(locks.stats(), Stats::default());
         assert_eq!(other.stats(), Stats::default());
@@ -122,7 +122,7 @@ fn locks_that_have_lost_their_runtime_go_on_with_the_next() {
     });
 }
 
-/// Renews so often that a test need not wait for it, with leases so long that a busy machine does not lose one.
+/// Renewals come so often that no test waits for one, and leases are so long that a busy machine loses none.
 fn often(builder: LocksBuilder) -> LocksBuilder {
     builder
         .lease(10 * SECOND)
@@ -221,7 +221,7 @@ fn a_runtime_without_a_clock_is_refused() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
-/// A runtime of one thread stands still between two calls of `block_on`, and the scheduler on it.
+/// A runtime of one thread stands still between two calls of `block_on`, and with it the scheduler.
 #[test]
 fn a_loss_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
     let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND).poll_interval(100 * MS));

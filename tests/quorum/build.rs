@@ -1,4 +1,4 @@
-//! What cannot be a quorum is refused.
+//! Nodes that cannot make a quorum are refused.
 
 use std::time::Duration;
 

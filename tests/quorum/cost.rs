@@ -1,4 +1,4 @@
-//! What it sends.
+//! The commands that a quorum sends.
 
 use std::collections::BTreeMap;
 

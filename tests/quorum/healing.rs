@@ -169,7 +169,7 @@ async fn healing_that_takes_too_long_is_undone() {
         lease.nodes[0].set_fault(None);
         settle().await;
         assert_eq!(lease.held_at(), [false, true, true], "{fault:?}");
-        // Then it is healed after all, in a new name.
+        // The part is healed in the end, in a new name.
         assert!(is_renewed(&lease.renew(0).await));
         settle().await;
         assert_eq!(lease.held_at(), [true; 3], "{fault:?}");
@@ -180,7 +180,7 @@ async fn healing_that_takes_too_long_is_undone() {
 async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
     let (nodes, store) = memory::<3>();
     let (key, a) = (key("k"), owner());
-    // Node 0 takes effect, and is heard only when it was given up: its release comes at some time later.
+    // The call takes effect at node 0, and its answer comes after the call was given up: the release follows later.
     nodes[0].set_fault(Some(Fault::Mute));
     granted(store.acquire(attempt(&key, a)).await.unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -199,7 +199,7 @@ async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
 async fn a_lease_whose_release_failed_is_not_healed() {
     let lease = lease_without(&[0]).await;
     lease.nodes[2].set_fault(Some(Fault::Hang));
-    // Node 0 has no part in it, node 1 frees it, node 2 does not answer: nobody knows whether a majority had it.
+    // Node 0 has no part, node 1 frees its part, node 2 does not answer: whether a majority had the lease is unknown.
     let outcome = lease.store.start_release(ending(&key("k"), lease.a)).await;
     assert!(outcome.is_err());
     assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));

@@ -1,4 +1,4 @@
-//! Without a majority nothing is granted, what is held is lost in time, and all works again when it is back.
+//! Without a majority no key is granted and leases are lost in time. With the majority back, both work again.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! All patterns of nodes that are taken by somebody else, and of nodes that are dead: granted exactly when a majority
+//! All patterns of nodes that are taken by another owner, and of nodes that are dead: granted exactly when a majority
 //! is free and alive, and nothing of a failed attempt is left behind.
 
 use tower_distributed_lock::{

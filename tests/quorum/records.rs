@@ -42,7 +42,7 @@ async fn a_record_needs_a_majority() {
         failed.unwrap_err().to_string(),
         "no quorum: 2 of 3 nodes unreachable"
     );
-    // The nodes make up for it, and whoever records again is told so.
+    // The nodes make up for the record, and a second record finds it.
     down(&nodes[0], false);
     down(&nodes[1], false);
     assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);

@@ -23,7 +23,7 @@ use crate::{
 /// because Redis counts its uptime in seconds.
 const FORGOTTEN: u64 = LEASE.as_millis() as u64 + 1100;
 
-/// What a key protects, and how it knows that nobody is here but one.
+/// The resource that a key protects. Counts its visitors, so that a second one is noticed.
 #[derive(Default)]
 struct Room {
     is_taken: AtomicBool,

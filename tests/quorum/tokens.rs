@@ -10,7 +10,7 @@ fn down(node: &MemoryStore, is_down: bool) {
     node.set_fault(is_down.then_some(Fault::Unreachable));
 }
 
-/// Takes the key with one node missing, and gives it back.
+/// Takes the key with one node missing, and releases the key.
 async fn turn(nodes: &[MemoryStore; 3], store: &QuorumStore, missing: usize) -> Tokens {
     let a = owner();
     down(&nodes[missing], true);
@@ -79,7 +79,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     }
     store.free(&key, a).await;
 
-    // Node 1 grants, and is gone when it should count up to node 0.
+    // Node 1 grants, and is gone before its counter is raised to that of node 0.
     one_ahead(&nodes).await;
     nodes[0].set_fault(Some(Fault::Hang));
     let asking = tokio::spawn(store.acquire(attempt(&key, owner())));

@@ -1,4 +1,4 @@
-//! Votes that are split, and what a lost one leaves behind.
+//! Votes that are split, and votes that are lost.
 
 use std::time::Duration;
 

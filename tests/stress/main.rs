@@ -1,4 +1,4 @@
-//! Stress with real threads: a world of a seed runs for a given time, and what must always hold is watched.
+//! Stress with real threads: a world of a seed runs for a given time, and a witness watches its properties.
 //!
 //! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the choices of a run. Threads
 //! interleave differently each time, so a seed repeats the kind of a world more than its course.

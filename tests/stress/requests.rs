@@ -34,7 +34,7 @@ pub(crate) enum Habits {
     Wild,
     /// `run_once`.
     Claims,
-    /// Calls the store itself: takes a key and releases it without waiting for the first answer.
+    /// Calls the store itself: takes a key, and releases the key without waiting for the first answer.
     Bare,
 }
 
@@ -101,7 +101,7 @@ impl Actor {
         self.claim(key, retain).await;
     }
 
-    /// A release that follows its acquire at once must not overtake it, whatever becomes of the connection: else the lease
+    /// A release that follows its acquire at once must not overtake that acquire, also on a broken connection: else the lease
     /// is left.
     async fn bare(&mut self) {
         let store = self.world.instances[self.instance].store.clone();

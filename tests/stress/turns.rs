@@ -1,4 +1,4 @@
-//! One request: it locks or claims, holds, and leaves in one of the ways there are.
+//! One request: locks or claims a key, holds, and leaves in one of several ways.
 //!
 //! The stress test and the model checker both include this file. Each has an [`Actor`] of its own, which says how to ask, how
 //! long to hold and which errors are expected, and `super::subject`, which names the parts of the crate.

@@ -1,4 +1,4 @@
-//! How a lease ends, and what can take its place.
+//! How a lease ends, and the records that can take its place.
 
 use bytes::Bytes;
 use tower_distributed_lock::store::{Acquire, Acquired, Ending, Release, Released};

@@ -1,4 +1,4 @@
-//! Who is told what at once. A hint may be lost, but where nothing goes wrong it arrives.
+//! Hints. One may be lost, but without a fault each arrives.
 
 use tower_distributed_lock::store::{Acquire, Acquired, Hint, Released};
 
@@ -113,7 +113,7 @@ pub(crate) async fn a_forced_release_is_hinted_to_the_head_of_the_queue(subject:
     hinted(&mut hints, Hint::Free(key)).await;
 }
 
-pub(crate) async fn nobody_needs_to_watch(subject: impl Subject) {
+pub(crate) async fn a_store_works_without_a_watcher(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b) = (owner(), owner());
     drop(store.watch(a.instance));

@@ -78,7 +78,7 @@ macro_rules! conformance {
                 a_record_is_hinted_to_every_attempt_in_the_queue,
                 giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
                 a_forced_release_is_hinted_to_the_head_of_the_queue,
-                nobody_needs_to_watch
+                a_store_works_without_a_watcher
             );
             $crate::suite::conformance!(@tests $subject, $args, operators:
                 inspecting_tells_all_and_changes_nothing,

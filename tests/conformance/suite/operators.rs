@@ -1,4 +1,4 @@
-//! What an operator can see and do.
+//! Operators inspect keys and release them by force.
 
 use bytes::Bytes;
 use tower_distributed_lock::store::{Acquire, Inspection, Released, Renewed};
