@@ -1,9 +1,9 @@
 //! The core as it ships, under a model checker that chooses every interleaving from a seed.
 //!
-//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only what
-//! [`sync`](crate::sync) and [`time`](crate::time) name comes from shuttle and from a virtual clock. The world drives the public
-//! API alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails,
-//! mutes and forgets, and time jumps. The witness of the stress test says what must always hold; besides, whoever waits ends, a
+//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only the items
+//! of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world drives the public API
+//! alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails, mutes
+//! and forgets, and time jumps. The witness of the stress test has the properties that always hold; besides, every wait ends, a
 //! free key does not stand still, and at the end nothing is left.
 //!
 //! ```text

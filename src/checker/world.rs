@@ -112,7 +112,7 @@ impl World {
             }
             self.check();
             if self.forgot.swap(0, Relaxed) > 0 {
-                self.note("the fleet knows what the store forgot");
+                self.note("every instance knows that the store forgot");
                 self.witness.fleet_knows();
             }
             let Some(passed) = clock::jump() else {
