@@ -10,8 +10,10 @@
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
 //! ```
 //!
-//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25). A failure names the file of its schedule:
-//! `TDL_CHECKER_REPLAY` with that file runs the same execution again.
+//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25).
+//!
+//! A failure prints `failing schedule persisted to file: FILE`. The same command with `TDL_CHECKER_REPLAY=FILE` runs that one
+//! execution again, step by step, as long as the code is the same; both tests then fail with the report of that failure.
 
 mod clock;
 mod faults;
@@ -76,6 +78,7 @@ fn check(scheduler: impl Scheduler + 'static) {
     let _failure = clock::RemembersFailure;
     let execution = || shuttle::future::block_on(world::run());
     if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
+        config.failure_persistence = FailurePersistence::None;
         let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");
         Runner::new(clock::Watched::new(scheduler), config).run(execution);
         return;
