@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) claims: bool,
     /// The store forgets its leases while the answer to a renewal is on its way.
     pub(super) forgets: Option<Forgetting>,
+    /// Most turns last exactly for `max_hold`.
+    pub(super) to_the_edge: bool,
     pub(super) instances: usize,
     pub(super) requests: usize,
     pub(super) keys: usize,
@@ -59,6 +61,30 @@ impl Forgetting {
 
 impl Setup {
     pub(super) fn draw(random: &mut Random) -> Self {
+        match random.percent(20) {
+            true => Self::to_the_edge(random),
+            false => Self::any(random),
+        }
+    }
+
+    /// Turns that end when `max_hold` does, one after another under one lease.
+    fn to_the_edge(random: &mut Random) -> Self {
+        Self {
+            lease: 6 * SECOND,
+            max_hold: 3 * SECOND,
+            pass_turns: 16,
+            may_fail: false,
+            may_lose: true,
+            claims: false,
+            forgets: None,
+            to_the_edge: true,
+            instances: 1,
+            requests: random.within(3..6) as usize,
+            keys: 1,
+        }
+    }
+
+    fn any(random: &mut Random) -> Self {
         let (may_fail, may_lose) =
             *random.pick(&[(false, false), (true, false), (true, true), (true, true)]);
         let claims = random.percent(30);
@@ -73,6 +99,7 @@ impl Setup {
             may_lose,
             claims,
             forgets: forgets.then(|| Forgetting::draw(lease / 3, random)),
+            to_the_edge: false,
             instances: if forgets {
                 2
             } else {
@@ -142,6 +169,7 @@ impl Setup {
             return forgetting.meanwhile(random).saturating_sub(elapsed);
         }
         match random.within(0..8) {
+            0..6 if self.to_the_edge => self.max_hold,
             0 | 4 if self.max_hold < self.lease => self.max_hold,
             0 if self.may_lose => 2 * self.lease,
             1 if self.may_lose => random.millis(0..(3 * self.lease).as_millis() as u64),

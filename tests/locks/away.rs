@@ -47,6 +47,29 @@ async fn try_lock_fails_at_once_while_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn try_lock_fails_at_once_while_others_wait_for_a_store_that_is_away() {
+    for fault in [Fault::Unreachable, Fault::Hang] {
+        let (store, [locks, other]) = fleet();
+        let elsewhere = other.lock("k").await.unwrap();
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        });
+        settle().await;
+        store.set_fault(Some(fault));
+        sleep(3 * SECOND).await;
+        let began = Instant::now();
+        let error = locks.try_lock("k").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{fault:?}");
+        assert!(began.elapsed().is_zero());
+        store.set_fault(None);
+        drop(elsewhere);
+        waiting.await.unwrap().unwrap();
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_that_is_reached_while_the_store_is_away_is_reported_as_unreachable() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();

@@ -43,13 +43,16 @@ fn leases_whose_renewals_hang_cost_a_round_nothing_until_they_end() {
     let due = scheduler.agenda(sent + LEASE / 3);
     assert_eq!(due.renew.len() as u64, LEASES);
     let nearly_over = sent + crate::lease::validity(LEASE) - Duration::from_millis(1);
-    let began = std::time::Instant::now();
-    for _ in 0..100 {
+    // The best round counts, since other work on the machine slows down some of them.
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let began = std::time::Instant::now();
         let agenda = scheduler.agenda(nearly_over);
+        best = best.min(began.elapsed());
         assert!(agenda.renew.is_empty() && agenda.over.is_empty());
     }
-    // A round that looks at each of these leases takes some ten milliseconds.
-    assert!(began.elapsed() < SECOND / 4, "{:?}", began.elapsed());
+    // A round that looks at each of these leases takes more than ten milliseconds.
+    assert!(best < Duration::from_millis(1), "{best:?}");
     let over = scheduler.agenda(sent + LEASE);
     assert_eq!(over.over.len() as u64, LEASES);
 }
