@@ -102,30 +102,36 @@ impl Actor {
     }
 
     /// A release that follows its acquire at once must not overtake that acquire, also on a broken connection: else the lease
-    /// is left.
+    /// is left. Several pairs at once, so that a connection that breaks has some of them on their way.
     async fn bare(&mut self) {
         let store = self.world.instances[self.instance].store.clone();
-        let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
-        let owner = Owner {
-            instance: StoreInstance::new(),
-            attempt: 1,
-        };
-        let taking = store.acquire(Acquire {
-            key: key.clone(),
-            owner,
-            lease: LONG_LEASE,
-            block: 1,
-            queueing: Queueing::No,
-            mode: Mode::Exclusive,
-            fingerprint: None,
-        });
-        let release = store.start_release(Release {
-            key,
-            owner,
-            ending: Ending::Free,
-            owed_for: LONG_LEASE,
-        });
-        let _ = (self.patience().of(taking).await, release.await);
+        let mut pairs = Vec::new();
+        for _ in 0..self.random.within(1..9) {
+            let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
+            let owner = Owner {
+                instance: StoreInstance::new(),
+                attempt: 1,
+            };
+            let taking = store.acquire(Acquire {
+                key: key.clone(),
+                owner,
+                lease: LONG_LEASE,
+                block: 1,
+                queueing: Queueing::No,
+                mode: Mode::Exclusive,
+                fingerprint: None,
+            });
+            let release = store.start_release(Release {
+                key,
+                owner,
+                ending: Ending::Free,
+                owed_for: LONG_LEASE,
+            });
+            pairs.push((taking, release));
+        }
+        for (taking, release) in pairs {
+            let _ = (self.patience().of(taking).await, release.await);
+        }
     }
 
     /// Most turns are over at once; some last long enough that renewals and faults fall into them.
