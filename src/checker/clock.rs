@@ -11,7 +11,7 @@ use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use super::random::Random;
 use crate::time::{Instant, model, now, sleep_until};
 
-/// One scheduler has found a violation, so the others need not go on.
+/// A scheduler has found a violation, and the others stop.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -35,7 +35,7 @@ impl<S> Watched<S> {
 
 impl<S> Drop for Watched<S> {
     fn drop(&mut self) {
-        // Shuttle's schedulers print the seed of a failure when they are dropped, also where nothing has failed.
+        // A scheduler of shuttle prints the seed of a failure in its drop, also without a failure.
         if !std::thread::panicking() {
             std::mem::forget(self.0.take());
         }

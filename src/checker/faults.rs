@@ -1,4 +1,4 @@
-//! What befalls the store.
+//! Faults of the store.
 
 use std::sync::Arc;
 

@@ -1,17 +1,19 @@
 //! The core as it ships, under a model checker that chooses every interleaving from a seed.
 //!
-//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only what
-//! [`sync`](crate::sync) and [`time`](crate::time) name comes from shuttle and from a virtual clock. The world drives the public
-//! API alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails,
-//! mutes and forgets, and time jumps. The witness of the stress test says what must always hold; besides, whoever waits ends, a
+//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only the items
+//! of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world drives the public API
+//! alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails, mutes
+//! and forgets, and time jumps. The witness of the stress test has the properties that always hold; besides, every wait ends, a
 //! free key does not stand still, and at the end nothing is left.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
 //! ```
 //!
-//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25). A failure names the file of its schedule:
-//! `TDL_CHECKER_REPLAY` with that file runs the same execution again.
+//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25).
+//!
+//! A failure prints `failing schedule persisted to file: FILE`. The same command with `TDL_CHECKER_REPLAY=FILE` runs that one
+//! execution again, step by step, as long as the code is the same; both tests then fail with the report of that failure.
 
 mod clock;
 mod faults;
@@ -19,10 +21,12 @@ mod faults;
 #[path = "../../tests/stress/patience.rs"]
 mod patience;
 #[allow(dead_code)]
-#[path = "../../tests/stress/random.rs"]
+#[path = "../../tests/support/random.rs"]
 mod random;
 mod requests;
 mod setup;
+#[path = "../../tests/stress/turns.rs"]
+mod turns;
 #[allow(dead_code)]
 #[path = "../../tests/stress/witness.rs"]
 mod witness;
@@ -35,10 +39,11 @@ use shuttle::{
     scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
-/// The parts of the crate, the clock and the mutex that the witness uses.
+/// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {
     pub(crate) use crate::{
         LockGuard, Loss, Status,
+        idempotency::RunOnceError,
         sync::Mutex,
         time::{Instant, now},
     };
@@ -73,6 +78,7 @@ fn check(scheduler: impl Scheduler + 'static) {
     let _failure = clock::RemembersFailure;
     let execution = || shuttle::future::block_on(world::run());
     if let Ok(schedule) = std::env::var("TDL_CHECKER_REPLAY") {
+        config.failure_persistence = FailurePersistence::None;
         let scheduler = ReplayScheduler::new_from_file(schedule).expect("the file of a schedule");
         Runner::new(clock::Watched::new(scheduler), config).run(execution);
         return;

@@ -1,4 +1,4 @@
-//! What a world is like.
+//! The settings of a world.
 
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) claims: bool,
     /// The store forgets its leases while the answer to a renewal is on its way.
     pub(super) forgets: Option<Forgetting>,
+    /// Most turns last exactly for `max_hold`.
+    pub(super) to_the_edge: bool,
     pub(super) instances: usize,
     pub(super) requests: usize,
     pub(super) keys: usize,
@@ -58,32 +60,66 @@ impl Forgetting {
 }
 
 impl Setup {
+    /// Two kinds of worlds make one class of faults likely; the third has a little of everything.
     pub(super) fn draw(random: &mut Random) -> Self {
-        let (may_fail, may_lose) =
-            *random.pick(&[(false, false), (true, false), (true, true), (true, true)]);
-        let claims = random.percent(30);
-        let lease = if may_lose { 6 * SECOND } else { 60 * SECOND };
-        let forgets = may_lose && !claims && random.percent(50);
-        let short_hold = may_lose && !forgets && random.percent(50);
+        match random.within(0..10) {
+            0..2 => Self::to_the_edge(random),
+            2..5 => Self::forgetting(random),
+            _ => Self::any(random),
+        }
+    }
+
+    /// Turns that end when `max_hold` does, one after another under one lease.
+    fn to_the_edge(random: &mut Random) -> Self {
+        Self {
+            lease: 6 * SECOND,
+            max_hold: 3 * SECOND,
+            pass_turns: 16,
+            may_fail: false,
+            may_lose: true,
+            claims: false,
+            forgets: None,
+            to_the_edge: true,
+            instances: 1,
+            requests: random.within(3..6) as usize,
+            keys: 1,
+        }
+    }
+
+    /// A store that forgets its leases while the answer to a renewal is on its way.
+    fn forgetting(random: &mut Random) -> Self {
+        let lease = 6 * SECOND;
         Self {
             lease,
+            max_hold: 600 * SECOND,
+            pass_turns: *random.pick(&[1, 16]),
+            may_fail: true,
+            may_lose: true,
+            claims: false,
+            forgets: Some(Forgetting::draw(lease / 3, random)),
+            to_the_edge: false,
+            instances: 2,
+            requests: random.within(5..8) as usize,
+            keys: 1,
+        }
+    }
+
+    fn any(random: &mut Random) -> Self {
+        let (may_fail, may_lose) =
+            *random.pick(&[(false, false), (true, false), (true, true), (true, true)]);
+        let short_hold = may_lose && random.percent(50);
+        Self {
+            lease: if may_lose { 6 * SECOND } else { 60 * SECOND },
             max_hold: if short_hold { 3 * SECOND } else { 600 * SECOND },
             pass_turns: *random.pick(&[0, 1, 16]),
             may_fail,
             may_lose,
-            claims,
-            forgets: forgets.then(|| Forgetting::draw(lease / 3, random)),
-            instances: if forgets {
-                2
-            } else {
-                random.within(1..3) as usize
-            },
+            claims: random.percent(30),
+            forgets: None,
+            to_the_edge: false,
+            instances: random.within(1..3) as usize,
             requests: random.within(3..7) as usize,
-            keys: if forgets {
-                1
-            } else {
-                random.within(1..3) as usize
-            },
+            keys: random.within(1..3) as usize,
         }
     }
 
@@ -116,14 +152,15 @@ impl Setup {
         }
     }
 
-    /// How long a task pauses before a request. Where the store forgets, the first task has the key before, and others come
-    /// while the answers are on their way.
+    /// How long a task pauses before a request. Where the store forgets, the first task has the key before; another task of its
+    /// instance waits early, so that tokens are reserved for the line; and the rest comes while the answers are on their way.
     pub(super) fn pause(&self, task: usize, elapsed: Duration, random: &mut Random) -> Duration {
         if let Some(forgetting) = &self.forgets
             && (task == 0 || random.percent(75))
         {
             let at = match task {
                 0 => Duration::ZERO,
+                2 => random.millis(0..1_000),
                 _ => forgetting.meanwhile(random),
             };
             return at.saturating_sub(elapsed);
@@ -142,6 +179,7 @@ impl Setup {
             return forgetting.meanwhile(random).saturating_sub(elapsed);
         }
         match random.within(0..8) {
+            0..6 if self.to_the_edge => self.max_hold,
             0 | 4 if self.max_hold < self.lease => self.max_hold,
             0 if self.may_lose => 2 * self.lease,
             1 if self.may_lose => random.millis(0..(3 * self.lease).as_millis() as u64),

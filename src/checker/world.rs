@@ -32,8 +32,8 @@ pub(super) struct World {
     pub(super) instances: Vec<Locks>,
     pub(super) witness: Arc<Witness>,
     store: MemoryStore,
-    /// Tasks that have not finished, requests that wait or hold, and those of them that hold. Not shuttle's atomics: nothing
-    /// of the core meets here.
+    /// Tasks that have not finished, requests that wait or hold, and those of them that hold. Not shuttle's atomics: no part
+    /// of the core uses these.
     unfinished: AtomicUsize,
     waiting: AtomicUsize,
     holding: AtomicUsize,
@@ -41,7 +41,7 @@ pub(super) struct World {
     events: AtomicUsize,
     faulty: AtomicUsize,
     forgot: AtomicUsize,
-    /// What tasks did, for the report of a failure.
+    /// The steps of all tasks, for the report of a failure.
     log: Mutex<Vec<String>>,
 }
 
@@ -112,7 +112,7 @@ impl World {
             }
             self.check();
             if self.forgot.swap(0, Relaxed) > 0 {
-                self.note("the fleet knows what the store forgot");
+                self.note("every instance knows that the store forgot");
                 self.witness.fleet_knows();
             }
             let Some(passed) = clock::jump() else {
@@ -193,7 +193,7 @@ impl World {
         now().saturating_duration_since(self.began)
     }
 
-    /// Notes what happens, for the report of a failure.
+    /// Notes a step, for the report of a failure.
     pub(super) fn note(&self, what: impl std::fmt::Display) {
         let line = format!("{:?} {what}", self.elapsed());
         self.log.lock().expect("nothing panics here").push(line);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_early_only_if_asked_to() {
+    fn a_lease_is_given_up_early_only_with_give_up_after() {
         let (mut pace, t0, mut renewal) = start();
         pace.give_up_after = Some(2);
         assert!(!renewal.unknown(&pace, t0));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn renews_sooner_while_passing_on() {
+    fn a_lease_that_is_passed_on_is_renewed_sooner() {
         let (pace, t0, mut renewal) = start();
         renewal.quicken(&pace, t0);
         assert_eq!(renewal.due(), Some(t0 + SECOND));

@@ -401,3 +401,6 @@ impl Drop for Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,7 +150,10 @@ impl Locks {
         let mut last: Option<LockGuard> = None;
         for at in order {
             let key = &keys[at];
-            let in_hand = held.iter().find(|guard| guard.is_for(self, key));
+            // A guard whose clone was released holds nothing any more.
+            let in_hand = held
+                .iter()
+                .find(|guard| guard.is_for(self, key) && guard.status() != Status::Released);
             let guard = match (last, in_hand) {
                 (Some(last), _) if last.key() == key => last,
                 (_, Some(guard)) => guard.clone(),

@@ -10,23 +10,23 @@ use std::{
 use tokio::{runtime::Builder, task::JoinSet, time::sleep};
 use tower_distributed_lock::{LockGuard, Locks};
 
-/// How long a scenario may take in real time before it counts as one that never yields.
+/// A scenario that takes longer than this in real time counts as one that never yields.
 const STUCK: Duration = Duration::from_secs(20);
-/// How long a task that was refused waits before it asks again.
+/// The pause of a task between a refusal and the next question.
 const AFTER_REFUSAL: Duration = Duration::from_millis(50);
 /// Tasks that pass one key on.
 const PASSING: usize = 4;
 /// Tasks with a key each.
 const MANY: usize = 100;
 
-/// What the instance does while its store is away.
+/// The load of an instance while its store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// One key is held, and nothing else happens.
     Quiet,
     /// Four tasks pass one key on among themselves, and ask again when they are refused.
     Hot,
-    /// A key was passed on once, and is held from then on, while other tasks wait for it.
+    /// A key was passed on once, and is held from then on, while other tasks wait for that key.
     Waited,
     /// A hundred tasks have a key each, and ask again when they are refused.
     Many,

@@ -19,7 +19,7 @@ const LEASES: [Duration; 4] = [
     Duration::from_secs(3600),
 ];
 
-/// What one scenario cost with one lease.
+/// The cost of one scenario with one lease.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     lease: Duration,

@@ -14,7 +14,7 @@ use crate::{
 /// How long each scenario is watched.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// What is wrong with the server.
+/// The fault of the server.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     /// SIGKILL: connections are refused by the kernel.
@@ -49,13 +49,13 @@ impl Trouble {
         }
     }
 
-    /// The commands and connections that the server has counted, if it is there.
+    /// The commands and connections that the server has counted; none if the server is dead.
     async fn count(self, server: &RedisServer, connection: &mut MultiplexedConnection) -> u64 {
         match self {
             Self::Killed => return 0,
             Self::Frozen => {
                 server.thaw();
-                // What was sent while the server was frozen is executed now.
+                // Commands that were sent to the frozen server are executed now.
                 pass(300).await;
             }
             _ => {}
@@ -149,7 +149,7 @@ fn a_server_that_hangs_gets_few_commands_with_any_lease() {
 
 #[test]
 fn a_server_that_refuses_connections_gets_few_of_them() {
-    // At most 50 connections a second from one process, the subscription's included, whoever asks.
+    // At most 50 connections a second from one process, the subscription's included, under any load.
     for load in [Load::Quiet, Load::Hot, Load::Many] {
         let costs = costs(Trouble::WrongPassword, load);
         assert_flat(&format!("wrong password, {load:?}"), &costs, 100);

@@ -73,7 +73,7 @@ impl Client {
             if self.random.percent(10) {
                 number = number.saturating_sub(self.random.within(1..100));
             }
-            // The same key is always the same request, or the replicas would refuse it.
+            // One key always stands for the same request: the replicas refuse another one.
             let (key, work) = (format!("pay-{number}"), number % 30);
             let path = format!("/payments?work_ms={work}");
             let body = format!(r#"{{"account": "{key}", "amount": 1}}"#);
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and records what came of it; waits a little after a refusal.
+    /// Sends a request and records its outcome; waits a little after a refusal.
     async fn send(&mut self, asked: Asked, request: String) {
         let Some(addr) = self.fleet.addr(self.replica) else {
             sleep(Duration::from_millis(20)).await;

@@ -43,7 +43,7 @@ pub(crate) async fn inject(
     while let Some(()) = under_way.next().await {}
 }
 
-/// Injects one fault, and records it when it is over.
+/// Injects one fault, and records that fault after its end.
 async fn one(fleet: &Fleet, record: &Recorder, planned: Planned) {
     let Planned {
         kind,

@@ -21,7 +21,7 @@ use crate::{
     support::{PATIENCE, proxy::Proxy, redis_server::RedisServer, replica::Replica},
 };
 
-/// All processes. A fault locks what it hits, so that two faults never hit the same process at once.
+/// All processes. A fault locks its process, so that two faults never hit the same process at once.
 pub(crate) struct Fleet {
     pub(crate) nodes: Vec<Node>,
     replicas: Vec<Slot>,
@@ -76,7 +76,7 @@ impl Fleet {
         self.replicas.len()
     }
 
-    /// Where a replica listens, unless it is dead.
+    /// The address of a replica, unless that replica is dead.
     pub(crate) fn addr(&self, replica: usize) -> Option<SocketAddr> {
         *self.replicas[replica].addr.lock().unwrap()
     }
@@ -108,7 +108,7 @@ impl Fleet {
     pub(crate) async fn samples(&self, at: u64) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, slot) in self.replicas.iter().enumerate() {
-            // Not while a fault has it.
+            // Not during a fault of that replica.
             let Ok(mut replica) = slot.replica.try_lock() else {
                 continue;
             };
@@ -145,14 +145,14 @@ impl Fleet {
         events
     }
 
-    /// Each name in the store, with the node and what is left of its time.
+    /// Each name in the store, with the node and the remaining time to live.
     pub(crate) async fn names(&self) -> Vec<Event> {
         let mut names = Vec::new();
         for (number, node) in self.nodes.iter().enumerate() {
             let server = node.server.lock().await;
             for name in server.send::<Vec<String>>(&["KEYS", "*"]).await {
                 let ttl: i64 = server.send(&["PTTL", &name]).await;
-                // It expired in between.
+                // The name expired in between.
                 if ttl == -2 {
                     continue;
                 }
@@ -166,7 +166,7 @@ impl Fleet {
         names
     }
 
-    /// Starts a replica. While the store is away it may end at once: then again.
+    /// Starts a replica. One that ends at once, because the store is away, is started again.
     async fn start_replica(&self, number: usize) -> Replica {
         let proxies = self
             .nodes

@@ -12,7 +12,7 @@
 //! | `TDL_CHAOS_STORE` | `single,quorum` | the stores of the long run |
 //! | `TDL_CHAOS_RECORD` | none | a record that `a_record_by_hand` checks again |
 //!
-//! The seed determines what is injected, in which order and for how long; the processes' own timing differs from run to
+//! The seed determines the faults, their order and their length; the processes' own timing differs from run to
 //! run. `tests/chaos/long` is the long run.
 
 mod check;
@@ -20,6 +20,8 @@ mod clients;
 mod faults;
 mod fleet;
 mod plan;
+#[allow(dead_code)] // the stress test uses all of it
+#[path = "../support/random.rs"]
 mod random;
 mod record;
 mod run;

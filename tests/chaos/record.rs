@@ -39,13 +39,13 @@ pub(crate) enum Event {
     Payments {
         keys: Vec<String>,
     },
-    /// A name that the store still has at the end. Without `ttl_ms`, it never expires.
+    /// A name that is left in the store at the end; without `ttl_ms`, one that never expires.
     InStore {
         node: usize,
         name: String,
         ttl_ms: Option<u64>,
     },
-    /// What a replica's locks still do at the end.
+    /// The work that is left in a replica's locks at the end.
     Stats {
         replica: usize,
         keys: u64,
@@ -57,7 +57,7 @@ pub(crate) enum Event {
     Stderr {
         line: String,
     },
-    /// A replica ended; `well` if it was asked to and said so.
+    /// A replica ended; `well` if on request and with success.
     Ended {
         replica: usize,
         well: bool,
@@ -79,14 +79,14 @@ pub(crate) struct Run {
     pub(crate) slack_ms: u64,
 }
 
-/// One request, and what came of it.
+/// One request and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) at: u64,
     pub(crate) until: u64,
     pub(crate) replica: usize,
     pub(crate) asked: Asked,
-    /// The client closed its connection before it had an answer, because it was told to.
+    /// The client closed its connection before the answer came, as planned.
     pub(crate) abandoned: bool,
     /// `None` if the connection ended without an answer, or none came in time.
     pub(crate) answer: Option<Answer>,
@@ -141,7 +141,7 @@ pub(crate) enum Kind {
     HoldReplies,
     /// SIGSTOP and SIGCONT of the server, or of a majority.
     FreezeStore,
-    /// SIGKILL of the server; it comes back empty.
+    /// SIGKILL of the server, which comes back empty.
     KillStore,
     /// Every server is out of memory.
     FillStore,
@@ -151,7 +151,7 @@ pub(crate) enum Kind {
     ForgetEverything,
     /// SIGSTOP and SIGCONT of one node of a quorum.
     FreezeNode,
-    /// SIGKILL of one node of a quorum; it comes back empty.
+    /// SIGKILL of one node of a quorum, which comes back empty.
     KillNode,
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Sample {
     pub(crate) descriptors: u64,
 }
 
-/// A deposit as the ledger has written it.
+/// A deposit in the ledger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) id: String,

@@ -126,7 +126,7 @@ async fn watch(fleet: Arc<Fleet>, record: Arc<Recorder>) {
     }
 }
 
-/// The last look, once nothing moves any more: what the ledger says, and what is left.
+/// The last look, once nothing moves any more: the ledger, and the leftovers.
 async fn look_around(settings: &Settings, fleet: &Fleet, record: &Recorder) {
     let until = Instant::now() + 2 * settings.lease + Duration::from_secs(5);
     let left = loop {

@@ -14,7 +14,7 @@ use crate::subject::Subject;
 #[cfg(feature = "redis")]
 use crate::support::redis_server::RedisServer;
 
-/// What a majority has done, the others do soon after.
+/// The other nodes follow a majority soon.
 async fn soon(mut is_so: impl AsyncFnMut() -> bool) -> bool {
     for _ in 0..100 {
         if is_so().await {

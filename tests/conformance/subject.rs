@@ -1,4 +1,4 @@
-//! What a store under test has to offer.
+//! The interface of a store under test.
 
 use tower_distributed_lock::store::Store;
 

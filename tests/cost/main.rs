@@ -1,4 +1,4 @@
-//! What a call costs the server, which the whole fleet shares. Alone in its binary, so that no other test runs beside it.
+//! The cost of a call at the server, which the whole fleet shares. Alone in its binary, so that no other test runs beside it.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -83,7 +83,7 @@ async fn measure(
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-/// What one call costs the server, in µs, when many come at once: only a busy server's time is dear.
+/// The cost of one call at the server, in µs, when many come at once: only the time of a busy server is scarce.
 async fn cost<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -> f64 {
     server.reset_stats().await;
     join_all(calls).await;

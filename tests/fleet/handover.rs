@@ -9,7 +9,7 @@ use crate::{
     support::{eventually, redis_server::RedisServer, words::*},
 };
 
-/// Lets `to` wait for what `from` holds, then measures the time from the release to the grant.
+/// Lets `to` wait for the key that `from` holds, then measures the time from the release to the grant.
 async fn hand_over(from: &Locks, to: &Locks, store: &RedisStore) -> Duration {
     let held = from.lock("k").await.unwrap();
     let waiting = tokio::spawn({
@@ -70,7 +70,7 @@ async fn all_get_their_turn(server: &RedisServer) {
         })
         .await;
     }
-    // Whoever listened does so no more; that they listen again is not in time.
+    // No instance listens any more, and the new subscriptions come too late.
     server
         .send::<i64>(&["CLIENT", "KILL", "TYPE", "pubsub"])
         .await;

@@ -23,7 +23,7 @@ fn replica(server: &RedisServer, more: &[(&str, &str)]) -> Replica {
     Replica::start(&settings)
 }
 
-/// Waits until somebody has shown a token for the account: a deposit has begun there.
+/// Waits until a token was shown for the account: a deposit has begun there.
 async fn until_begun(replica: &Replica, account: &str, after: i64) {
     eventually("a deposit has begun", async || {
         replica.account(account).await.number("token") > after
@@ -62,7 +62,7 @@ async fn every_deposit_counts_once_over_two_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_replica_frees_its_key_after_the_lease_and_loses_nobody_elses_deposit() {
+async fn a_killed_replica_frees_its_key_after_the_lease_and_loses_no_other_deposit() {
     let server = RedisServer::start().await;
     let (mut doomed, other) = (replica(&server, &[]), replica(&server, &[]));
     let began = Instant::now();

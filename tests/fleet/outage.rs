@@ -1,4 +1,4 @@
-//! A server that goes away and comes back, as held turns see it.
+//! Turns that are held while the server goes away and comes back.
 
 use std::time::Duration;
 

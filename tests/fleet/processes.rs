@@ -1,4 +1,4 @@
-//! What the tests ask of replicas of the ledger.
+//! Requests to replicas of the ledger.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::support::{PATIENCE, replica::Replica};
 /// How long a replica keeps its keys, in the tests.
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
 
-/// What came back over HTTP.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -31,7 +31,7 @@ impl Response {
 }
 
 impl Replica {
-    /// Does not hold the replica, so that this can be killed while somebody waits for its answer.
+    /// Does not hold the replica, which can be killed while a request waits for its answer.
     pub(crate) fn deposit(
         &self,
         account: &str,
@@ -49,7 +49,7 @@ impl Replica {
     }
 }
 
-/// `None` if the replica ended, or was ended, before it answered.
+/// `None` if the replica ended, or was killed, before its answer.
 async fn send(
     addr: SocketAddr,
     method: &'static str,

@@ -4,7 +4,7 @@ use std::{net::TcpListener, path::Path, process::Command};
 
 use crate::support::{redis_server::RedisServer, replica::Replica};
 
-/// A certificate for `localhost` that nobody trusts who is not told to.
+/// A certificate for `localhost` that is trusted only where a test says so.
 fn certificate(folder: &Path) {
     let made = Command::new("openssl")
         .args([

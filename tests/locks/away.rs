@@ -12,7 +12,7 @@ use tower_distributed_lock::{
 use crate::support::{MS, SECOND, fleet, fleet_with, inspect, key, nothing_left, settle};
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_survive_a_store_that_is_away_for_a_while() {
+async fn waiters_survive_a_store_that_is_away_for_a_while() {
     for fault in [Fault::Unreachable, Fault::Hang] {
         let (store, [locks, other]) = fleet();
         let elsewhere = other.lock("k").await.unwrap();
@@ -35,7 +35,7 @@ async fn those_who_wait_survive_a_store_that_is_away_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_does_not_wait_is_told_at_once_that_the_store_is_away() {
+async fn try_lock_fails_at_once_while_the_store_is_away() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
@@ -47,7 +47,30 @@ async fn one_who_does_not_wait_is_told_at_once_that_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_is_reached_while_the_store_is_away_says_so() {
+async fn try_lock_fails_at_once_while_others_wait_for_a_store_that_is_away() {
+    for fault in [Fault::Unreachable, Fault::Hang] {
+        let (store, [locks, other]) = fleet();
+        let elsewhere = other.lock("k").await.unwrap();
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        });
+        settle().await;
+        store.set_fault(Some(fault));
+        sleep(3 * SECOND).await;
+        let began = Instant::now();
+        let error = locks.try_lock("k").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{fault:?}");
+        assert!(began.elapsed().is_zero());
+        store.set_fault(None);
+        drop(elsewhere);
+        waiting.await.unwrap().unwrap();
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_reached_while_the_store_is_away_is_reported_as_unreachable() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = tokio::spawn({
@@ -190,9 +213,9 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: releases that were missed were forgotten when the store hung before it worked again.
+/// Fault: missed releases were forgotten by a store that hung before it worked again.
 #[tokio::test(start_paused = true)]
-async fn a_missed_release_is_made_up_for_whatever_the_store_does_in_between() {
+async fn a_missed_release_takes_effect_after_any_sequence_of_faults() {
     for between in [None, Some(Fault::Hang), Some(Fault::Mute)] {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();
@@ -206,7 +229,7 @@ async fn a_missed_release_is_made_up_for_whatever_the_store_does_in_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_nobody_can_hear_is_owed_for_a_lease_at_the_longest() {
+async fn a_release_to_an_unreachable_store_is_owed_for_one_lease_at_most() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
@@ -226,7 +249,7 @@ async fn keys_in_use_are_bounded() {
     let error = locks.lock("d").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooManyKeys);
     assert!(error.to_string().contains('3'), "{error}");
-    // Whoever waits for a key that is in use takes none of the room.
+    // A waiter for a key that is in use takes none of the room.
     let error = locks.lock_within("a", MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);
     drop(guards);

@@ -10,7 +10,7 @@ use tower_distributed_lock::{
 
 use crate::support::{SECOND, fleet, nothing_left, poll_once, settle};
 
-/// What stands in the way of whoever asks for the key.
+/// The obstacle between a caller and the key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Obstacle {
     None,
@@ -18,7 +18,7 @@ enum Obstacle {
     HeldHere,
     /// The store does not react.
     Hang,
-    /// The store does what it is asked for, but does not answer.
+    /// The store carries out every call, and does not answer.
     Mute,
     /// The lease of the last turn is being given back.
     Releasing,
@@ -95,7 +95,7 @@ impl World {
         self.guard = None;
     }
 
-    /// Somebody else of the same instance, who comes later.
+    /// A later caller of the same instance.
     fn next_in_line(&self) -> JoinHandle<LockGuard> {
         let locks = self.fleet[0].clone();
         tokio::spawn(async move { locks.lock("k").await.unwrap() })
@@ -115,7 +115,7 @@ async fn poll_and_drop(
         }
         settle().await;
         after(poll);
-        // Not settled here: what was just made possible happens at the next poll, or while the future is dropped.
+        // Not settled here: the next step must happen at the next poll, or while the future is dropped.
     }
     false
 }
@@ -175,7 +175,7 @@ async fn asking_for_a_key_can_be_dropped_after_every_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn these_futures_do_have_the_await_points_that_the_test_above_drops_them_at() {
+async fn each_way_of_asking_has_the_await_points_where_it_is_dropped() {
     let ways = attempts(&fleet::<1>().1[0]).map(|(name, _)| name);
     for (way, name) in ways.into_iter().enumerate() {
         for obstacle in OBSTACLES {
@@ -233,7 +233,7 @@ async fn releasing_can_be_dropped_after_every_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_leaves_the_line_in_order() {
+async fn a_waiter_that_leaves_keeps_the_line_in_order() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let mut waiting = Vec::new();

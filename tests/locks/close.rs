@@ -8,7 +8,7 @@ use tower_distributed_lock::{ErrorKind, Loss, Status, store::Fault};
 use crate::support::{SECOND, fleet, inspect, nothing_left, poll_once, settle};
 
 #[tokio::test(start_paused = true)]
-async fn turns_under_way_may_finish_and_nobody_else_gets_one() {
+async fn turns_under_way_may_finish_and_no_further_turn_begins() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("here").await.unwrap();
     let elsewhere = other.lock("there").await.unwrap();
@@ -51,7 +51,7 @@ async fn turns_under_way_may_finish_and_nobody_else_gets_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_that_do_not_finish_in_time_are_told_and_then_released() {
+async fn turns_that_do_not_finish_in_time_are_lost_and_then_released() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let told = tokio::spawn({
@@ -74,7 +74,7 @@ async fn turns_that_do_not_finish_in_time_are_told_and_then_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_is_told_before_the_key_is_free() {
+async fn the_loss_is_reported_before_the_key_is_free() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Hang));
@@ -157,7 +157,7 @@ async fn closing_that_was_cancelled_can_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_what_was_never_used_takes_no_time() {
+async fn closing_unused_locks_takes_no_time() {
     let (store, [locks]) = fleet();
     let began = Instant::now();
     locks.close(60 * SECOND).await;

@@ -18,7 +18,7 @@ fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_fails_the_whole_line_at_once_where_that_is_wanted() {
+async fn with_fail_fast_a_failing_store_fails_the_whole_line_at_once() {
     let (store, [locks, other]) = fleet_with(|builder| builder.fail_fast(true));
     let elsewhere = other.lock("k").await.unwrap();
     let line = waiting(&locks, 100);
@@ -40,7 +40,7 @@ async fn a_store_that_fails_fails_the_whole_line_at_once_where_that_is_wanted() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_from_the_start_is_told_at_once() {
+async fn a_store_that_fails_from_the_start_fails_every_call_at_once() {
     let (store, [locks]) = fleet();
     store.set_fault(Some(Fault::Unreachable));
     for outcome in [
@@ -57,7 +57,7 @@ async fn a_store_that_fails_from_the_start_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_all_gives_back_what_it_had_when_the_store_failed() {
+async fn lock_all_gives_back_its_first_keys_when_the_store_fails() {
     let (store, [locks, other]) = fleet_with(|builder| builder.fail_fast(true));
     let elsewhere = other.lock("b").await.unwrap();
     let all = tokio::spawn({
@@ -75,7 +75,7 @@ async fn lock_all_gives_back_what_it_had_when_the_store_failed() {
 
 /// Fault: the store had answered once, so that its silence counted as a key that is held.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_falls_silent_later_is_told_from_a_key_that_is_held() {
+async fn a_store_that_falls_silent_later_is_distinguished_from_a_held_key() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = tokio::spawn({
@@ -93,7 +93,7 @@ async fn a_store_that_falls_silent_later_is_told_from_a_key_that_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_tells_a_store_that_is_silent_from_a_key_that_is_held() {
+async fn a_silent_store_is_distinguished_from_a_held_key() {
     let (store, [locks]) = fleet();
     store.set_fault(Some(Fault::Hang));
     let silent = locks.lock_within("k", SECOND).await.unwrap_err();
@@ -180,7 +180,7 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_a_key_is_refused_before_anything_is_asked() {
+async fn an_invalid_key_is_refused_before_the_store_is_asked() {
     let (store, [locks]) = fleet();
     assert_eq!(
         locks.lock("").await.unwrap_err().kind(),
@@ -196,7 +196,7 @@ async fn what_cannot_be_a_key_is_refused_before_anything_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_are_no_limits_work() {
+async fn limits_of_zero_and_of_all_time_work() {
     let (store, [locks]) = fleet();
     drop(locks.lock_within("k", Duration::MAX).await.unwrap());
     let guard = locks.lock("k").await.unwrap();

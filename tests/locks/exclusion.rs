@@ -1,4 +1,4 @@
-//! Never two inside, tokens that rise, and everybody gets a turn.
+//! Two turns never overlap, tokens rise, and every task gets its turns.
 
 use std::sync::{
     Arc, Mutex,
@@ -13,7 +13,7 @@ use crate::support::{SECOND, fleet, nothing_left, nothing_left_soon, settle};
 const TASKS: usize = 64;
 const TURNS: usize = 6_400;
 
-/// What happened at one key, in the order of the turns.
+/// The turns at one key, in their order.
 #[derive(Default)]
 struct Log {
     somebody_is_inside: AtomicBool,
@@ -78,7 +78,7 @@ fn tokens_rise(turns: &[Turn]) {
 }
 
 #[track_caller]
-fn nobody_starved(turns: &[Turn], at_least: usize) {
+fn assert_fair(turns: &[Turn], at_least: usize) {
     for task in 0..TASKS {
         let had = turns.iter().filter(|turn| turn.task == task).count();
         assert!(had >= at_least, "task {task} had {had} turns");
@@ -98,17 +98,17 @@ async fn sixty_four_tasks_of_two_instances_take_turns() {
     tokens_rise(&turns);
     // On one thread the order is exact: round robin among the tasks of an instance, and the instances change after
     // the turn during which the other came, and as many more as may be passed on then.
-    nobody_starved(&turns, TURNS / TASKS - 2);
+    assert_fair(&turns, TURNS / TASKS - 2);
     assert!(longest_run(&turns) <= 1 + 16);
     nothing_left(store, fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn so_they_do_on_several_threads() {
+async fn sixty_four_tasks_on_several_threads_take_turns() {
     let (store, fleet) = fleet::<2>();
     let turns = contend(&fleet).await;
     tokens_rise(&turns);
-    nobody_starved(&turns, 10);
+    assert_fair(&turns, 10);
     for instance in 0..2 {
         let share = turns
             .iter()
@@ -148,7 +148,7 @@ async fn a_clone_is_the_same_turn_held_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_who_lock_the_same_keys_in_different_orders_do_not_wait_for_each_other() {
+async fn two_callers_of_lock_all_with_keys_in_different_orders_do_not_deadlock() {
     let (store, [one, other]) = fleet();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -168,7 +168,7 @@ async fn two_who_lock_the_same_keys_in_different_orders_do_not_wait_for_each_oth
     while let Some(outcome) = tasks.join_next().await {
         outcome.unwrap();
     }
-    // Had they waited for each other, `max_hold` would have ended it, after ten minutes.
+    // A deadlock would last until `max_hold`, which is ten minutes.
     assert!(began.elapsed() < SECOND);
     nothing_left(store, [one, other]).await;
 }

@@ -29,7 +29,7 @@ async fn a_hundred_thousand_keys_leave_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_do_a_hundred_thousand_that_are_held_at_the_same_time() {
+async fn a_hundred_thousand_keys_held_at_once_leave_nothing_behind() {
     let (store, [locks]) = fleet();
     let mut guards = Vec::new();
     for number in 0..100_000 {
@@ -46,7 +46,7 @@ async fn nor_do_a_hundred_thousand_that_are_held_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_has_one_task_however_much_it_holds() {
+async fn an_instance_has_one_task_for_any_number_of_leases() {
     let (store, [locks]) = fleet();
     let tasks = || Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks(), 0, "none before its first use");

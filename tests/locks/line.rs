@@ -8,7 +8,7 @@ use tower_distributed_lock::{ErrorKind, Locks, store::Fault};
 
 use crate::support::{MS, SECOND, fleet, fleet_with, inspect, nothing_left, settle};
 
-/// `count` tasks that wait for the key one after another, and say in which order they had it.
+/// `count` tasks that wait for the key one after another. Returns the order of their turns.
 fn waiters(locks: &Locks, count: usize) -> JoinSet<(usize, u64)> {
     let mut tasks = JoinSet::new();
     for number in 0..count {
@@ -40,9 +40,9 @@ async fn an_uncontended_turn_costs_one_acquire_and_one_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_wait_one_contends() {
+async fn any_number_of_waiters_has_one_contender() {
     let (store, [locks, other]) = fleet();
-    // The instance listens to hints from its first use on, and then asks once more for what it waits for.
+    // The instance listens to hints from its first use on, and then its contender asks once more.
     drop(locks.lock("unrelated").await.unwrap());
     settle().await;
     let elsewhere = other.lock("k").await.unwrap();
@@ -53,7 +53,7 @@ async fn however_many_wait_one_contends() {
     assert_eq!(store.calls().acquires - before.acquires, 1);
     assert_eq!(inspect(&store, "k").await.queue.len(), 1);
 
-    // While it waits, it asks about once in a poll interval, which is a second.
+    // A waiting contender asks about once in a poll interval, which is a second.
     sleep(20 * SECOND).await;
     let asked = store.calls().acquires - before.acquires;
     assert!((20..=27).contains(&asked), "asked {asked} times");
@@ -70,7 +70,7 @@ async fn however_many_wait_one_contends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lease_changes_hands_at_once_when_it_is_free() {
+async fn a_released_lease_goes_to_the_next_instance_at_once() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = waiters(&locks, 1);
@@ -83,7 +83,7 @@ async fn the_lease_changes_hands_at_once_when_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_are_served_in_the_order_in_which_they_came() {
+async fn instances_are_served_in_order_of_arrival() {
     let (store, fleet) = fleet::<5>();
     let first = fleet[0].lock("k").await.unwrap();
     let mut tasks = JoinSet::new();
@@ -98,7 +98,7 @@ async fn instances_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_line_takes_nobody_else() {
+async fn a_full_line_refuses_further_requests() {
     let (store, [locks]) = fleet_with(|builder| builder.longest_line(3));
     let guard = locks.lock("k").await.unwrap();
     let waiting = waiters(&locks, 3);
@@ -144,7 +144,7 @@ async fn try_lock_does_not_wait_behind_others() {
     drop(locks.lock("k").await.unwrap());
     store.set_fault(Some(Fault::Hang));
     settle().await;
-    // The lease is being released, and somebody waits for the next one.
+    // The lease is being released, and another request waits for the next one.
     let waiting = waiters(&locks, 1);
     settle().await;
     let at_once = timeout(SECOND, locks.try_lock("k")).await.expect("waited");
@@ -164,7 +164,7 @@ async fn try_lock_gets_a_key_that_is_just_being_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_does_not_wait_does_not_drag_along_one_who_does() {
+async fn a_refused_try_lock_does_not_refuse_a_waiter() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Hang));

@@ -1,4 +1,4 @@
-//! A loss is told: once, finally, to everybody whom it concerns, and to nobody else.
+//! A loss is reported once and for good, to every guard of the lost turn and to no other.
 
 use std::pin::pin;
 
@@ -37,7 +37,7 @@ async fn a_key_that_was_deleted_in_the_store_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_is_a_key_that_somebody_else_has_taken_and_that_one_keeps_it() {
+async fn a_key_taken_over_is_lost_and_its_new_holder_keeps_it() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let old_owner = holder(&store, "k").await;
@@ -58,7 +58,7 @@ async fn so_is_a_key_that_somebody_else_has_taken_and_that_one_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_old_owner_asks_for_late_changes_nothing_and_brings_no_tokens() {
+async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let old = holder(&store, "k").await;
@@ -143,7 +143,7 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_clone_is_told_and_told_for_good() {
+async fn every_clone_learns_of_a_loss_for_good() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let clones = [guard.clone(), guard.clone()];
@@ -226,7 +226,7 @@ async fn a_release_is_not_confirmed_by_a_renewal_from_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_ends_as_it_should_is_no_loss() {
+async fn a_turn_that_ends_normally_is_no_loss() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let clone = guard.clone();
@@ -245,7 +245,7 @@ async fn a_turn_that_ends_as_it_should_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_passed_on_is_not_told_of_the_loss_of_the_next() {
+async fn the_loss_of_the_next_turn_is_not_reported_to_a_turn_that_was_passed_on() {
     let (store, [locks]) = fleet();
     let first = locks.lock("k").await.unwrap();
     let old = first.clone();

@@ -1,4 +1,4 @@
-//! The core, over the memory store: on paused time, but for what needs several threads or several runtimes.
+//! The core, over the memory store: on paused time, unless a test needs several threads or runtimes.
 
 mod away;
 mod cancellation;

@@ -51,7 +51,7 @@ async fn a_turn_that_ends_past_its_deadline_is_not_passed_on() {
     let owner = holder(&store, "k").await;
     let next = waiting(&locks);
     settle().await;
-    // Nobody has noticed yet that time is over, but in the store the key is free for others.
+    // No timer has run since the deadline, and the store would give the key to another instance.
     pause_of_the_process(VALIDITY).await;
     let (clone, acquires) = (guard.clone(), store.calls().acquires);
     drop(guard);
@@ -81,7 +81,7 @@ async fn a_turn_that_was_granted_but_not_begun_before_the_deadline_is_not_begun(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_passed_on_while_the_lease_is_unconfirmed() {
+async fn a_lease_is_not_passed_on_while_it_is_unconfirmed() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let next = waiting(&locks);
@@ -100,7 +100,7 @@ async fn nothing_is_passed_on_while_the_lease_is_unconfirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_when_the_store_is_back_but_has_not_confirmed_it() {
+async fn a_lease_is_not_passed_on_after_a_reconnect_until_the_store_has_confirmed_it() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let next = waiting(&locks);
@@ -142,7 +142,7 @@ async fn a_lost_lease_is_not_passed_on_and_its_tokens_are_not_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_another_instance_waits_only_so_many_turns_are_passed_on() {
+async fn once_another_instance_waits_at_most_pass_turns_turns_are_passed_on() {
     let (store, [locks, other]) = fleet_with(|builder| builder.pass_turns(5));
     let guard = locks.lock("k").await.unwrap();
     let mut here = JoinSet::new();
@@ -164,7 +164,7 @@ async fn once_another_instance_waits_only_so_many_turns_are_passed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_another_instance_waits_turns_are_passed_on_only_for_so_long() {
+async fn once_another_instance_waits_turns_are_passed_on_for_pass_time_at_most() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let here = waiting(&locks);
@@ -181,7 +181,7 @@ async fn once_another_instance_waits_turns_are_passed_on_only_for_so_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hint_that_somebody_waits_outlives_an_older_answer_that_nobody_does() {
+async fn a_hint_that_another_instance_waits_outlives_an_older_answer_that_none_does() {
     let (store, [locks, other]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let next = waiting(&locks);
@@ -206,7 +206,7 @@ async fn a_hint_that_somebody_waits_outlives_an_older_answer_that_nobody_does() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nobody_else_waits_turns_are_passed_on_without_an_end() {
+async fn while_no_other_instance_waits_turns_are_passed_on_without_an_end() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let here: Vec<_> = (0..200).map(|_| waiting(&locks)).collect();
@@ -227,7 +227,7 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     let here: Vec<_> = (0..500).map(|_| waiting(&locks)).collect();
     settle().await;
     let first = Instant::now();
-    // The memory store's hints cannot be lost, so whoever waits elsewhere is played by hand, without a watcher.
+    // The hints of the memory store cannot be lost: the other instance is played by hand, without a watcher.
     let stranger = Owner {
         instance: Instance::new(),
         attempt: 1,
@@ -254,7 +254,7 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     nothing_left(store, [locks]).await;
 }
 
-/// Asks for the key and gives it back at once if that was granted.
+/// Asks for the key, and gives a grant back at once.
 async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
     let acquire = Acquire {
         key: key("k"),
@@ -282,7 +282,7 @@ async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_tokens_wait_for_the_store_to_come_back() {
+async fn waiters_for_tokens_survive_an_unreachable_store() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
@@ -303,7 +303,7 @@ async fn those_who_wait_for_tokens_wait_for_the_store_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_tokens_are_told_when_the_store_fails_if_they_want_to_fail_fast() {
+async fn waiters_for_tokens_fail_at_once_with_fail_fast() {
     let (store, [locks]) = fleet_with(|builder| builder.fail_fast(true));
     let guard = locks.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));

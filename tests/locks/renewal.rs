@@ -1,4 +1,4 @@
-//! What keeps a lease alive.
+//! Renewals keep a lease alive.
 
 use std::num::NonZeroU32;
 
@@ -19,7 +19,7 @@ async fn a_turn_of_ten_leases_keeps_its_lease() {
         assert!(guard.remaining() > 19 * SECOND);
         assert!(other.try_lock("k").await.unwrap().is_none());
     }
-    // At a third of the lease; what is due soon is renewed along.
+    // A renewal is due at a third of the lease. Leases that are due soon are renewed with it.
     let renewals = store.calls().renewals;
     assert!((29..=32).contains(&renewals), "renewed {renewals} times");
     guard.release().await.unwrap();
@@ -27,7 +27,7 @@ async fn a_turn_of_ten_leases_keeps_its_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_together_is_renewed_together() {
+async fn leases_that_are_due_together_are_renewed_together() {
     let (store, [locks]) = fleet();
     let mut guards = Vec::new();
     for number in 0..1_000 {
@@ -67,7 +67,7 @@ async fn renewals_without_an_answer_are_survived_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_answer_it_is_lost_at_the_deadline_and_not_before() {
+async fn a_lease_without_any_answer_is_lost_at_the_deadline_and_not_before() {
     for fault in [Fault::Unreachable, Fault::Hang, Fault::Mute] {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();
@@ -123,7 +123,7 @@ async fn the_deadline_counts_from_before_the_renewal_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_past_the_deadline_does_not_revive_a_lease() {
-    // Timers and answers that are both there after a pause come in either order, so it takes some rounds.
+    // A timer and an answer that are both ready after a pause run in either order: several rounds see both orders.
     for _ in 0..32 {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();
@@ -141,7 +141,7 @@ async fn an_answer_past_the_deadline_does_not_revive_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gives_up_early_if_told_to() {
+async fn a_lease_is_given_up_early_with_give_up_after() {
     let (store, [locks]) = fleet_with(|builder| builder.give_up_after(NonZeroU32::new(3).unwrap()));
     let guard = locks.lock("k").await.unwrap();
     let granted = Instant::now();
@@ -179,7 +179,7 @@ async fn a_lease_that_is_passed_on_is_renewed_every_poll_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_it_is_when_a_renewal_from_quiet_times_is_answered_meanwhile() {
+async fn a_passed_on_lease_is_renewed_every_poll_interval_after_the_answer_of_an_older_renewal() {
     let (store, [locks]) = fleet();
     let guard = locks.lock("k").await.unwrap();
     let guard = keep_passing(&locks, guard, 1).await; // has got tokens for some turns to come

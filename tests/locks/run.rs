@@ -3,9 +3,12 @@
 use std::pin::pin;
 
 use tokio::time::sleep;
-use tower_distributed_lock::{ErrorKind, LockGuard, Loss, store::Store};
+use tower_distributed_lock::{
+    ErrorKind, LockGuard, Loss,
+    store::{Fault, Store},
+};
 
-use crate::support::{SECOND, fleet, key, nothing_left, poll_once};
+use crate::support::{SECOND, VALIDITY, fleet, key, nothing_left, poll_once};
 
 #[tokio::test(start_paused = true)]
 async fn a_future_runs_to_its_end_while_the_lease_is_held() {
@@ -28,7 +31,7 @@ async fn a_loss_ends_the_future() {
     let forever = std::future::pending::<()>();
     let error = LockGuard::run_with(&guards, forever).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    // Once it is lost, nothing is begun any more.
+    // A lost guard begins no further future.
     let begun = async { unreachable!("begun under a lost lease") };
     let error = guards[1].run(begun).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
@@ -52,6 +55,29 @@ async fn a_watcher_does_not_hold_the_key() {
     store.force_release(key("k")).await.unwrap();
     assert_eq!(lost.await, Loss::NotOurs);
     assert_eq!(guard.confirm().await.unwrap_err().kind(), ErrorKind::Lost);
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: a lease that had run out locally counted as one that the store had given to another owner.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_that_comes_after_the_lease_has_expired_says_expired() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Mute));
+    let confirming = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.confirm().await }
+    });
+    sleep(VALIDITY).await;
+    store.set_fault(None);
+    let error = confirming.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(
+        error.to_string().contains("before its time was over"),
+        "{error}"
+    );
+    assert_eq!(guard.lost().await, Loss::Expired);
     drop(guard);
     nothing_left(store, [locks]).await;
 }

@@ -86,7 +86,7 @@ fn guards_waiters_and_contenders_dropped_by_a_shutdown_do_not_panic() {
             }
         });
         drop(runtime);
-        // What hangs in the store is cleaned up there, in order.
+        // The store cleans up the calls that hang, in order.
         store.set_fault(None);
         assert_eq!(locks.stats(), Stats::default());
         assert_eq!(other.stats(), Stats::default());
@@ -122,7 +122,7 @@ fn locks_that_have_lost_their_runtime_go_on_with_the_next() {
     });
 }
 
-/// Renews so often that a test need not wait for it, with leases so long that a busy machine does not lose one.
+/// Renewals come so often that no test waits for one, and leases are so long that a busy machine loses none.
 fn often(builder: LocksBuilder) -> LocksBuilder {
     builder
         .lease(10 * SECOND)
@@ -131,7 +131,7 @@ fn often(builder: LocksBuilder) -> LocksBuilder {
 }
 
 #[test]
-fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
+fn a_guard_that_has_lost_its_runtime_is_renewed_on_the_runtime_of_its_watcher() {
     let (store, [locks]) = fleet_with(often);
     let guard = orphan(&locks);
     one_thread().block_on(async {
@@ -148,7 +148,7 @@ fn a_guard_that_has_lost_its_runtime_is_renewed_by_whoever_watches_it() {
 }
 
 #[test]
-fn one_who_waits_for_a_loss_notices_that_the_runtime_of_the_task_ends() {
+fn a_watcher_of_a_loss_notices_the_end_of_the_schedulers_runtime() {
     let (store, [locks]) = fleet_with(often);
     let (first, second) = (one_thread(), two_threads());
     let guard = first.block_on(locks.lock("k")).unwrap();
@@ -221,9 +221,9 @@ fn a_runtime_without_a_clock_is_refused() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
-/// A runtime of one thread stands still between two calls of `block_on`, and the scheduler on it.
+/// A runtime of one thread stands still between two calls of `block_on`, and with it the scheduler.
 #[test]
-fn a_loss_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+fn a_loss_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
     let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND).poll_interval(100 * MS));
     let (idle, driven) = (one_thread(), one_thread());
     let guard = idle.block_on(locks.lock("k")).unwrap();
@@ -236,7 +236,7 @@ fn a_loss_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
 }
 
 #[test]
-fn the_end_of_a_turns_time_is_told_although_nobody_drives_the_runtime_of_the_scheduler() {
+fn the_end_of_max_hold_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
     let (_store, [locks]) = fleet_with(|builder| builder.max_hold(200 * MS));
     let (idle, driven) = (one_thread(), one_thread());
     let guard = idle.block_on(locks.lock("k")).unwrap();

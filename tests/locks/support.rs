@@ -89,7 +89,7 @@ pub(crate) fn nothing_left<const N: usize>(
     }
 }
 
-/// The same where other threads take part: it comes true in the end.
+/// The same with other threads, which may take some time for it.
 pub(crate) async fn nothing_left_soon(store: MemoryStore, fleet: impl IntoIterator<Item = Locks>) {
     for locks in fleet {
         eventually(|| locks.stats() == Stats::default()).await;
@@ -98,7 +98,7 @@ pub(crate) async fn nothing_left_soon(store: MemoryStore, fleet: impl IntoIterat
     eventually(|| Handle::current().metrics().num_alive_tasks() == 0).await;
 }
 
-/// Waits for something that other threads do; fails if it takes absurdly long.
+/// Waits until other threads have made the condition true; fails after an absurdly long time.
 pub(crate) async fn eventually(condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {

@@ -1,4 +1,4 @@
-//! A node that is away, dead or hanging: neither the others wait for it, nor is anything piled up for it.
+//! A node is away, dead or hanging: the other nodes do not wait for that node, and no calls pile up for it.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_node_that_was_never_reached_is_owed_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_hanging_node_may_have_granted_is_given_back() {
+async fn a_grant_of_a_hanging_node_is_given_back() {
     let (nodes, store) = memory::<3>();
     for fault in [Fault::Hang, Fault::Mute] {
         nodes[2].set_fault(Some(fault));
@@ -57,9 +57,9 @@ async fn what_a_hanging_node_may_have_granted_is_given_back() {
     }
 }
 
-/// The node is killed, so that what it is owed is what the Redis store keeps for it.
+/// The node is killed, so that its owed releases are those of the Redis store.
 #[tokio::test]
-async fn a_killed_node_is_not_flooded_when_it_comes_back() {
+async fn a_killed_node_is_not_flooded_after_its_restart() {
     let mut fleet = Fleet::start_mature(3).await;
     fleet.servers[2].kill();
     for turn in 0..TURNS {
@@ -95,7 +95,7 @@ async fn a_renewal_does_not_wait_for_a_hanging_node() {
     }
     assert_eq!(asked.elapsed(), Duration::ZERO);
 
-    // The answer of the node still counts when it comes: one that has forgotten is healed.
+    // The late answer of the node still counts: a node that has forgotten is healed.
     nodes[2].restart();
     assert!(is_renewed(&store.renew_one(renewal(&key("k"), a, 0)).await));
     nodes[2].set_fault(None);
@@ -111,7 +111,7 @@ async fn one_lease_of_a_batch_does_not_wait_for_another() {
     store.take(&key("b"), b).await;
     nodes[1].set_fault(None);
     nodes[2].set_fault(Some(Fault::Hang));
-    // Node 2 decides about `b`, of which node 1 has no part; it says nothing new about `a`.
+    // Node 2 decides about `b`, of which node 1 has no part. The answer of node 2 changes nothing for `a`.
     let mut answers = store.renew(vec![renewal(&key("b"), b, 0), renewal(&key("a"), a, 0)]);
     let asked = Instant::now();
     let (first, answer) = answers.next().await.unwrap();
@@ -221,11 +221,13 @@ async fn a_dropped_acquire_leaves_nothing() {
     }
 }
 
-/// Each refill of tokens waited for the node.
+/// Fault: each renewal of a lease, and so each refill of tokens, waited for the node.
 #[tokio::test(start_paused = true)]
 async fn a_hot_key_goes_on_while_a_node_hangs() {
     let (nodes, store) = memory::<3>();
     let locks = Locks::builder(store).build().unwrap();
+    // The node has a part in the lease that is passed on.
+    let first = locks.lock("hot").await.unwrap();
     nodes[2].set_fault(Some(Fault::Hang));
     let began = Instant::now();
     let turns = (0..8).map(|_| async {
@@ -233,7 +235,7 @@ async fn a_hot_key_goes_on_while_a_node_hangs() {
             locks.lock("hot").await.unwrap().release().await.unwrap();
         }
     });
-    join_all(turns).await;
+    tokio::join!(join_all(turns), async { drop(first) });
     let took = began.elapsed();
     assert!(took < Duration::from_secs(1), "{took:?}");
 }

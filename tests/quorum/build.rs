@@ -1,4 +1,4 @@
-//! What cannot be a quorum is refused.
+//! Nodes that cannot make a quorum are refused.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn nodes(count: usize) -> Vec<MemoryStore> {
 }
 
 #[test]
-fn an_even_number_of_nodes_or_too_few() {
+fn an_even_number_of_nodes_and_too_few_nodes_are_refused() {
     for (count, words) in [
         (0, "at least 3 nodes, not 0"),
         (1, "at least 3 nodes, not 1"),
@@ -37,7 +37,7 @@ fn an_even_number_of_nodes_or_too_few() {
 }
 
 #[test]
-fn the_same_node_twice() {
+fn the_same_node_twice_is_refused() {
     let mut nodes = nodes(2);
     nodes.push(nodes[0].clone());
     let space = nodes[0].space();
@@ -51,7 +51,7 @@ fn the_same_node_twice() {
 }
 
 #[test]
-fn a_timeout_that_lets_no_call_succeed() {
+fn a_timeout_that_lets_no_call_succeed_is_refused() {
     let builder = QuorumStore::builder(nodes(3)).node_timeout(Duration::ZERO);
     assert_refused(builder.build(), "0ns");
 }
@@ -70,7 +70,7 @@ fn nodes_may_differ_in_kind_and_their_order_does_not_matter() {
 }
 
 #[tokio::test]
-async fn by_urls_it_needs_a_majority_at_the_start() {
+async fn connecting_by_urls_needs_a_majority_of_nodes() {
     let mut servers = [
         RedisServer::start().await,
         RedisServer::start().await,
@@ -102,7 +102,7 @@ async fn by_urls_it_needs_a_majority_at_the_start() {
 
 /// They share their fate, and no majority of them means anything.
 #[tokio::test]
-async fn three_databases_of_one_server() {
+async fn three_databases_of_one_server_are_refused() {
     let server = RedisServer::start().await;
     let urls = [0, 1, 2].map(|database| format!("{}{database}", server.url()));
     assert_refused(Locks::quorum(&urls).await, "nodes 0 and 1 are one server");

@@ -16,7 +16,7 @@ const ROUNDS: usize = 200;
 const BOUND: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_at_the_same_moment_two_hundred_times() {
+async fn three_attempts_at_the_same_moment_do_not_split_the_vote_for_ever() {
     let fleet = Fleet::start_mature(3).await;
     let instances: Vec<Locks> = (0..3).map(|_| fleet.locks()).collect();
     let mut first_wins = Vec::new();

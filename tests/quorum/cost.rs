@@ -1,4 +1,4 @@
-//! What it sends.
+//! The commands that a quorum sends.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn one_round_trip_when_the_counters_agree() {
+async fn a_lock_costs_one_round_trip_when_the_counters_agree() {
     let fleet = Fleet::start_mature(3).await;
     let key = key("k");
     // The counters start at each server's own clock; this lifts all of them to the highest.
@@ -44,7 +44,7 @@ async fn one_round_trip_when_the_counters_agree() {
 
 /// For the record, not for judgement: machines differ.
 #[tokio::test]
-async fn how_long_a_free_key_takes() {
+async fn the_time_to_take_a_free_key_is_printed() {
     let fleet = Fleet::start_mature(3).await;
     let store: [(&str, &dyn Store); 2] = [
         ("one server", &fleet.nodes[0]),

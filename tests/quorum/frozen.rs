@@ -1,4 +1,4 @@
-//! A node that hangs costs its time limit, not more, and what it grants late is given back.
+//! A node that hangs costs its timeout and no more, and its late grants are given back.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     support::{eventually, redis_server::pass, words::*},
 };
 
-/// For what a slow machine does besides waiting.
+/// For the work of a slow machine besides the waiting.
 const SLACK: Duration = Duration::from_millis(450);
 
 /// Nothing is left, and nothing comes any more.
@@ -25,7 +25,7 @@ async fn assert_clean(fleet: &Fleet) {
 }
 
 #[tokio::test]
-async fn a_lock_does_not_wait_for_it() {
+async fn a_lock_does_not_wait_for_a_frozen_node() {
     let fleet = Fleet::start_mature(3).await;
     fleet.servers[1].freeze();
     let key = key("k");
@@ -40,12 +40,12 @@ async fn a_lock_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn where_its_answer_matters_it_costs_its_timeout_once() {
+async fn a_frozen_node_whose_answer_decides_costs_its_timeout_once() {
     let fleet = Fleet::start_mature(3).await;
     let (key, other) = (key("k"), owner());
     fleet.nodes[0].take(&key, other).await;
     fleet.servers[1].freeze();
-    // One has it, one is free: what the third would have said decides.
+    // The key is taken at one node and free at another: the answer of the third decides.
     let asked = Instant::now();
     held(fleet.store.acquire(short(&key)).await.unwrap());
     let took = asked.elapsed();
@@ -57,7 +57,7 @@ async fn where_its_answer_matters_it_costs_its_timeout_once() {
     fleet.nodes[0].free(&key, other).await;
     assert_clean(&fleet).await;
 
-    // It may have the record of what is claimed.
+    // The frozen node may have the record of the claim.
     fleet.servers[1].freeze();
     let claim = Acquire {
         fingerprint: Some(Bytes::from_static(b"claim")),
@@ -80,7 +80,7 @@ async fn where_its_answer_matters_it_costs_its_timeout_once() {
     assert_clean(&fleet).await;
 }
 
-/// With leases of ten minutes: what vanishes did not expire.
+/// Leases last for ten minutes: one that vanishes did not expire.
 #[tokio::test]
 async fn a_late_grant_is_undone() {
     let fleet = Fleet::start(3).await;
@@ -103,7 +103,7 @@ async fn a_late_grant_is_undone() {
 }
 
 #[tokio::test]
-async fn a_lease_grows_back_to_it() {
+async fn a_lease_grows_back_to_a_node_that_was_frozen() {
     let fleet = Fleet::start_mature(3).await;
     let locks = fleet.locks();
     fleet.servers[2].freeze();

@@ -92,7 +92,7 @@ async fn healing_makes_the_majority_that_a_renewal_needs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minority_that_lost_the_key_to_somebody_else_does_not_end_the_lease() {
+async fn a_minority_that_lost_the_key_to_another_owner_does_not_end_the_lease() {
     let lease = lease_without(&[]).await;
     lease.nodes[2].restart();
     lease.nodes[2].take(&key("k"), owner()).await;
@@ -102,7 +102,7 @@ async fn a_minority_that_lost_the_key_to_somebody_else_does_not_end_the_lease() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_that_forgot_ends_it_and_is_not_healed() {
+async fn a_majority_that_forgot_ends_the_lease_and_is_not_healed() {
     let lease = lease_without(&[]).await;
     lease.nodes[0].restart();
     lease.nodes[1].restart();
@@ -112,7 +112,7 @@ async fn a_majority_that_forgot_ends_it_and_is_not_healed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_majority_of_answers_there_is_no_telling() {
+async fn without_a_majority_of_answers_a_renewal_is_unknown() {
     let lease = lease_without(&[]).await;
     lease.down(0, true);
     lease.down(1, true);
@@ -140,7 +140,7 @@ async fn nothing_is_healed_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_healed_during_the_release_is_released() {
+async fn a_part_that_is_healed_during_the_release_is_released() {
     for fault in [Fault::Hang, Fault::Mute] {
         let lease = lease_without(&[0]).await;
         lease.down(1, true);
@@ -169,7 +169,7 @@ async fn healing_that_takes_too_long_is_undone() {
         lease.nodes[0].set_fault(None);
         settle().await;
         assert_eq!(lease.held_at(), [false, true, true], "{fault:?}");
-        // Then it is healed after all, in a new name.
+        // The part is healed in the end, in a new name.
         assert!(is_renewed(&lease.renew(0).await));
         settle().await;
         assert_eq!(lease.held_at(), [true; 3], "{fault:?}");
@@ -177,10 +177,10 @@ async fn healing_that_takes_too_long_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_cleans_up_behind_a_failed_grant_does_not_end_a_healed_one() {
+async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
     let (nodes, store) = memory::<3>();
     let (key, a) = (key("k"), owner());
-    // Node 0 takes effect, and is heard only when it was given up: its release comes at some time later.
+    // The call takes effect at node 0, and its answer comes after the call was given up: the release follows later.
     nodes[0].set_fault(Some(Fault::Mute));
     granted(store.acquire(attempt(&key, a)).await.unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -199,7 +199,7 @@ async fn whoever_cleans_up_behind_a_failed_grant_does_not_end_a_healed_one() {
 async fn a_lease_whose_release_failed_is_not_healed() {
     let lease = lease_without(&[0]).await;
     lease.nodes[2].set_fault(Some(Fault::Hang));
-    // Node 0 has no part in it, node 1 frees it, node 2 does not answer: nobody knows whether a majority had it.
+    // Node 0 has no part, node 1 frees its part, node 2 does not answer: whether a majority had the lease is unknown.
     let outcome = lease.store.start_release(ending(&key("k"), lease.a)).await;
     assert!(outcome.is_err());
     assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));

@@ -61,7 +61,7 @@ impl Fleet {
         fleet
     }
 
-    /// Waits until every server that is up is older than a lease, and tells so to whoever connects: in whole seconds.
+    /// Waits until every server that is up is older than a lease, and says so to new connections: in whole seconds.
     async fn mature(&self) {
         let is_mature = async |node: &RedisStore| {
             let is_up = node.inspect(key("anything")).await.is_ok();
@@ -86,7 +86,7 @@ impl Fleet {
             .unwrap()
     }
 
-    /// What is left on each of the servers, which must be up.
+    /// The names that are left on each of the servers, which must be up.
     async fn leftovers(&self) -> Vec<Vec<String>> {
         join_all(self.servers.iter().map(RedisServer::leftovers)).await
     }
@@ -110,7 +110,7 @@ fn memory<const N: usize>() -> ([MemoryStore; N], QuorumStore) {
     (nodes, store)
 }
 
-/// An attempt of somebody new, for one lease.
+/// An attempt of a new owner, for one lease.
 fn short(key: &LockKey) -> Acquire {
     Acquire {
         lease: LEASE,
@@ -118,7 +118,7 @@ fn short(key: &LockKey) -> Acquire {
     }
 }
 
-/// Lets what goes on in the background come to its end.
+/// Lets the background tasks come to their end.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -1,4 +1,4 @@
-//! Without a majority nothing is granted, what is held is lost in time, and all works again when it is back.
+//! Without a majority no key is granted and leases are lost in time. With the majority back, both work again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn post_to(app: &Router) -> StatusCode {
 }
 
 #[tokio::test]
-async fn killed_and_back() {
+async fn without_a_majority_nothing_is_granted_until_the_nodes_are_back() {
     let mut fleet = Fleet::start_mature(3).await;
     let locks = fleet.locks();
     let lock = DistributedLockLayer::new(locks.clone(), key::name("order").param("id"))

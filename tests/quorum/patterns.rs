@@ -1,4 +1,4 @@
-//! All patterns of nodes that are taken by somebody else, and of nodes that are dead: granted exactly when a majority
+//! All patterns of nodes that are taken by another owner, and of nodes that are dead: granted exactly when a majority
 //! is free and alive, and nothing of a failed attempt is left behind.
 
 use tower_distributed_lock::{
@@ -17,7 +17,7 @@ fn has(pattern: usize, node: usize) -> bool {
     pattern >> node & 1 == 1
 }
 
-async fn taken_by_somebody_else(nodes: usize) {
+async fn taken_by_another_owner(nodes: usize) {
     let fleet = Fleet::start_mature(nodes).await;
     for pattern in patterns(nodes) {
         let (key, other) = (key(&format!("k/{pattern}")), owner());
@@ -43,13 +43,13 @@ async fn taken_by_somebody_else(nodes: usize) {
 }
 
 #[tokio::test]
-async fn three_nodes_taken() {
-    taken_by_somebody_else(3).await;
+async fn three_nodes_in_every_pattern_of_taken_nodes() {
+    taken_by_another_owner(3).await;
 }
 
 #[tokio::test]
-async fn five_nodes_taken() {
-    taken_by_somebody_else(5).await;
+async fn five_nodes_in_every_pattern_of_taken_nodes() {
+    taken_by_another_owner(5).await;
 }
 
 async fn dead(nodes: usize) {
@@ -90,18 +90,18 @@ async fn dead(nodes: usize) {
 }
 
 #[tokio::test]
-async fn three_nodes_dead() {
+async fn three_nodes_in_every_pattern_of_dead_nodes() {
     dead(3).await;
 }
 
 #[tokio::test]
-async fn five_nodes_dead() {
+async fn five_nodes_in_every_pattern_of_dead_nodes() {
     dead(5).await;
 }
 
 /// Each node free, taken or dead, and whether the attempt queues: 3^5 patterns, which no server could play in time.
 #[tokio::test(start_paused = true)]
-async fn five_nodes_free_or_taken_or_dead() {
+async fn five_nodes_in_every_pattern_of_free_taken_and_dead_nodes() {
     const QUEUEING: [Queueing; 3] = [
         Queueing::No,
         Queueing::Skip,

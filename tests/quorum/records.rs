@@ -42,7 +42,7 @@ async fn a_record_needs_a_majority() {
         failed.unwrap_err().to_string(),
         "no quorum: 2 of 3 nodes unreachable"
     );
-    // The nodes make up for it, and whoever records again is told so.
+    // The nodes make up for the record, and a second record finds it.
     down(&nodes[0], false);
     down(&nodes[1], false);
     assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
@@ -61,7 +61,7 @@ async fn a_record_reaches_nodes_that_had_no_part_in_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_finds_one_gives_it_to_nodes_that_miss_it() {
+async fn an_attempt_that_finds_a_record_copies_it_to_nodes_without_it() {
     let ((nodes, store), a) = (memory::<5>(), owner());
     granted(store.acquire(claim(a)).await.unwrap());
     store.record(&key("k"), a, b"done").await;
@@ -85,7 +85,7 @@ async fn whoever_finds_one_gives_it_to_nodes_that_miss_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_waits_for_every_node_that_may_have_one() {
+async fn a_claim_waits_for_every_node_that_may_have_a_record() {
     let ((nodes, store), a) = (memory::<3>(), owner());
     nodes[2].take(&key("k"), a).await;
     nodes[2].record(&key("k"), a, b"done").await;

@@ -23,7 +23,7 @@ use crate::{
 /// because Redis counts its uptime in seconds.
 const FORGOTTEN: u64 = LEASE.as_millis() as u64 + 1100;
 
-/// What a key protects, and how it knows that nobody is here but one.
+/// The resource that a key protects. Counts its visitors, so that a second one is noticed.
 #[derive(Default)]
 struct Room {
     is_taken: AtomicBool,
@@ -61,7 +61,7 @@ async fn visit_again_and_again(locks: Locks, rooms: Arc<[Room; 2]>, stop: Arc<At
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_after_another_under_load() {
+async fn nodes_that_restart_one_after_another_under_load_cost_no_exclusion() {
     let mut fleet = Fleet::start_mature(3).await;
     let (rooms, stop) = (Arc::new(<[Room; 2]>::default()), Arc::default());
     let instances: Vec<Locks> = (0..3).map(|_| fleet.locks()).collect();
@@ -104,7 +104,7 @@ async fn one_after_another_under_load() {
 }
 
 #[tokio::test]
-async fn two_within_one_lease_are_no_second_grant() {
+async fn two_restarts_within_one_lease_lead_to_no_second_grant() {
     let mut fleet = Fleet::start_mature(3).await;
     let (key, a, b) = (key("k"), owner(), owner());
     let lease = Duration::from_secs(3);

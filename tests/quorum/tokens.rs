@@ -10,7 +10,7 @@ fn down(node: &MemoryStore, is_down: bool) {
     node.set_fault(is_down.then_some(Fault::Unreachable));
 }
 
-/// Takes the key with one node missing, and gives it back.
+/// Takes the key with one node missing, and releases the key.
 async fn turn(nodes: &[MemoryStore; 3], store: &QuorumStore, missing: usize) -> Tokens {
     let a = owner();
     down(&nodes[missing], true);
@@ -31,7 +31,7 @@ async fn one_ahead(nodes: &[MemoryStore; 3]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_every_pair_of_majorities() {
+async fn tokens_rise_over_every_pair_of_majorities() {
     for first in 0..3 {
         for second in 0..3 {
             let (nodes, store) = memory::<3>();
@@ -46,7 +46,7 @@ async fn over_every_pair_of_majorities() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_a_refill() {
+async fn tokens_rise_over_a_refill() {
     let ((nodes, store), a) = (memory::<3>(), owner());
     let key = key("k");
     down(&nodes[0], true);
@@ -79,7 +79,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     }
     store.free(&key, a).await;
 
-    // Node 1 grants, and is gone when it should count up to node 0.
+    // Node 1 grants, and is gone before its counter is raised to that of node 0.
     one_ahead(&nodes).await;
     nodes[0].set_fault(Some(Fault::Hang));
     let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
@@ -95,7 +95,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn they_need_not_rise_when_that_is_turned_off() {
+async fn tokens_need_not_rise_when_fencing_is_turned_off() {
     let (nodes, _) = memory::<3>();
     let store = QuorumStore::builder(nodes.clone()).fencing(false);
     let store = store.build().unwrap();

@@ -1,4 +1,4 @@
-//! Votes that are split, and what a lost one leaves behind.
+//! Votes that are split, and votes that are lost.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_vote_that_is_split_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everybody_first_in_one_queue_does_not_block_everybody() {
+async fn attempts_that_are_each_first_in_one_queue_do_not_block_each_other() {
     let (nodes, store) = memory::<3>();
     let (key, holder) = (key("k"), owner());
     store.take(&key, holder).await;

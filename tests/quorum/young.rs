@@ -17,7 +17,7 @@ fn request(owner: tower_distributed_lock::store::Owner) -> Acquire {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_that_forgot_do_not_make_a_majority() {
+async fn two_nodes_that_forgot_do_not_make_a_majority() {
     let (nodes, store) = memory::<3>();
     granted(store.acquire(request(owner())).await.unwrap());
     nodes[0].restart();
@@ -38,7 +38,7 @@ async fn two_that_forgot_do_not_make_a_majority() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_forgot_and_one_that_never_knew_do_not_make_a_majority() {
+async fn a_node_that_forgot_and_one_that_never_knew_do_not_make_a_majority() {
     let (nodes, store) = memory::<3>();
     nodes[2].set_fault(Some(Fault::Unreachable));
     granted(store.acquire(request(owner())).await.unwrap());
@@ -48,7 +48,7 @@ async fn one_that_forgot_and_one_that_never_knew_do_not_make_a_majority() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_are_young_are_enough_together() {
+async fn all_nodes_are_enough_although_they_are_young() {
     let (nodes, store) = memory::<3>();
     for node in &nodes {
         node.restart();
@@ -61,7 +61,7 @@ async fn all_that_are_young_are_enough_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_remember_are_enough() {
+async fn nodes_that_remember_are_enough() {
     let (nodes, store) = memory::<5>();
     nodes[0].restart();
     nodes[1].set_fault(Some(Fault::Unreachable));

@@ -1,10 +1,12 @@
-//! Stress with real threads: a world of a seed runs for a given time, and what must always hold is watched.
+//! Stress with real threads: a world of a seed runs for a given time, and a witness watches its properties.
 //!
 //! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the choices of a run. Threads
 //! interleave differently each time, so a seed repeats the kind of a world more than its course.
 
 mod memory;
 mod patience;
+#[allow(dead_code)] // shared with the chaos run
+#[path = "../support/random.rs"]
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
@@ -12,14 +14,15 @@ mod requests;
 #[cfg(feature = "redis")]
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
 #[allow(dead_code)] // the model checker uses all of it
 mod witness;
 mod world;
 
-/// The parts of the crate, the clock and the mutex that the witness uses.
+/// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {
     pub(crate) use tokio::time::Instant;
-    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status};
+    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status, idempotency::RunOnceError};
 
     pub(crate) fn now() -> Instant {
         Instant::now()

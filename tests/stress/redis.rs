@@ -101,7 +101,7 @@ async fn play(proxy: &mut Proxy, network: Network, world: &World, random: &mut R
     proxy.set(network);
     if network != Network::Cut {
         sleep(fault_lasts(&world.setup, random)).await;
-        // Now and then the connection breaks with all that it held back.
+        // Now and then the connection breaks, and the bytes that were held back are lost.
         if random.percent(30) {
             proxy.set(Network::Cut);
         }

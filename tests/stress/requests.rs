@@ -5,7 +5,6 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use tower_distributed_lock::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
-    idempotency::RunOnceError,
     store::{Acquire, Ending, Instance as StoreInstance, Mode, Owner, Queueing, Release},
 };
 
@@ -13,7 +12,7 @@ use super::{
     patience::Patience,
     random::Random,
     subject::now,
-    witness::{Inside, is_result_of},
+    turns::Planned,
     world::{LONG_LEASE, World},
 };
 
@@ -35,13 +34,9 @@ pub(crate) enum Habits {
     Wild,
     /// `run_once`.
     Claims,
-    /// Calls the store itself: takes a key and releases it without waiting for the first answer.
+    /// Calls the store itself: takes a key, and releases the key without waiting for the first answer.
     Bare,
 }
-
-/// Why a request ended without a result: the test wanted it so.
-#[derive(Debug)]
-struct Planned;
 
 impl Actor {
     pub(crate) async fn run(mut self) {
@@ -60,8 +55,8 @@ impl Actor {
     async fn request(&mut self) {
         match self.habits {
             Habits::Brisk => self.brisk().await,
-            Habits::Wild => self.wild().await,
-            Habits::Claims => self.claim().await,
+            Habits::Wild => self.lock().await,
+            Habits::Claims => self.claim_of_the_moment().await,
             Habits::Bare => self.bare().await,
         }
     }
@@ -74,32 +69,8 @@ impl Actor {
         }
     }
 
-    async fn wild(&mut self) {
-        let (asked, patience) = (self.world.witness.asked(), self.patience());
-        let guards = match patience.of(self.ask()).await {
-            None => return,
-            // `try_lock` found the key held, or a limit was over.
-            Some(Ok(guards)) if guards.is_empty() => return,
-            Some(Ok(guards)) => guards,
-            Some(Err(error)) => return self.failed(&error),
-        };
-        let enter = |guard| self.world.witness.enter(guard, asked);
-        let inside: Vec<_> = guards.into_iter().map(enter).collect();
-        let clones: Vec<_> = match self.random.percent(20) {
-            true => inside.iter().map(|inside| inside.guard().clone()).collect(),
-            false => Vec::new(),
-        };
-        self.hold().await;
-        match self.random.within(0..10) {
-            0 => std::panic::resume_unwind(Box::new(Planned)),
-            1..4 => self.release(inside).await,
-            4 => drop(clones),
-            _ => drop(inside),
-        }
-    }
-
     /// Asks in one of the ways there are.
-    async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
+    pub(super) async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
         let locks = self.locks().clone();
         let key = self.random.pick(&self.keys).as_str();
         match self.random.within(0..10) {
@@ -122,75 +93,49 @@ impl Actor {
         }
     }
 
-    /// Releases by hand, and does not always wait for the answer.
-    async fn release(&mut self, inside: Vec<Inside>) {
-        for inside in inside {
-            let patience = self.patience();
-            if let Some(Err(error)) = patience.of(inside.leave().release()).await {
-                self.failed(&error);
-            }
-        }
-    }
-
-    async fn claim(&mut self) {
-        let (locks, patience) = (self.locks().clone(), self.patience());
-        // A new key every moment, for all who claim. What is kept outlasts the faults that hold back an answer.
+    /// Claims a key that is new every moment, for all who claim. The result outlasts the faults that hold back an answer.
+    async fn claim_of_the_moment(&mut self) {
         let moment = self.world.began.elapsed().as_millis() / 40;
         let key = format!("claim/{moment}/{}", self.random.within(0..2));
         let retain = self.random.millis(1_500..2_000);
-        let (witness, instance) = (self.world.witness.clone(), self.instance);
-        let work = async |_: LockGuard| {
-            let working = witness.work(instance, &key);
-            self.hold().await;
-            match self.random.within(0..10) {
-                0 => std::panic::resume_unwind(Box::new(Planned)),
-                1 => Err(Planned),
-                _ => Ok(working.value()),
-            }
-        };
-        let outcome = patience
-            .of(locks.run_once(key.as_str(), retain, work))
-            .await;
-        match outcome {
-            Some(Ok(once)) if !is_result_of(&key, &once.value) => {
-                let result = once.value;
-                witness.violation(format_args!("{key}: was given the result {result:?}"));
-            }
-            None | Some(Ok(_) | Err(RunOnceError::Work(Planned))) => {}
-            Some(Err(RunOnceError::Lock(error))) => self.failed(&error),
-            Some(Err(error)) => witness.violation(format_args!("{key}: {error:?}")),
+        self.claim(key, retain).await;
+    }
+
+    /// A release that follows its acquire at once must not overtake that acquire, also on a broken connection: else the lease
+    /// is left. Several pairs at once, so that a connection that breaks has some of them on their way.
+    async fn bare(&mut self) {
+        let store = self.world.instances[self.instance].store.clone();
+        let mut pairs = Vec::new();
+        for _ in 0..self.random.within(1..9) {
+            let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
+            let owner = Owner {
+                instance: StoreInstance::new(),
+                attempt: 1,
+            };
+            let taking = store.acquire(Acquire {
+                key: key.clone(),
+                owner,
+                lease: LONG_LEASE,
+                block: 1,
+                queueing: Queueing::No,
+                mode: Mode::Exclusive,
+                fingerprint: None,
+            });
+            let release = store.start_release(Release {
+                key,
+                owner,
+                ending: Ending::Free,
+                owed_for: LONG_LEASE,
+            });
+            pairs.push((taking, release));
+        }
+        for (taking, release) in pairs {
+            let _ = (self.patience().of(taking).await, release.await);
         }
     }
 
-    /// A release that follows its acquire at once must not overtake it, whatever becomes of the connection: else the lease
-    /// is left.
-    async fn bare(&mut self) {
-        let store = self.world.instances[self.instance].store.clone();
-        let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
-        let owner = Owner {
-            instance: StoreInstance::new(),
-            attempt: 1,
-        };
-        let taking = store.acquire(Acquire {
-            key: key.clone(),
-            owner,
-            lease: LONG_LEASE,
-            block: 1,
-            queueing: Queueing::No,
-            mode: Mode::Exclusive,
-            fingerprint: None,
-        });
-        let release = store.start_release(Release {
-            key,
-            owner,
-            ending: Ending::Free,
-            owed_for: LONG_LEASE,
-        });
-        let _ = (self.patience().of(taking).await, release.await);
-    }
-
     /// Most turns are over at once; some last long enough that renewals and faults fall into them.
-    async fn hold(&mut self) {
+    pub(super) async fn hold(&mut self) {
         match self.random.within(0..20) {
             0..12 => {}
             12..16 => spin(self.random.micros(0..30)),
@@ -210,14 +155,14 @@ impl Actor {
         }
     }
 
-    fn patience(&mut self) -> Patience {
+    pub(super) fn patience(&mut self) -> Patience {
         match self.random.percent(20) {
             true => Patience::by_time(&mut self.random, Duration::from_micros(400)),
             false => Patience::by_polls(&mut self.random),
         }
     }
 
-    fn failed(&self, error: &Error) {
+    pub(super) fn failed(&self, error: &Error) {
         let setup = &self.world.setup;
         let expected = match error.kind() {
             ErrorKind::Held => self.habits == Habits::Wild,
@@ -232,7 +177,10 @@ impl Actor {
         }
     }
 
-    fn locks(&self) -> &Locks {
+    /// A run is too long for a note of each step.
+    pub(super) fn note(&self, _: impl std::fmt::Display) {}
+
+    pub(super) fn locks(&self) -> &Locks {
         &self.world.instances[self.instance].locks
     }
 

@@ -1,10 +1,10 @@
-//! What must hold in every world, watched from outside by nothing but the guards.
+//! The properties that hold in every world, watched from outside through the guards alone.
 //!
 //! 1. Two guards of different turns at one key are never held at the same time. A guard that is lost stays lost, so two
 //!    guards that are seen held one after the other under the witness's lock were held at the same time.
 //! 2. Tokens rise: a held guard has a higher token than every turn that entered before.
 //! 3. A turn is lost to `max_hold` only when that turn itself has lasted so long.
-//! 4. In one instance, the work of one claim does not begin while it is under way.
+//! 4. In one instance, the work of one claim does not begin a second time before its end.
 //!
 //! A store that forgets its leases breaks 1 and 2 for turns under leases from before. Such leases run out, and serve no request
 //! that is made after every instance has learned that the store forgot.
@@ -25,7 +25,7 @@ pub(crate) struct Witness {
     violations: Mutex<Vec<String>>,
 }
 
-/// What is promised by the settings of the locks.
+/// The promises that the settings of the locks make.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) lease: Duration,
@@ -59,10 +59,10 @@ pub(crate) struct Asked {
     known: u64,
 }
 
-/// What the store remembers.
+/// The memory of the store.
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
-    /// How often the store has forgotten its leases, and when it last did.
+    /// How often the store has forgotten its leases, and when it did so last.
     forgot: u64,
     last: Option<Instant>,
     /// How much of that every instance knows.
@@ -97,7 +97,7 @@ impl Witness {
         memory.last = Some(now());
     }
 
-    /// Every instance has learned what the store has forgotten until now.
+    /// Every instance has learned that the store has forgotten its leases.
     pub(crate) fn fleet_knows(&self) {
         let mut memory = self.memory.lock();
         memory.known = memory.forgot;
@@ -215,7 +215,7 @@ impl Witness {
     }
 }
 
-/// What the store remembered when the witness began to look at guards.
+/// The memory of the store when the witness began to look at guards.
 #[derive(Debug, Clone, Copy)]
 struct View {
     memory: Memory,

@@ -1,6 +1,6 @@
 //! Several instances on one store, tasks that use them, faults, and an end at which nothing may be left.
 //!
-//! The thread of the test watches from outside of the runtime, so that it also sees a runtime that does not get on.
+//! The thread of the test watches from outside of the runtime, and so sees a stuck runtime, too.
 
 use std::{
     sync::{
@@ -24,12 +24,12 @@ use super::{
 };
 
 /// How long a request may last, and how long the end may take, before something counts as stuck. Longer than every fault, and
-/// shorter than a lease of a world in which nothing is lost: a lease that nobody knows of is found.
+/// shorter than a lease of a world in which nothing is lost: a lease without a holder is found.
 const STUCK: Duration = Duration::from_secs(10);
 /// A lease that outlasts every test.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(60);
 
-/// What a world is like.
+/// The settings of a world.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) lease: Duration,
@@ -98,16 +98,16 @@ pub(crate) struct World {
     waits: Box<[Mutex<Option<Doing>>]>,
 }
 
-/// What a task does, and since when.
+/// The present step of a task, and when the step began.
 type Doing = (String, Instant);
 
-/// What a world's store can be asked by the test.
+/// A world's store, as the test sees it.
 pub(crate) trait Subject: Send + Sync + 'static {
     /// Plays faults until the world is over, and then lets the store work.
     fn play_faults(self: Arc<Self>, world: Arc<World>, random: Random) -> StoreFuture<()>;
     /// All that is left in the store, tokens aside.
     fn leftovers(self: Arc<Self>) -> StoreFuture<Vec<String>>;
-    /// What the store says about a key.
+    /// The state of a key in the store.
     fn inspect(self: Arc<Self>, key: LockKey) -> StoreFuture<String>;
 }
 
@@ -116,7 +116,7 @@ impl World {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Remembers what a task does, until the result is dropped.
+    /// Remembers the present step of a task, until the result is dropped.
     pub(crate) fn waits(self: &Arc<Self>, task: usize, what: String) -> Waits {
         *self.waits[task].lock().unwrap() = Some((what, Instant::now()));
         Waits(self.clone(), task)
@@ -153,7 +153,7 @@ pub(crate) struct Run {
     keys: Vec<String>,
 }
 
-/// Runs a world for its time. Panics with all violations, and with what it takes to repeat the run.
+/// Runs a world for its time. Panics with all violations, and with the seed to repeat the run.
 pub(crate) fn run<S: Subject>(
     name: &'static str,
     setup: Setup,

@@ -60,7 +60,7 @@ impl Cluster {
             })
             .await;
         }
-        // Without it, a primary would be missed by nobody.
+        // Without this, no node would miss a primary.
         for node in &self.nodes[..3] {
             eventually("a primary knows its replica", async || {
                 let info: String = node.send(&["INFO", "replication"]).await;
@@ -134,7 +134,7 @@ impl Cluster {
             .unwrap()
     }
 
-    /// Waits until another node has a slot, as all others see it. Returns which.
+    /// Waits until all other nodes say that the slot belongs to another node. Returns that node.
     pub(crate) async fn failed_over(&self, slot: &str, from: usize) -> usize {
         let witnesses = || (0..6).filter(|node| *node != from);
         for witness in witnesses() {

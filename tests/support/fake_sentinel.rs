@@ -1,4 +1,4 @@
-//! A sentinel that says what a test wants it to say.
+//! A sentinel with the answers of a test.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ pub(crate) struct FakeSentinel {
     _task: JoinSet<()>,
 }
 
-/// What a sentinel says of any service.
+/// The answer of a sentinel about any service.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Says {
     /// Nothing, ever.
@@ -54,7 +54,7 @@ impl FakeSentinel {
     }
 }
 
-/// Answers each command that a client library sends. It sends few enough that they arrive whole.
+/// Answers each command of a client library. Commands are so short that each arrives whole.
 async fn answer(mut client: TcpStream, says: Arc<Mutex<Says>>) {
     let mut buffer = vec![0; 4096];
     while let Ok(read @ 1..) = client.read(&mut buffer).await {

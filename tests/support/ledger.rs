@@ -1,4 +1,4 @@
-//! A balance that only the holder of the highest token may change, on a server of its own, where no fail-over loses it.
+//! A balance that only the holder of the highest token may change, on a server of its own, which no fail-over loses.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
@@ -37,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// Adds one to the balance: reads it, works for a while, writes it. Says whether the token was still good.
+    /// Adds one to the balance: reads, works for a while, writes. Says whether the token was still good.
     pub(crate) async fn deposit(
         &self,
         account: &str,

@@ -1,4 +1,4 @@
-//! What tests on real servers share.
+//! Helpers for tests on real servers.
 
 // Every test binary compiles this for itself and uses only a part of it.
 #![allow(dead_code)]
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long to wait for what must come. Generous: only a test that fails takes so long.
+/// How long a test waits before it fails. Generous: no other test takes so long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks again and again until the answer is yes.

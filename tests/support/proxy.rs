@@ -12,15 +12,15 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What becomes of the bytes.
+/// The treatment of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     Fine,
     /// Requests arrive, replies are held back.
     RepliesHeldBack,
-    /// Nothing arrives anywhere, and nobody is told.
+    /// No bytes arrive at either end, and neither end notices.
     BlackHole,
-    /// The same, and the client's end is closed. What it sent is still on its way.
+    /// The same, and the client's end is closed. The bytes that the client sent are still on their way.
     ClientGone,
     /// The connections are closed.
     Cut,
@@ -78,14 +78,14 @@ impl Proxy {
         self.old.push(old);
     }
 
-    /// Nothing arrives over the old connections any more, and nobody is told.
+    /// No bytes arrive over the old connections any more, and neither end notices.
     pub(crate) fn old_ones_stop(&self) {
         for network in &self.old {
             network.send_replace(Network::BlackHole);
         }
     }
 
-    /// What the old connections held back arrives after all.
+    /// The bytes that the old connections held back arrive.
     pub(crate) fn old_ones_go_on(&self) {
         for network in &self.old {
             network.send_replace(Network::Fine);
@@ -123,7 +123,7 @@ async fn forward(client: TcpStream, server: u16, mut network: watch::Receiver<Ne
     }
 }
 
-/// Copies until either end is closed. What was read already is written even if the client's end is gone by then.
+/// Copies until either end is closed. Bytes that were read are written even if the client's end is gone by then.
 async fn copy(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,

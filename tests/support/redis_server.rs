@@ -22,11 +22,11 @@ pub(crate) struct RedisServer {
     child: Child,
     port: u16,
     args: Vec<String>,
-    /// Where it puts and looks for its files: one that finds another's dump would not start empty.
+    /// The directory of the server's files: a server that finds the dump of another one would not start empty.
     folder: PathBuf,
 }
 
-/// What INFO commandstats says about a command.
+/// A command in INFO commandstats.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stat {
     pub(crate) calls: u64,
@@ -41,7 +41,7 @@ impl RedisServer {
     /// Starts with further arguments, as on the command line.
     pub(crate) async fn start_with(args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        // Somebody else may take the port between our finding and the server's binding it: then another one.
+        // Another process may bind the port first: then another port is tried.
         for _ in 0..20 {
             let port = free_port();
             let folder = format!("tdl-redis-{}-{port}", std::process::id());
@@ -77,7 +77,7 @@ impl RedisServer {
         let _ = self.child.wait();
     }
 
-    /// SIGSTOP: the kernel still accepts connections and bytes, and nobody answers.
+    /// SIGSTOP: the kernel still accepts connections and bytes, and no answer comes.
     pub(crate) fn freeze(&self) {
         self.signal("-STOP");
     }
@@ -87,7 +87,7 @@ impl RedisServer {
         self.signal("-CONT");
     }
 
-    /// Starts it again on the same port after `kill`. It keeps nothing, unless its arguments say so.
+    /// Starts the server again on the same port after `kill`: empty, unless its arguments say otherwise.
     pub(crate) async fn restart(&mut self) {
         self.restart_with(&[]).await;
     }
@@ -116,7 +116,7 @@ impl RedisServer {
             .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Whether it says that it is a primary. One that is being demoted closes all connections.
+    /// Whether the server says that it is a primary. A server that is being demoted closes all connections.
     pub(crate) async fn is_primary(&self) -> bool {
         let asked = async {
             let mut connection = self.try_connection().await?;
@@ -182,7 +182,7 @@ impl RedisServer {
         info.lines().filter_map(stat).collect()
     }
 
-    /// How often a client sent each command since RESETSTAT; what scripts called does not count, nor what tests ask.
+    /// How often a client sent each command since RESETSTAT; calls of scripts and of tests do not count.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
         const OF_SCRIPTS_AND_TESTS: [&str; 22] = [
             "psetex",
@@ -253,7 +253,7 @@ impl RedisServer {
             .await
     }
 
-    /// Waits until it answers, and is the one that we started. False if it gave up.
+    /// Waits until the server answers, and is the process that was started. False if that process has ended.
     async fn is_up(&mut self) -> bool {
         let mut gave_up = false;
         let pid = self.child.id().to_string();

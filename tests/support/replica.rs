@@ -9,19 +9,19 @@ use std::{
     sync::OnceLock,
 };
 
-/// One replica. It is killed when this is dropped.
+/// One replica, which is killed when this is dropped.
 pub(crate) struct Replica {
     child: Child,
     addr: SocketAddr,
 }
 
 impl Replica {
-    /// Starts it with these variables, and waits until it listens.
+    /// Starts a replica with these variables, and waits until the replica listens.
     pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
         Self::try_start(settings, Stdio::inherit()).expect("the replica listens")
     }
 
-    /// The same, with the standard error elsewhere. `None` if the replica ended before it listened.
+    /// The same, with the standard error elsewhere. `None` if the replica ended before that.
     pub(crate) fn try_start(settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
         let mut child = Command::new(ledger())
             .envs(settings.iter().copied())
@@ -49,7 +49,7 @@ impl Replica {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the replica has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
@@ -74,7 +74,7 @@ impl Replica {
         let _ = self.child.wait();
     }
 
-    /// SIGTERM. Says whether it ended well.
+    /// SIGTERM. Says whether the replica ended well.
     pub(crate) fn terminate(mut self) -> bool {
         self.signal("-TERM");
         self.child.wait().is_ok_and(|status| status.success())

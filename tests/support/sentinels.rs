@@ -12,7 +12,7 @@ use super::{
     redis_server::{RedisServer, binary, free_port},
 };
 
-/// What the sentinels know the servers as.
+/// The name of the service at the sentinels.
 pub(crate) const SERVICE: &str = "mymaster";
 
 pub(crate) struct Sentinels {
@@ -83,7 +83,7 @@ impl Drop for Sentinels {
     }
 }
 
-/// Starts a replica, and waits until it has all data.
+/// Starts a replica, and waits until the replica has all data.
 pub(crate) async fn replica_of(port: u16) -> RedisServer {
     let replica = RedisServer::start_with(&[
         "--replicaof",
@@ -139,7 +139,7 @@ impl Sentinel {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// What it says about the service.
+    /// The answer of a sentinel about the service.
     async fn field(&self, name: &str) -> Option<String> {
         let fields: std::collections::HashMap<String, String> =
             self.send(&["SENTINEL", "MASTER", SERVICE]).await.ok()?;

@@ -1,4 +1,4 @@
-//! What is told at warning level.
+//! Log events at warning level.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use tracing::{
     span,
 };
 
-/// Collects what is told at warning level.
+/// Collects log events at warning level.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings(Arc<Mutex<String>>);
 

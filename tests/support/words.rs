@@ -33,7 +33,7 @@ pub(crate) fn attempt_of(instance: Instance, attempt: u64) -> Owner {
     Owner { instance, attempt }
 }
 
-/// An attempt that neither queues nor expires; the tests change what matters to them.
+/// An attempt that neither queues nor expires; tests change single fields.
 pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
     Acquire {
         key: key.clone(),
@@ -123,7 +123,7 @@ pub(crate) trait Words: Store {
         }
     }
 
-    /// Asks for the key, and queues if it is held.
+    /// Asks for the key, and queues for a held one.
     async fn queue(&self, key: &LockKey, owner: Owner) -> Acquired {
         self.acquire(waiting(key, owner)).await.unwrap()
     }
@@ -159,7 +159,7 @@ pub(crate) trait Words: Store {
         self.see(key).await.holder.map(|holder| holder.owner)
     }
 
-    /// Watches for an instance, and returns when hints really arrive: nobody promises that the first ones do.
+    /// Watches for an instance, and returns when hints really arrive: the first ones may be lost.
     async fn watch_for_sure(&self, instance: Instance) -> Hints {
         let mut hints = self.watch(instance);
         let key = key("is anybody listening?");
@@ -198,7 +198,7 @@ pub(crate) fn held(answer: Acquired) -> Held {
     }
 }
 
-/// Waits until the hint arrives; others may come before it.
+/// Waits until the hint arrives; other hints may come first.
 pub(crate) async fn hinted(hints: &mut Hints, expected: Hint) {
     let arrives = async {
         while let Some(hint) = hints.recv().await {

@@ -73,7 +73,7 @@ fn acknowledged<'a>(facts: &Facts<'a>) -> HashMap<&'a str, Vec<Acknowledged<'a>>
 fn lost<'a>(deposits: &[Acknowledged<'a>], entries: &[Entry]) -> Vec<&'a str> {
     let mut contained = HashSet::new();
     let mut wanted = entries.last().map_or("", |entry| &entry.id);
-    // An entry was written after the one that it goes back to.
+    // An entry was written after its predecessor.
     for entry in entries.iter().rev() {
         if entry.id == wanted {
             contained.insert(&*entry.id);
@@ -85,7 +85,7 @@ fn lost<'a>(deposits: &[Acknowledged<'a>], entries: &[Entry]) -> Vec<&'a str> {
 }
 
 /// With fencing, each entry follows the one before, with one more on the balance and a higher token; and an
-/// acknowledgement says what the entry says.
+/// acknowledgement agrees with the entry.
 fn entries_are_right(
     deposits: &[Acknowledged<'_>],
     entries: &[Entry],

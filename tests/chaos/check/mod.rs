@@ -7,7 +7,7 @@
 //! | a key stands still only under a fault, and no longer than that fault's documented bound | `stalls` |
 //! | nothing is left in the store and in the processes; no panic; memory and descriptors stay flat | `remains` |
 //!
-//! It also counts the acknowledged deposits that a ledger without fencing has lost under the same faults.
+//! The checker also counts the acknowledged deposits that a ledger without fencing has lost under the same faults.
 
 mod deposits;
 mod payments;
@@ -35,13 +35,13 @@ pub(crate) enum Class {
     Incomplete,
     /// An acknowledged deposit is not part of the balance.
     LostUpdate,
-    /// A deposit was written twice, or was acknowledged with another token or balance than it was written with.
+    /// A deposit was written twice, or its acknowledgement has another token or balance than its entry.
     WrongEntry,
     /// A later turn had a token that was not higher.
     TokenFell,
     /// Two answers of one idempotency key differ.
     AnswersDiffer,
-    /// A payment was made twice, and no fault explains it.
+    /// A payment was made twice without a fault that explains the second one.
     PaidTwice,
     /// A request was neither answered nor cut off by the end of its replica.
     NoAnswer,
@@ -60,7 +60,7 @@ pub(crate) enum Class {
     DescriptorsGrew,
 }
 
-/// What the checker found.
+/// The findings of the checker.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) run: Run,
@@ -95,14 +95,14 @@ pub(crate) struct PaidTwice {
     pub(crate) lease_lost: u64,
 }
 
-/// What a ledger that compares no tokens has acknowledged and lost.
+/// The deposits that a ledger without tokens has acknowledged and lost.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Unfenced {
     pub(crate) acknowledged: u64,
     pub(crate) lost: u64,
 }
 
-/// The record, sorted by what the checks need.
+/// The record, sorted for the checks.
 struct Facts<'a> {
     run: &'a Run,
     requests: Vec<&'a Request>,

@@ -27,7 +27,7 @@ fn answers_are_equal(
     requests: &[&Request],
     violations: &mut Vec<Violation>,
 ) {
-    // An answer that says that it may not be stored may differ from a later one.
+    // An answer that is marked as possibly not stored may differ from a later one.
     let stored = requests.iter().filter_map(|request| {
         let answer = request.answer.as_ref()?;
         (request.is_acknowledged() && answer.stored.is_none()).then_some((request, answer))

@@ -1,4 +1,4 @@
-//! What is left of a run: nothing in the store and in the processes, no panic, no growth.
+//! Leftovers of a run: none in the store and in the processes; no panic, no growth.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::record::{Event, Sample};
 
 /// Shorter runs of a process say nothing about growth.
 const SAMPLES: usize = 20;
-/// How much a process may grow after its first quarter: allocators keep some of what a burst has used.
+/// How much a process may grow after its first quarter: allocators keep some of the memory of a burst.
 const MEMORY_KB: u64 = 8 * 1024;
 const DESCRIPTORS: u64 = 16;
 

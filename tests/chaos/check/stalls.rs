@@ -1,5 +1,5 @@
 //! Stalls: each account always has clients on every replica, so that a time without an acknowledged deposit means that its
-//! key stood still. Faults explain a part of that time, each up to a bound; what is left must be short.
+//! key stood still. Faults explain a part of that time, each up to a bound; the rest must be short.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ fn stalls<'a>(facts: &Facts<'a>) -> BTreeMap<&'a str, Vec<Stall>> {
     stalls.collect()
 }
 
-/// How much of a stall lies outside of what the faults and the machine explain.
+/// How much of a stall neither the faults nor the machine explain.
 fn unexplained(facts: &Facts<'_>, stall: Stall) -> u64 {
     let faults = facts.faults.iter();
     let explained = faults.map(|fault| (fault.at, fault.at + bound(fault, facts.run.lease_ms)));
@@ -100,7 +100,7 @@ fn bound(fault: &Fault, lease_ms: u64) -> u64 {
         // The key of a replica that is gone is free after its lease, however long the replica stays away.
         Kind::PauseReplica | Kind::KillReplica => lease + NOTICED,
         Kind::CutConnections | Kind::ForgetScripts | Kind::ForgetEverything => NOTICED,
-        // Nobody gets the key while the store is away; a lease whose answer was lost ends by itself at the latest.
+        // No replica gets the key while the store is away; a lease whose answer was lost expires at the latest.
         Kind::FreezeStore | Kind::KillStore | Kind::FillStore => lasted + lease + NOTICED,
         Kind::HoldReplies => lasted + lease + NOTICED,
         // The other nodes are a majority: the fleet goes on.

@@ -151,7 +151,7 @@ impl Made {
         self.requests[request].answer.as_mut().unwrap()
     }
 
-    /// Leaves a time out of all accounts, and what the ledger has of it.
+    /// Leaves a time out of all accounts, and its entries out of the ledger.
     fn without(mut self, from: u64, until: u64) -> Self {
         let is_out = |request: &Request| from <= request.until && request.until < until;
         for request in self.requests.iter_mut().filter(|request| is_out(request)) {

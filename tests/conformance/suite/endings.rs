@@ -1,4 +1,4 @@
-//! How a lease ends, and what can take its place.
+//! How a lease ends, and the records that can take its place.
 
 use bytes::Bytes;
 use tower_distributed_lock::store::{Acquire, Acquired, Ending, Release, Released};
@@ -83,7 +83,7 @@ pub(crate) async fn a_repeated_record_is_freed_again_and_changes_nothing(subject
     assert_eq!(store.see(&key).await.record.as_deref(), Some(&b"first"[..]));
 }
 
-pub(crate) async fn a_record_by_somebody_else_is_not_ours(subject: impl Subject) {
+pub(crate) async fn a_record_of_another_owner_is_answered_with_not_ours(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b) = (owner(), owner());
     store.take(&key, a).await;

@@ -1,4 +1,4 @@
-//! Who is told what at once. A hint may be lost, but where nothing goes wrong it arrives.
+//! Hints. One may be lost, but without a fault each arrives.
 
 use tower_distributed_lock::store::{Acquire, Acquired, Hint, Released};
 
@@ -23,7 +23,7 @@ pub(crate) async fn a_release_is_hinted_to_the_head_of_the_queue(subject: impl S
     hinted(&mut hints, Hint::Free(key)).await;
 }
 
-pub(crate) async fn the_attempt_behind_the_head_is_told_that_it_is_next(subject: impl Subject) {
+pub(crate) async fn the_attempt_behind_the_head_is_hinted_as_next(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b, c) = (owner(), owner(), owner());
     let mut hints_b = store.watch_for_sure(b.instance).await;
@@ -76,7 +76,7 @@ pub(crate) async fn hints_arrive_from_listening_on(subject: impl Subject) {
     hinted(&mut hints, Hint::Wanted(key)).await;
 }
 
-pub(crate) async fn a_record_is_hinted_to_everybody_in_the_queue(subject: impl Subject) {
+pub(crate) async fn a_record_is_hinted_to_every_attempt_in_the_queue(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b, c) = (owner(), owner(), owner());
     let mut hints_b = store.watch_for_sure(b.instance).await;
@@ -113,7 +113,7 @@ pub(crate) async fn a_forced_release_is_hinted_to_the_head_of_the_queue(subject:
     hinted(&mut hints, Hint::Free(key)).await;
 }
 
-pub(crate) async fn nobody_needs_to_watch(subject: impl Subject) {
+pub(crate) async fn a_store_works_without_a_watcher(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b) = (owner(), owner());
     drop(store.watch(a.instance));

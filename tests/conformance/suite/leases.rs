@@ -14,7 +14,7 @@ pub(crate) async fn a_free_key_is_granted(subject: impl Subject) {
     assert_eq!(store.holder(&key).await, Some(a));
 }
 
-pub(crate) async fn a_leased_key_is_held_for_everybody_else(subject: impl Subject) {
+pub(crate) async fn a_leased_key_is_held_for_every_other_owner(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     store.take(&key, a).await;
     let answer = held(store.ask(&key, owner()).await);
@@ -75,7 +75,7 @@ pub(crate) async fn the_same_owner_is_granted_again_and_counted_anew(subject: im
     assert!(subject.is_empty().await, "one release frees it");
 }
 
-pub(crate) async fn another_attempt_of_the_same_instance_is_somebody_else(subject: impl Subject) {
+pub(crate) async fn another_attempt_of_the_same_instance_is_another_owner(subject: impl Subject) {
     let (store, key, instance) = (subject.store(), key("k"), Instance::new());
     // The first is a prefix of the second as text.
     let (first, second) = (attempt_of(instance, 1), attempt_of(instance, 12));

@@ -15,13 +15,13 @@ macro_rules! conformance {
         mod $store {
             $crate::suite::conformance!(@tests $subject, $args, leases:
                 a_free_key_is_granted,
-                a_leased_key_is_held_for_everybody_else,
+                a_leased_key_is_held_for_every_other_owner,
                 keys_are_independent_of_each_other,
                 a_released_key_is_free,
                 an_expired_lease_is_as_good_as_none,
                 an_expired_lease_is_forgotten_without_being_asked_about,
                 the_same_owner_is_granted_again_and_counted_anew,
-                another_attempt_of_the_same_instance_is_somebody_else,
+                another_attempt_of_the_same_instance_is_another_owner,
                 a_note_is_shown_as_it_was_left,
                 the_label_of_the_holder_is_shown,
                 any_text_can_be_a_key,
@@ -29,7 +29,7 @@ macro_rules! conformance {
             );
             $crate::suite::conformance!(@tests $subject, $args, tokens:
                 a_block_has_as_many_tokens_as_asked_for,
-                tokens_rise_whatever_happens_in_between,
+                tokens_rise_over_every_end_of_a_lease,
                 a_double_can_hold_every_token,
                 the_fence_is_raised_and_never_lowered
             );
@@ -66,23 +66,23 @@ macro_rules! conformance {
                 a_record_takes_the_place_of_the_lease,
                 a_record_outlives_the_lease_and_then_expires,
                 a_repeated_record_is_freed_again_and_changes_nothing,
-                a_record_by_somebody_else_is_not_ours,
+                a_record_of_another_owner_is_answered_with_not_ours,
                 a_record_ends_the_attempts_that_find_it
             );
             $crate::suite::conformance!(@tests $subject, $args, hints:
                 a_new_waiter_is_hinted_to_the_holder,
                 a_release_is_hinted_to_the_head_of_the_queue,
-                the_attempt_behind_the_head_is_told_that_it_is_next,
+                the_attempt_behind_the_head_is_hinted_as_next,
                 a_question_about_an_expired_lease_is_hinted_to_the_head_of_the_queue,
                 hints_arrive_from_listening_on,
-                a_record_is_hinted_to_everybody_in_the_queue,
+                a_record_is_hinted_to_every_attempt_in_the_queue,
                 giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
                 a_forced_release_is_hinted_to_the_head_of_the_queue,
-                nobody_needs_to_watch
+                a_store_works_without_a_watcher
             );
             $crate::suite::conformance!(@tests $subject, $args, operators:
                 inspecting_tells_all_and_changes_nothing,
-                a_forced_release_takes_the_key_from_whoever_has_it,
+                a_forced_release_takes_the_key_from_its_holder,
                 a_forced_release_removes_a_record
             );
             $crate::suite::conformance!(@tests $subject, $args, order:

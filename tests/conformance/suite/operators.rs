@@ -1,4 +1,4 @@
-//! What an operator can see and do.
+//! Operators inspect keys and release them by force.
 
 use bytes::Bytes;
 use tower_distributed_lock::store::{Acquire, Inspection, Released, Renewed};
@@ -42,7 +42,7 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
     assert_eq!(look().await, expected);
 }
 
-pub(crate) async fn a_forced_release_takes_the_key_from_whoever_has_it(subject: impl Subject) {
+pub(crate) async fn a_forced_release_takes_the_key_from_its_holder(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     assert!(!store.force_release(key.clone()).await.unwrap());
     store.take(&key, a).await;

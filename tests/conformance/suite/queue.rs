@@ -49,7 +49,7 @@ pub(crate) async fn a_free_key_is_for_the_head_of_the_queue_only(subject: impl S
     held(store.ask(&key, owner()).await);
     held(store.queue(&key, owner()).await);
     assert_eq!(store.holder(&key).await, None);
-    // Also when it no longer says that it waits.
+    // The same holds for an attempt that no longer asks to wait.
     assert!(store.take(&key, b).await.others_wait);
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn asking_again_refreshes_the_deadline(subject: impl Subject) {
     held(store.acquire(short_wait(&key, b)).await.unwrap());
     held(store.queue(&key, b).await);
     held(store.queue(&key, c).await);
-    // Whoever came last with b's first deadline is gone, and b is not.
+    // The attempt with the first deadline of b is gone, and b is not.
     held(store.acquire(short_wait(&key, witness)).await.unwrap());
     eventually("the witness is gone", async || {
         !store.see(&key).await.queue.contains(&witness)

@@ -17,7 +17,7 @@ pub(crate) async fn a_block_has_as_many_tokens_as_asked_for(subject: impl Subjec
     assert_eq!(store.see(&key).await.fence, last.unwrap());
 }
 
-pub(crate) async fn tokens_rise_whatever_happens_in_between(subject: impl Subject) {
+pub(crate) async fn tokens_rise_over_every_end_of_a_lease(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let mut highest = 0;
     let mut rises = |tokens: tower_distributed_lock::store::Tokens, after: &str| {

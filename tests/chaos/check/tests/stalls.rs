@@ -7,7 +7,7 @@ fn a_stall_needs_a_fault() {
     // From 4 s to 6.5 s.
     let stalled = || good().without(4 * SECOND, 6 * SECOND + SECOND / 2);
     assert_found(stalled(), Class::Stall);
-    // A store that was frozen meanwhile explains it, and so does a machine that stood still.
+    // A frozen store explains the stall, and so does a machine that stood still.
     let (at, until) = (4 * SECOND, 5 * SECOND);
     let mut made = stalled();
     made.others.push(fault(Kind::FreezeStore, at, until));
@@ -24,7 +24,7 @@ fn a_stall_needs_a_fault() {
 
 #[test]
 fn a_stall_is_bounded_by_the_kind_of_its_fault() {
-    // From 3 s to 8.5 s, more than a lease and what comes on top, however long the replica was paused.
+    // From 3 s to 8.5 s: longer than a lease and its margin, which a pause of any length explains.
     let stalled = || good().without(3 * SECOND, 8 * SECOND + SECOND / 2);
     for kind in [Kind::PauseReplica, Kind::KillReplica, Kind::FreezeNode] {
         let mut made = stalled();

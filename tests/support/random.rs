@@ -1,8 +1,8 @@
-//! Random numbers that a seed repeats.
+//! Random numbers that a seed determines, for the stress test, the model checker and the chaos run.
 
 use std::{ops::Range, time::Duration};
 
-/// SplitMix64: small, and good enough to choose what a test does next.
+/// SplitMix64: small, the same on every machine, and good enough to choose the next step of a test.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -17,6 +17,13 @@ impl Random {
         number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         number ^ (number >> 31)
+    }
+
+    /// One of several sequences of the same seed.
+    pub(crate) fn stream(seed: u64, number: u64) -> Self {
+        let mut random = Self(seed ^ number.wrapping_mul(0xa076_1d64_78bd_642f));
+        random.next();
+        random
     }
 
     /// Another generator, so that each task has its own and the scheduling of tasks does not mix them.
@@ -34,6 +41,12 @@ impl Random {
 
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.within(0..from.len() as u64) as usize]
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            items.swap(at, self.within(0..at as u64 + 1) as usize);
+        }
     }
 
     pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
