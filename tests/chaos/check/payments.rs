@@ -114,7 +114,9 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
         };
         loses && fault.at <= until && from <= fault.until + lease
     });
-    let lagged = |(at, end): &(u64, u64)| end - at > lease / 2 && *at <= until && from <= *end;
+    // A lease is renewed every third of its length. A machine that stands still for that long, with a cut connection before or
+    // after, leaves no time for a second renewal.
+    let lagged = |(at, end): &(u64, u64)| end - at > lease / 3 && *at <= until && from <= *end;
     fault || facts.lags.iter().any(lagged)
 }
 
