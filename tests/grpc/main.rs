@@ -133,10 +133,7 @@ async fn a_held_key_is_unavailable_with_the_time_to_retry() {
     let mut bank = Bank::open(&locks, DistributedLockLayer::reject_if_held).await;
     let status = bank.pay(5, &TO_A).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(
-        status.message(),
-        "somebody else holds what this request needs"
-    );
+    assert_eq!(status.message(), "another request holds the lock");
     assert_eq!(metadata(&status, "grpc-retry-pushback-ms"), Some("1000"));
     assert_eq!(metadata(&status, "refusal-code"), Some("held"));
     // A refusal is never kept, although its HTTP status is 200.

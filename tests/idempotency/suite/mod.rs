@@ -109,7 +109,8 @@ macro_rules! idempotency {
                 all_layers_of_a_process_count_together,
                 a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
                 a_damaged_record_is_an_error_and_not_a_second_run,
-                nothing_is_left_but_the_record
+                nothing_is_left_but_the_record,
+                a_layer_counts_the_records_that_it_has_stored_by_scope
             );
             $crate::suite::idempotency!(@tests $subject, $args, inside:
                 a_handler_can_extract_the_key_and_the_guard_by_its_name,
@@ -144,6 +145,7 @@ macro_rules! idempotency {
                 the_wait_limit_counts,
                 a_call_has_its_own_wait_limit,
                 the_work_is_told_of_a_lost_lease,
+                the_error_names_who_began_first,
                 every_valid_key_can_be_used,
                 a_result_that_is_forgotten_at_once_is_not_stored
             );

@@ -250,6 +250,33 @@ pub(crate) async fn the_work_is_told_of_a_lost_lease(subject: impl Subject) {
     assert!(matches!(once.await, Err(RunOnceError::Work(Loss::MaxHold))));
 }
 
+pub(crate) async fn the_error_names_who_began_first(subject: impl Subject) {
+    let [here, elsewhere] = [(); 2].map(|()| subject.replica().build().unwrap());
+    let runs = Runs::gated();
+    let first = tokio::spawn({
+        let (locks, runs) = (here.clone(), runs.clone());
+        async move { work(&locks, &runs).await }
+    });
+    runs.arrival().await;
+    let refused = async |locks: &Locks| {
+        let second = locks.run_once_within("webhook/1", LONG, A_WHILE, async |_| {
+            Ok::<_, Infallible>(String::new())
+        });
+        second.await.unwrap_err().to_string()
+    };
+    let error = refused(&here).await;
+    assert!(error.contains("held in this process, for "), "{error}");
+    let seen = subject.store().see(&key("once,webhook/1")).await;
+    let label = seen.holder.expect("the first one holds the key").label;
+    let who = label.map_or("held by another request".into(), |label| {
+        format!("held elsewhere, by {label}")
+    });
+    let error = refused(&elsewhere).await;
+    assert!(error.contains(&who), "{error}, and not {who}");
+    runs.open();
+    first.await.unwrap();
+}
+
 pub(crate) async fn every_valid_key_can_be_used(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let longest = "x".repeat(LockKey::MAX_LEN);
