@@ -32,7 +32,7 @@ use tower_distributed_lock::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const ACCOUNT: &str = "account,id=a";
 
-/// Counts its payments. The amount says how a payment ends.
+/// Counts its payments. The amount decides how a payment ends.
 #[derive(Debug, Clone, Default)]
 struct Book(Arc<AtomicU64>);
 
@@ -181,7 +181,7 @@ async fn a_store_out_of_reach_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_unary_answer_is_given_again() {
+async fn a_unary_answer_is_replayed() {
     let mut bank = Bank::open(&Locks::in_memory(), |lock| lock).await;
     let first = bank.pay(5, &ONCE).await.unwrap();
     let again = bank.pay(5, &ONCE).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_unary_answer_is_given_again() {
 }
 
 #[tokio::test]
-async fn a_status_goes_by_what_it_says_was_done() {
+async fn a_grpc_status_decides_whether_the_answer_is_kept() {
     for (amount, code, payments) in [
         (REFUSES, Code::InvalidArgument, 2),
         (FAILS, Code::Internal, 1),

@@ -1,4 +1,4 @@
-//! What an operator is told.
+//! The log of idempotent requests.
 
 use std::{
     fmt::{Debug, Write},
@@ -76,7 +76,7 @@ fn lines_of(log: &Log, level: Level) -> Vec<String> {
     ignore = "without the feature there is no log"
 )]
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_kept_is_told_at_once_with_the_fix() {
+async fn an_answer_that_cannot_be_kept_is_logged_at_once_with_the_fix() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
     let locks = Locks::in_memory();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_counts_and_none_runs_into_the_next() {
+    fn every_part_counts_and_no_part_runs_into_the_next() {
         let all = [
             of("POST", "/a", Some("b"), "c"),
             of("PATCH", "/a", Some("b"), "c"),

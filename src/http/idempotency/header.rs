@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn none_is_none() {
+    fn a_request_without_the_header_has_no_key() {
         assert_eq!(parsed(&[], true), Ok(None));
     }
 
     #[test]
-    fn what_is_not_one_key_is_refused() {
+    fn doubled_and_malformed_keys_are_refused() {
         let too_long = format!("\"{}\"", "x".repeat(256));
         let bad: [&[&[u8]]; 12] = [
             &[b"a", b"a"],

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn no_json_has_no_form_nor_has_one_that_is_too_deep() {
+    fn text_that_is_no_json_or_nested_too_deep_has_no_canonical_form() {
         let deep = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(form(&deep(100)).is_some());
         let open = "[".repeat(10_000);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_scope_takes_no_request_and_an_empty_one_no_room() {
+    fn a_full_scope_admits_no_request_and_an_empty_scope_is_forgotten() {
         let locks = Locks::in_memory();
         let [a, b] = ["a", "b"].map(|scope| LockKey::new(scope).unwrap());
         let enter = |scope| enter(&locks, scope, Some(2));

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_told_by_its_content_type() {
+    fn grpc_is_recognized_by_its_content_type() {
         let is = |text: &str| is_grpc(&headers("content-type", text));
         assert!(is("application/grpc") && is("application/grpc+proto"));
         assert!(!is("application/grpc-web") && !is("application/json"));

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn is_a_problem_document() {
+    fn a_refusal_is_a_problem_document() {
         let rejection = Rejection::new(Reason::Held, "taken");
         let expected = format!(
             r#"{{"type":"{TYPES}#held","title":"Locked","status":423,"detail":"taken","instance":"urn:uuid:{}","retryable":true}}"#,

@@ -1,4 +1,4 @@
-//! Limits, and records that nobody can read.
+//! Limits, counts, and unreadable records.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -131,7 +131,7 @@ pub(crate) async fn nothing_is_left_but_the_record(subject: impl Subject) {
     assert!(seen.holder.is_none() && seen.queue.is_empty() && seen.record.is_none());
 }
 
-pub(crate) async fn a_layer_counts_the_records_that_it_has_stored_by_scope(subject: impl Subject) {
+pub(crate) async fn a_layer_counts_its_stored_records_by_scope(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let layer = layer(&locks);
     let app = app(layer.clone(), runs.handler());
