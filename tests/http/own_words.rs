@@ -108,7 +108,7 @@ async fn any_body_that_becomes_bytes_can_be_rendered() {
     let layer = lock(&locks).reject_if_held().on_rejection(shout);
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(layer));
     let answer = Server::start(app).await.post("/accounts/7").await;
-    assert_eq!(answer.text(), "SOMEBODY ELSE HOLDS WHAT THIS REQUEST NEEDS");
+    assert_eq!(answer.text(), "ANOTHER REQUEST HOLDS THE LOCK");
 }
 
 #[test]
