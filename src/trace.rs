@@ -5,8 +5,11 @@
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
+use std::time::Duration;
+
 use crate::{
     Error, Loss,
+    idempotency::KeptAnswers,
     rejection::{Reason, Rejection},
     store::Owner,
 };
@@ -98,9 +101,22 @@ where
     crate::sync::spawn(task)
 }
 
-/// A record is in the store. The scope may be personal data, and so the level is debug.
-pub(crate) fn stored(scope: &str, bytes: usize, retain: std::time::Duration) {
-    event!(debug, scope, bytes, ?retain, "idempotency.stored");
+/// A record is in the store; `kept` is the sum for its scope. The scope may be personal data, and so the level is debug.
+pub(crate) fn stored(scope: &str, bytes: usize, retain: Duration, kept: KeptAnswers) {
+    let KeptAnswers {
+        records: scope_records,
+        bytes: scope_bytes,
+        ..
+    } = kept;
+    event!(
+        debug,
+        scope,
+        bytes,
+        ?retain,
+        scope_records,
+        scope_bytes,
+        "idempotency.stored"
+    );
 }
 
 /// An answer that a request that is sent again will not get. `why` names the fix.

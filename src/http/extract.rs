@@ -13,8 +13,8 @@ use crate::{
 
 /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that has locked the request.
 ///
-/// Rejects with 500 where there is none: that is a mistake in the routes, which the log explains. A handler that also
-/// serves requests that are not locked takes an `Option<LockGuard>`.
+/// Rejects with 500 where the request has no guard. That is a mistake in the routes, and the log explains it. A handler that also
+/// serves requests without a lock takes an `Option<LockGuard>`.
 impl<S: Sync> FromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 
@@ -23,8 +23,8 @@ impl<S: Sync> FromRequestParts<S> for LockGuard {
     }
 }
 
-/// `None` where the request was not locked on purpose (its method is safe, its key said so, the layer failed open). That there
-/// is no layer at all is still a mistake, and rejected with 500.
+/// `None` where the layer has let the request pass without a lock: the method is safe, the key function returned no key, or the layer
+/// failed open. A route without a layer is still a mistake, and rejected with 500.
 impl<S: Sync> OptionalFromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 

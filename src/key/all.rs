@@ -10,8 +10,8 @@ use super::{DeriveKey, Derived, KeyError};
 #[derive(Clone)]
 pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
-/// All of these keys together: the request gets its turn when it holds every one of them, and gives them back together. The
-/// store is asked for one after another, in one fixed order, so that two requests cannot wait for each other.
+/// Locks all of these keys for a request: the handler runs when every key is held, and the keys are released together. The keys are taken
+/// one after another, in one fixed order: two requests cannot wait for each other.
 ///
 /// For both accounts of a transfer:
 ///
@@ -27,8 +27,8 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 ///     .route_layer(DistributedLockLayer::new(locks, both));
 /// ```
 ///
-/// The handler takes [`LockGuards`](crate::lock::LockGuards). A part that says
-/// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. For a number of keys that the request decides on, give the
+/// The handler takes [`LockGuards`](crate::lock::LockGuards). A key function that returns
+/// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. Where the request decides the number of keys, give the
 /// layer a closure that returns [`Derived::Keys`].
 pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {
     let keys = keys.into_iter().map(|key| Arc::new(key) as _);

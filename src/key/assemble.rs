@@ -30,7 +30,7 @@ impl RequestKey {
 
     #[cfg(feature = "axum")]
     fn derive_locked(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
-        // Before the parts are read, so that a 404 stays one also when a header is missing.
+        // The route comes first: a 404 stays a 404 even if a header is missing.
         let route = match self.needs_route() {
             true => MatchedRoute::of(parts)?,
             false if self.parts.iter().any(Part::is_computed) => MatchedRoute::if_matched(parts)?,
@@ -47,7 +47,8 @@ impl RequestKey {
         written.map(Derived::Key)
     }
 
-    /// A fallback is for routes without the part, not for a layer in the wrong place.
+    /// Whether a part comes from the route, with or without a fallback: a fallback is for routes without the part, not for a layer in
+    /// the wrong place.
     #[cfg(feature = "axum")]
     fn needs_route(&self) -> bool {
         self.parts.iter().any(Part::is_of_route)
@@ -89,7 +90,7 @@ impl RequestKey {
         Ok(LockKey::from_encoded(&key))
     }
 
-    /// The length of the names at the beginning, which stay before a hash; none when there would be no room for it.
+    /// The length of the names at the beginning, which stay readable before a hash; zero if the hash would not fit.
     fn readable_len(&self) -> usize {
         let names = self.parts.iter().take_while(|part| part.is_name());
         let len: usize = names.map(|name| name.label().len() + NEXT.len_utf8()).sum();
@@ -100,10 +101,10 @@ impl RequestKey {
     }
 }
 
-/// The key of something that a client named itself, within a scope: no client's name can reach into another's scope.
+/// The key of a name that a client has chosen, within a scope: no name can reach into another scope.
 pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
-    // A name has no separator in it once it is encoded, so it ends where it seems to begin.
+    // An encoded name contains no separator: the text has one reading only.
     push_value(&mut key, name);
     if key.len() > LockKey::MAX_LEN {
         hash_key(&mut key, label.len());
@@ -111,7 +112,7 @@ pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     LockKey::from_encoded(&key)
 }
 
-/// A key behind a label of this crate; hashed where the two are too long together.
+/// A key with a label of this crate before it; hashed if the whole is too long.
 pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
     let mut text = format!("{label}{NEXT}{key}");
     if text.len() > LockKey::MAX_LEN {

@@ -1,16 +1,16 @@
-//! What only axum knows: the matched route and its parameters.
+//! The matched route and its parameters, from axum.
 //!
-//! What a router leaves in a request's extensions, tried with axum 0.8.9 in `tests/keys/placement.rs`:
+//! The extensions that a router adds to a request, tried with axum 0.8.9 in `tests/keys/placement.rs`:
 //!
 //! | the layer is | `OriginalUri` | `MatchedPath` | nested path kept for an inner router |
 //! |---|---|---|---|
 //! | in a router (`layer`, `route_layer`, nested), and a route matched, also for a 405 | yes | yes | no |
 //! | in a router (`layer`, also nested with `nest`), and the request is a 404 | yes | no | no |
-//! | on what `nest_service` serves, before it has matched a route, or after it found none | yes | no | yes |
+//! | on a service of `nest_service`, before a route is matched, or without a match | yes | no | yes |
 //! | around a router (`ServiceBuilder`) | no | no | no |
 //!
-//! So these tell a request for which there is no route from a layer that is in the wrong place. In doubt (the third
-//! line) it is the latter: to refuse a 404 with 500 is a nuisance, to let a request pass without its lock is not.
+//! These extensions distinguish a request without a route from a layer in the wrong place. In doubt (the third line), the layer counts as
+//! misplaced: a 500 instead of a 404 is a nuisance, a request without its lock is worse.
 
 use std::sync::LazyLock;
 
@@ -79,8 +79,7 @@ impl MatchedRoute {
     }
 }
 
-/// axum's own extractor, and not the pattern matched once more, so that the key cannot be of another opinion than
-/// the handler. It waits for nothing: one poll finishes it.
+/// The parameters by axum's own extractor, so that key and handler always agree. The extractor never waits: one poll finishes it.
 fn params(parts: &mut Parts) -> Result<RawPathParams, KeyError> {
     match RawPathParams::from_request_parts(parts, &()).now_or_never() {
         Some(Ok(params)) => Ok(params),
@@ -107,15 +106,15 @@ fn around_a_router() -> KeyError {
 
 fn in_nest_service() -> KeyError {
     KeyError::misconfigured(
-        "the key needs the matched route, and what `nest_service` serves has matched none: \
+        "the key needs the matched route, and a service of `nest_service` has matched none: \
          add the lock's layer with `Router::route_layer` to the router that has the route",
     )
 }
 
 /// Whether `nest_service` has left the path it is at for an inner router.
 ///
-/// It does so in an extension that is axum's own. But a router puts that path before its routes, and so a router of
-/// ours brings it to light. Only requests without a route come here, so that it may cost a copy of the extensions.
+/// The path is in an extension that is private to axum. A router puts that path before its own routes, so a probe router makes it
+/// visible. The copy of the extensions is affordable: only requests without a route get here.
 fn is_in_nest_service(parts: &Parts) -> bool {
     static PROBE: LazyLock<Router> = LazyLock::new(|| {
         Router::new().route("/", get(|path| async { Extension::<MatchedPath>(path) }))

@@ -17,8 +17,8 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// A key made of parts of the request, in the order written.
 ///
-/// Begun by one of the functions of [this module](super), such as [`name`](super::name()); see there for what
-/// the parts have in common.
+/// Begun by one of the functions of [this module](super), such as [`name`](super::name()); see there for the rules of all
+/// parts.
 #[derive(Clone)]
 #[must_use]
 pub struct RequestKey {
@@ -46,11 +46,11 @@ impl RequestKey {
         self
     }
 
-    /// Gives the part before this another label. Default: the name of the header or parameter; the label that an extension, a
+    /// Gives the previous part another label. Default: the name of the header or parameter; the label that an extension, a
     /// closure or a value was given; `path`, `method`, `host`, `route`.
     ///
-    /// Only labels and values make a key, not where a value came from. So routes whose parameters have different names, or
-    /// a header and a parameter, can mean the same:
+    /// A key consists of labels and values; the source of a value does not count. Routes with different parameter names, or a header and a
+    /// parameter, can have the same key:
     ///
     /// ```
     /// use tower_distributed_lock::key;
@@ -63,7 +63,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When the label is empty, or the part before is a name.
+    /// When the label is empty, or the previous part is a name.
     #[track_caller]
     pub fn labelled(mut self, label: impl AsRef<str>) -> Self {
         let label = label.as_ref();
@@ -72,8 +72,8 @@ impl RequestKey {
         self
     }
 
-    /// Reads the part before this as a `T`, and writes that into the key: one resource then has one key, however a client
-    /// writes its id. A value that is no `T` is refused (400).
+    /// Parses the previous part as a `T`, and writes the `T` into the key: one resource then has one key, however a client
+    /// writes its id. A value that does not parse is refused (400).
     ///
     /// ```
     /// use http::Request;
@@ -87,7 +87,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When the part before is a name.
+    /// When the previous part is a name.
     #[track_caller]
     pub fn parsed_as<T: FromStr + Display>(mut self) -> Self {
         let last = self.last();
@@ -96,17 +96,16 @@ impl RequestKey {
         self
     }
 
-    /// A request without the part before this locks the same as one that sends `value`.
+    /// Gives the previous part a value for requests without it.
     ///
-    /// Right where the handler, too, takes `value` for what is not sent: one resource then has one key. It gives a
-    /// client no power that it does not have: whoever can send the value can also leave it out. Where absence is
-    /// not the same as any value, say [`optional`](Self::optional).
+    /// Right if the handler assumes the same value: one resource then has one key. The fallback gives clients no new power: a client
+    /// that can send the value can also leave it out. If absence differs from every value, use [`optional`](Self::optional).
     ///
-    /// A part that is there twice, empty or unreadable is not absent, and still refused.
+    /// A doubled, empty or unreadable part is not absent, and is still refused.
     ///
     /// # Panics
     ///
-    /// When `value` is empty, or the part before is a name, a value, the path or the method, which are never absent.
+    /// When `value` is empty, or the previous part is a name, a value, the path or the method, which are never absent.
     #[track_caller]
     pub fn or(self, value: impl Into<String>) -> Self {
         let value = value.into();
@@ -114,13 +113,13 @@ impl RequestKey {
         self.when_absent(Absent::SameAs(value))
     }
 
-    /// A request without the part before this has a key, too: one that no value can forge.
+    /// Makes the previous part optional: requests without it have a key that no value can forge.
     ///
-    /// In the key, nothing stands for the value then, as in `account,x-region=`.
+    /// The value of an absent part is empty in the key, as in `account,x-region=`.
     ///
     /// # Panics
     ///
-    /// When the part before is a name, a value, the path or the method, which are never absent.
+    /// When the previous part is a name, a value, the path or the method, which are never absent.
     #[track_caller]
     pub fn optional(self) -> Self {
         self.when_absent(Absent::Distinct)
@@ -136,9 +135,9 @@ impl RequestKey {
         self.parts.last_mut().expect("a key begins with a part")
     }
 
-    /// Locks only requests for which this holds; others pass straight through. Default: all.
+    /// Locks only requests that fulfil the condition; others pass straight through. Default: all requests.
     ///
-    /// Asked before the parts are read. A second condition replaces the first.
+    /// The condition is checked before the parts are read. A second condition replaces the first.
     pub fn only_when(mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.condition = Some(Arc::new(condition));
         self
@@ -147,18 +146,17 @@ impl RequestKey {
     /// The longest value of one part, in bytes. Default:
     /// [`DEFAULT_MAX_VALUE_LEN`](Self::DEFAULT_MAX_VALUE_LEN).
     ///
-    /// A longer header, query parameter, path parameter, host or method is refused. A path, an extension and what a
-    /// closure returned are then written as their SHA-256.
+    /// A longer header, query parameter, path parameter, host or method is refused. A longer path, extension or text of
+    /// a closure is replaced by its SHA-256.
     pub fn max_value_len(mut self, bytes: usize) -> Self {
         self.max_value_len = bytes;
         self
     }
 
-    /// Stores the HMAC-SHA-256 of the key under this secret instead of the key, for those who must not store tenant
-    /// names. Default: the key stays readable.
+    /// Replaces the key by its HMAC-SHA-256 under this secret, where tenant names must not be stored. Default: the key stays readable.
     ///
-    /// Names at the beginning stay readable also then, they are the program's own: `account,#hmac-sha256=…`.
-    /// All processes need the same secret: two secrets are two locks. So is an old and a new one during a deployment.
+    /// Names at the beginning stay readable, since they come from the program: `account,#hmac-sha256=…`. All processes need the same
+    /// secret: with two secrets, also during a deployment, there are two locks.
     ///
     /// # Panics
     ///

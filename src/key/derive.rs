@@ -1,4 +1,4 @@
-//! The one question the layer asks of a request: what does it lock?
+//! Key functions: from a request to the keys that it locks.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::{KeyError, LockKey};
 
-/// Tells what a request locks.
+/// Derives the keys that a request locks.
 ///
 /// Implemented by [`RequestKey`](super::RequestKey), by a [`LockKey`] (one lock for all requests), and by closures:
 ///
@@ -25,21 +25,21 @@ use super::{KeyError, LockKey};
 /// # takes(only_orders);
 /// ```
 ///
-/// Two requests that must not run at once have to get equal keys in every process, and in every version that is
-/// deployed side by side. Text from a client needs care: prefer the parts of a `RequestKey`, which encode it.
+/// Two requests that must not run at once need equal keys, in every process and in all versions that are deployed side by side. Text
+/// from a client needs care: prefer the parts of a `RequestKey`, which encode such text.
 pub trait DeriveKey: Send + Sync + 'static {
-    /// The key of this request, or why it has none.
+    /// The keys of this request.
     ///
-    /// `&mut` as in axum's `FromRequestParts`, and for its sake: axum gives path parameters out in no other way
-    /// that does not copy all extensions. An implementation may leave in the extensions what it has parsed.
+    /// `&mut` for axum's `FromRequestParts`, the only access to path parameters that does not copy all extensions. An implementation may
+    /// keep parsed values in the extensions.
     ///
     /// # Errors
     ///
-    /// The request is then refused, and its handler does not run.
+    /// The request is refused, and its handler does not run.
     fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError>;
 }
 
-/// What a request locks.
+/// The keys that a request locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Derived {
@@ -47,15 +47,15 @@ pub enum Derived {
     Key(LockKey),
     /// All of these keys together; see [`all_of`](super::all_of()).
     Keys(Vec<LockKey>),
-    /// Nothing, on purpose: the request passes straight through.
+    /// No key, on purpose: the request passes straight through.
     NoLock,
-    /// Nothing, because the router found no route for the request, and the key needs one. It passes straight through,
-    /// to the router's fallback.
+    /// No key: the key needs a route, and the router has found none. The request passes straight through, to the router's
+    /// fallback.
     NoRoute,
 }
 
 impl Derived {
-    /// The key, if there is one to lock and no more.
+    /// The key, if there is exactly one.
     pub fn key(&self) -> Option<&LockKey> {
         match self.keys() {
             [key] => Some(key),
@@ -63,7 +63,7 @@ impl Derived {
         }
     }
 
-    /// All keys that are to be locked.
+    /// All keys.
     pub fn keys(&self) -> &[LockKey] {
         match self {
             Self::Key(key) => std::slice::from_ref(key),

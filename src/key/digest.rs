@@ -1,4 +1,4 @@
-//! Hashes, for what is too long to be stored or must not be.
+//! Hashes of values and keys that are too long, or must not be stored.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(super) fn hash_value(out: &mut String, separator_at: usize) {
     encode::push_hex(out, &digest);
 }
 
-/// Replaces a whole key by its hash, but leaves its first `readable` bytes standing.
+/// Replaces a key by its hash, after its first `readable` bytes.
 pub(super) fn hash_key(out: &mut String, readable: usize) {
     let digest = Sha256::digest(out.as_bytes());
     replace_key(out, readable, IS_SHA256, &digest);
@@ -35,14 +35,14 @@ fn replace_key(out: &mut String, readable: usize, label: &str, digest: &[u8]) {
 pub(super) struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// Fewer bytes could be guessed, and with them the names that the hash is to hide.
+    /// A shorter secret could be guessed, and with it the hidden names.
     pub(super) const MIN_LEN: usize = 16;
 
     pub(super) fn new(secret: &[u8]) -> Self {
         Self(Hmac::new_from_slice(secret).expect("HMAC takes a key of any length"))
     }
 
-    /// [`hash_key`], but only who has the secret can tell which key it was.
+    /// Like [`hash_key`], with a hash that cannot be computed without the secret.
     pub(super) fn hash_key(&self, out: &mut String, readable: usize) {
         let mut mac = self.0.clone();
         mac.update(out.as_bytes());

@@ -1,13 +1,13 @@
-//! How values are written, so that none can forge a separator and all can be read in a terminal.
+//! The encoding of names, labels and values: no value can forge a separator, and all are readable in a terminal.
 //!
 //! A key is a list of parts with `,` between them. A part is a bare name, or `label=value`, or
 //! `label#sha256=digest`. Within names, labels and values everything but the characters below is percent-encoded,
-//! above all `,`, `=`, `#` and `%` themselves. So the text can be split again without doubt, and two different
-//! lists are two different texts.
+//! above all `,`, `=`, `#` and `%` themselves. The text can be split again without doubt: two different lists give two different
+//! texts.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Names, labels and values: what needs no quotes in a shell and no escape in redis-cli stays.
+/// Names, labels and values. Characters that need no quotes in a shell and no escape in redis-cli stay.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -21,7 +21,7 @@ const VALUE: &AsciiSet = &NON_ALPHANUMERIC
 /// In a path, `/` separates segments and is not part of one.
 const SEGMENT: &AsciiSet = &VALUE.add(b'/');
 
-/// A route is the program's own text, and reads best as it was written.
+/// A route is the program's own text, and stays readable.
 #[cfg(feature = "axum")]
 const ROUTE: &AsciiSet = &VALUE.remove(b'{').remove(b'}').remove(b'*');
 

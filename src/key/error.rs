@@ -6,11 +6,11 @@ use crate::Error;
 
 /// Why no key could be derived from a request.
 ///
-/// Either the client is at fault ([`is_bad_request`](Self::is_bad_request), to be answered with 400), or whoever
-/// put the layer where its key cannot be ([`is_misconfigured`](Self::is_misconfigured), 500).
+/// Either the request is at fault ([`is_bad_request`](Self::is_bad_request), 400), or the place of the layer
+/// ([`is_misconfigured`](Self::is_misconfigured), 500).
 ///
-/// The message names the part of the request and what is wrong with it. It never repeats a value: what a client sent
-/// has no place in a log line or in a response that somebody else may render.
+/// The message names the part of the request and the mistake. The message never repeats a value: text from a client does not belong
+/// into the log, nor into a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyError {
     kind: KeyErrorKind,
@@ -31,21 +31,21 @@ pub enum KeyErrorKind {
     Malformed,
     /// The part is longer than [`RequestKey::max_value_len`](crate::key::RequestKey::max_value_len).
     TooLong,
-    /// One's own key function refused the request.
+    /// A key function of the program has refused the request.
     Refused,
     /// The key cannot be derived where the layer is. The message names the fix.
     Misconfigured,
 }
 
 impl KeyError {
-    /// A refusal by one's own key function; the client is at fault.
+    /// A refusal by a key function of the program; the client is at fault.
     ///
-    /// The message reaches the client: do not put into it what it must not see.
+    /// The client sees the message: keep secrets out of it.
     pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(KeyErrorKind::Refused, message)
     }
 
-    /// No request can have this key here; the message should name the fix.
+    /// The key cannot be derived where the layer is; the message should name the fix.
     pub fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(KeyErrorKind::Misconfigured, message)
     }
@@ -81,8 +81,8 @@ impl fmt::Display for KeyError {
 
 impl StdError for KeyError {}
 
-/// So that `LockKey::new(text)?` works in one's own key function. The text came from the request, so the client is at
-/// fault; the message is not passed on, it quotes the text.
+/// Lets `LockKey::new(text)?` work in key functions. The client is at fault. The message is replaced, because it quotes the client's
+/// text.
 impl From<Error> for KeyError {
     fn from(_: Error) -> Self {
         Self::new(

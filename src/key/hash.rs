@@ -11,13 +11,13 @@ use super::LockKey;
 /// A map by key that hashes nothing anew.
 pub(crate) type KeyMap<V> = HashMap<LockKey, V, BuildHasherDefault<Carried>>;
 
-/// The hash for maps. Its seed is random, so that nobody can make up keys that collide.
+/// The hash for maps, with a random seed: a client cannot construct keys that collide.
 pub(super) fn seeded(text: &str) -> u64 {
     static SEED: LazyLock<crate::sync::Hasher> = LazyLock::new(Default::default);
     SEED.hash_one(text)
 }
 
-/// FNV-1a, written out: every version of this crate, on every machine, must agree on it.
+/// FNV-1a, written out: the value must be the same in every version of this crate and on every machine.
 #[cfg(feature = "redis")]
 pub(crate) fn stable(text: &str) -> u64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

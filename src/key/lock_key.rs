@@ -1,4 +1,4 @@
-//! The name of what is locked.
+//! Lock keys.
 
 use std::{
     cmp::Ordering,
@@ -10,10 +10,9 @@ use std::{
 use super::hash::seeded;
 use crate::{Error, ErrorKind};
 
-/// The name of what is locked, the same in every process of the fleet.
+/// The name of a locked resource, the same in every process of the fleet.
 ///
-/// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator must be able to read it in a
-/// terminal. Cheap to clone.
+/// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator can read the key in a terminal. Cheap to clone.
 #[derive(Clone)]
 pub struct LockKey {
     text: Arc<str>,
@@ -33,6 +32,11 @@ impl LockKey {
     /// [`ErrorKind::InvalidKey`] when the text is empty, too long, or has a control character in it.
     pub fn new(text: impl Into<Arc<str>>) -> Result<Self, Error> {
         let text = text.into();
+        Self::check(&text)?;
+        Ok(Self::wrap(text))
+    }
+
+    fn check(text: &str) -> Result<(), Error> {
         let refuse = |why: String| Err(Error::new(ErrorKind::InvalidKey, why));
         if text.is_empty() {
             return refuse("a lock key must not be empty".into());
@@ -49,12 +53,12 @@ impl LockKey {
                 "a lock key must be readable: byte {at} is the control character {control:?}"
             ));
         }
-        Ok(Self::wrap(text))
+        Ok(())
     }
 
-    /// Wraps what the encoder wrote: visible ASCII, and hashed when too long, so there is nothing to check.
+    /// Wraps a text of the encoder without a check: it is visible ASCII, and hashed when too long.
     pub(super) fn from_encoded(text: &str) -> Self {
-        debug_assert!(Self::new(text).is_ok(), "not a key: {text:?}");
+        debug_assert!(Self::check(text).is_ok(), "not a key: {text:?}");
         Self::wrap(text.into())
     }
 
@@ -72,12 +76,12 @@ impl LockKey {
         &self.text
     }
 
-    /// The hash for maps of this process: another one in each process.
+    /// The hash for maps, different in each process.
     pub(crate) fn map_hash(&self) -> u64 {
         self.hash
     }
 
-    /// The hash that all processes of a fleet agree on.
+    /// The hash that is the same in all processes of a fleet.
     #[cfg(feature = "redis")]
     pub(crate) fn stable_hash(&self) -> u64 {
         self.stable_hash
@@ -163,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_nobody_can_read() {
+    fn an_empty_overlong_or_unreadable_text_is_refused() {
         assert_eq!(refusal(""), "a lock key must not be empty");
         assert!(refusal("a\nb").contains(r"byte 1 is the control character '\n'"));
         assert!(refusal(&"x".repeat(LockKey::MAX_LEN + 1)).contains("this one has 1025"));
     }
 
     #[test]
-    fn keeps_the_longest_and_the_foreign() {
+    fn the_longest_text_and_any_script_are_accepted() {
         let longest = "x".repeat(LockKey::MAX_LEN);
         assert_eq!(LockKey::new(&*longest).unwrap().as_str(), longest);
         assert_eq!(LockKey::new("konto/ü 中").unwrap().as_str(), "konto/ü 中");

@@ -1,4 +1,4 @@
-//! What a request locks: its key.
+//! Lock keys from requests.
 //!
 //! A key is made of parts, in the order written:
 //!
@@ -23,49 +23,48 @@
 //! Two requests that must not run at once need equal keys; all others should have different ones. Begin with a
 //! [`name`] for the kind of thing, then whose it is ([`extension`], set by an authentication layer; a [`header`]
 //! can be forged), then which one it is (`param`, `path`, [`query`], [`from_fn`]). Everything that does not
-//! identify the resource, such as the method, would give it a second key.
+//! identify the resource, such as the method, would give the resource a second key.
 //!
-//! Where parts are not enough, implement [`DeriveKey`]; a closure will do.
+//! Where parts are not enough, implement [`DeriveKey`], for example with a closure.
 //!
-//! # How a key is written
+//! # The format of a key
 //!
 //! The parts stand in the order written, with commas between them: a name as it is, every other part as `label=value`, as in
-//! `account,tenant=acme,id=7`. The label is the program's ([`RequestKey::labelled`]), and does not tell where the value came from: a
-//! header and a parameter of one label and value are one key.
+//! `account,tenant=acme,id=7`. The program chooses the label ([`RequestKey::labelled`]); the source of a value is not part of the key: a
+//! header and a parameter with the same label and value give the same key.
 //!
 //! ASCII letters, digits and `-._~:@+/` stay; every other byte of a name, label or value is percent-encoded with upper-case
-//! digits (`{`, `}` and `*` stay in a route; in a path, a slash that was encoded stays so). No value can forge a separator: the
-//! text can be split again without doubt, and an operator finds a lock with redis-cli. Two exceptions are hashed, and say so
-//! by their label, which no value can forge either:
+//! digits (`{`, `}` and `*` stay in a route; in a path, an encoded slash stays encoded). No value can forge a separator: the
+//! text can be split again without doubt, and an operator finds a lock with redis-cli. Two kinds of text are hashed, under a label
+//! that no value can forge either:
 //!
 //! - a path, route, extension, value or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
-//!   (a header and whatever else a client can make as long as it likes is refused instead);
+//!   (a header, query parameter, path parameter or host that is too long is refused instead);
 //! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
 //!   beginning stay: `account,#sha256=…`.
 //!
-//! This is a format: all processes that lock each other out have to write it in the same way. [`RequestKey::with`] and
-//! [`RequestKey::lock_key`] write it outside of a request.
+//! The format is stable: all processes that lock each other out write the same keys. [`RequestKey::with`] and
+//! [`RequestKey::lock_key`] write keys outside of a request.
 //!
 //! # Parts that are not there
 //!
-//! A request that does not have a part, has it twice, empty or unreadable, is refused with a [`KeyError`] (400), and
-//! its handler does not run. [`RequestKey::or`] gives a part a value for when it is absent, [`RequestKey::optional`]
-//! makes its absence a value of its own, and [`RequestKey::only_when`] lets requests pass that need no lock.
+//! A request with a missing, doubled, empty or unreadable part is refused with a [`KeyError`] (400), and its handler does not run.
+//! [`RequestKey::or`] gives an absent part a value, [`RequestKey::optional`] makes absence a value of its own, and
+//! [`RequestKey::only_when`] lets requests pass that need no lock.
 //!
 //! # Routes and path parameters
 //!
-//! With the feature `axum` (on by default), `route` and `param` use what the router has matched. They are known
-//! inside of a router, nested or not, and so depend on where the lock's layer is added:
+//! With the feature `axum` (on by default), `route` and `param` use the route that the router has matched. The route is known
+//! inside of a router, nested or not. The place of the lock's layer decides:
 //!
 //! - `Router::route_layer`: right. Only requests that have a route get there.
-//! - `Router::layer`: works, but is also run for requests without a route. Those pass straight through
+//! - `Router::layer`: works, but also runs for requests without a route. Such requests pass straight through
 //!   ([`Derived::NoRoute`]), and are answered with 404.
-//! - Around a router, with a `ServiceBuilder`, or on what `nest_service` serves: nothing has been matched yet. This is
+//! - Around a router, with a `ServiceBuilder`, or on a service of `nest_service`: no route has been matched yet. This is
 //!   a misconfiguration, and refused (500).
 //!
-//! One mistake cannot be told from a 404: the layer is added to a router, or to its `fallback_service`, and the
-//! latter is itself a router. Its requests pass without a lock ([`Derived::NoRoute`]); use `route_layer` on the
-//! inner router.
+//! One mistake looks like a 404: the layer is added to a router whose `fallback_service` is itself a router, or to that service. The
+//! requests of the inner router pass without a lock ([`Derived::NoRoute`]); use `route_layer` on the inner router.
 //!
 //! A request with a method that its route does not take (405) has a route, and so a key, with
 //! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run

@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use super::{RequestKey, RequestView, parts::Source};
 
-/// A constant, such as what kind of thing is locked.
+/// A constant, such as the kind of the locked resource.
 ///
 /// Best at the beginning of every key: `id=42` alone could be an account or an order.
 ///
@@ -23,12 +23,12 @@ pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
 
 /// The path in its canonical form; hashed when it is [too long](RequestKey::max_value_len).
 ///
-/// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are one to a handler,
-/// `/a%2Fb` and `/a/b` are two. Case, dot segments, empty segments and a slash at the end are kept: axum routes
-/// them differently. A service that does not (`nest_service` serves `/files` and `/files/` alike, a file server may
-/// resolve `..`) should get normalized paths, or a key of one's own.
+/// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are for a handler;
+/// `/a%2Fb` and `/a/b` are two. Case, dot segments, empty segments and a slash at the end count, as they do for axum's router. A service
+/// for which they do not count (`nest_service` serves `/files` and `/files/` alike, a file server may resolve `..`) needs normalized
+/// paths, or another key.
 ///
-/// In a nested router it is the whole path, not what the nesting left of it.
+/// In a nested router, this is the whole path, including the prefix.
 pub fn path() -> RequestKey {
     RequestKey::of(Source::Path)
 }
@@ -41,8 +41,8 @@ pub fn method() -> RequestKey {
 /// The host, from the request's URI (HTTP/2) or its `Host` header; where both are there and differ, the request is
 /// refused.
 ///
-/// In lower case, without a dot at the end and without the port: a port is the client's to write, and it would have
-/// two keys for one resource by writing it or not. `Forwarded` and `X-Forwarded-Host` are not looked at.
+/// In lower case, without a dot at the end and without the port: a client may write the port or not, and one resource would have two
+/// keys. `Forwarded` and `X-Forwarded-Host` are ignored.
 pub fn host() -> RequestKey {
     RequestKey::of(Source::Host)
 }
@@ -59,7 +59,7 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> RequestKey {
 
 /// A header. Exactly one line of it, not empty, in visible ASCII with spaces only between words; its case is kept.
 ///
-/// A client can send any header: for whose request this is, prefer [`extension`].
+/// A client can send any header: for the tenant or user, prefer [`extension`].
 ///
 /// # Panics
 ///
@@ -69,15 +69,14 @@ pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
     RequestKey::of(Source::Header(header_name(name)))
 }
 
-/// A request extension, as its [`Display`] writes it: the first choice for a tenant or a user, set by an
-/// authentication layer outside of the lock's. Two values that must not share a lock have to be written differently.
+/// A request extension, as text by its [`Display`]: the first choice for a tenant or a user, set by an authentication layer outside of
+/// the lock's. Values that must not share a lock need different texts.
 ///
-/// Where it is not set, or written as nothing, that layer is missing: a misconfiguration, and not the client's
-/// fault. Where it may be absent, say what that means with [`or`](RequestKey::or) or
-/// [`optional`](RequestKey::optional).
+/// A missing extension, or one with an empty text, means that the authentication layer is missing: a misconfiguration, and not the
+/// client's fault. Where the extension may be absent, use [`or`](RequestKey::or) or [`optional`](RequestKey::optional).
 ///
-/// The label tells extensions apart in the key. It is not taken from the type: type names change with a refactoring
-/// and between compilers, and two versions of a program would not lock each other out.
+/// The label identifies the extension in the key. Type names would not do: they change with a refactoring and between compilers, and two
+/// versions of a program would not lock each other out.
 ///
 /// # Panics
 ///
@@ -90,7 +89,7 @@ where
     RequestKey::of(Source::displayed_extension::<T>(not_empty(label)))
 }
 
-/// A request [`extension`] without a [`Display`] of its own, or with another than the key needs: as the closure writes it.
+/// A request [`extension`], as text by a closure: for types without a suitable [`Display`].
 ///
 /// ```
 /// # use tower_distributed_lock::key;
@@ -115,9 +114,8 @@ where
     RequestKey::of(Source::extension(not_empty(label), text))
 }
 
-/// The text that a closure finds in a request, borrowed from it or not; `None` when there is nothing, which is
-/// [refused](super#parts-that-are-not-there) like a missing header. The closure sees the request's
-/// [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
+/// The text that a closure finds in a request, borrowed or owned. `None` is [refused](super#parts-that-are-not-there) like a missing
+/// header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
 ///
 /// ```
 /// # use tower_distributed_lock::key;
@@ -138,19 +136,19 @@ where
     RequestKey::of(Source::Computed(not_empty(label), Arc::new(find)))
 }
 
-/// The matched route as it was written, such as `/accounts/{id}`, with the prefixes it is nested under.
+/// The matched route as written in the program, such as `/accounts/{id}`, with the prefixes of nested routers.
 #[cfg(feature = "axum")]
 pub fn route() -> RequestKey {
     RequestKey::of(Source::Route)
 }
 
-/// A path parameter of the matched route as text, decoded, as axum's `Path<String>` gives it to the handler.
+/// A path parameter of the matched route as text, decoded, like axum's `Path<String>`.
 ///
-/// **A handler that takes `Path<u64>` needs [`param_as`]:** to it `/7`, `/07` and `/%2B7` are one account, and as text they are
+/// **A handler that takes `Path<u64>` needs [`param_as`]:** for such a handler `/7`, `/07` and `/%2B7` are one account; as text they are
 /// three, with three locks.
 ///
-/// What `Path` refuses, namely bytes that are not UTF-8, is refused here as well, and so is an empty one (which a
-/// route such as `/user-{id}` takes).
+/// Bytes that are not UTF-8 are refused, as `Path` refuses them. An empty parameter (which a route such as `/user-{id}` accepts) is
+/// refused too.
 ///
 /// # Panics
 ///
@@ -161,8 +159,8 @@ pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Param(not_empty(name)))
 }
 
-/// A path parameter of the matched route, read as a `T` as axum's `Path<T>` reads it, and written as `T` writes itself: one
-/// resource has one key, however a client writes its id. A parameter that is no `T` is refused (400).
+/// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`: one
+/// resource has one key, however a client writes its id. A parameter that does not parse is refused (400).
 ///
 /// # Panics
 ///
@@ -173,7 +171,7 @@ pub fn param_as<T: FromStr + Display>(name: impl Into<Cow<'static, str>>) -> Req
     param(name).parsed_as::<T>()
 }
 
-/// Each adds a part, after those that are there.
+/// Each method adds a part at the end.
 impl RequestKey {
     /// Adds a [`name`](name()).
     ///
@@ -233,7 +231,7 @@ impl RequestKey {
         self.and(Source::displayed_extension::<T>(not_empty(label)))
     }
 
-    /// Adds a request extension as a closure [writes it](extension_with()).
+    /// Adds a request extension as [text by a closure](extension_with()).
     ///
     /// # Panics
     ///
@@ -251,8 +249,8 @@ impl RequestKey {
         self.and(Source::extension(not_empty(label), text))
     }
 
-    /// Adds a value that is the same for all requests, such as a region; or, where no request is, the value of a part:
-    /// see [`lock_key`](Self::lock_key).
+    /// Adds a value that is the same for all requests, such as a region. For keys outside of a request, see
+    /// [`lock_key`](Self::lock_key).
     ///
     /// # Panics
     ///
@@ -262,7 +260,7 @@ impl RequestKey {
         self.and(Source::Value(not_empty(label), value.to_string()))
     }
 
-    /// Adds what a [closure](from_fn()) finds.
+    /// Adds the text that a [closure](from_fn()) finds.
     ///
     /// # Panics
     ///
@@ -292,7 +290,7 @@ impl RequestKey {
         self.and(Source::Param(not_empty(name)))
     }
 
-    /// Adds a path parameter that is read [as a `T`](param_as()).
+    /// Adds a path parameter, parsed [as a `T`](param_as()).
     ///
     /// # Panics
     ///

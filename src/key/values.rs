@@ -1,4 +1,4 @@
-//! Keys outside of a request: the same key, from values that the program has.
+//! Keys outside of a request, from values of the program.
 
 use std::fmt::Display;
 
@@ -37,12 +37,11 @@ pub struct KeyValues<'k> {
 }
 
 impl RequestKey {
-    /// Gives the part with this label a value, for a key outside of a request: that of the other account of a transfer, or
-    /// of the account that a nightly job works on.
+    /// Gives the part with this label a value, for a key outside of a request: for example the other account of a transfer, or the
+    /// account of a nightly job.
     ///
-    /// The key is exactly the one that a layer with this `RequestKey` derives from a request with the same values: types,
-    /// fallbacks, limits and hashes count here too. Only [`only_when`](Self::only_when) does not. So define a key once, and use
-    /// it in both places:
+    /// The key is exactly the key that a layer with this `RequestKey` derives from a request with the same values, including types,
+    /// fallbacks, limits and hashes. Only [`only_when`](Self::only_when) does not apply. Define a key once, and use it in both places:
     ///
     #[cfg_attr(feature = "axum", doc = "```")]
     #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -77,7 +76,7 @@ impl RequestKey {
     ///
     /// # Errors
     ///
-    /// A part needs a value: give it with [`with`](Self::with).
+    /// A part needs a value: use [`with`](Self::with).
     pub fn lock_key(&self) -> Result<LockKey, KeyError> {
         self.fill(&Given::default())
     }
@@ -94,8 +93,7 @@ impl KeyValues<'_> {
     ///
     /// # Errors
     ///
-    /// A part has no value and needs one, a value is one that would be refused in a request, or the key has no part of some
-    /// label.
+    /// A part lacks its value, a value would be refused in a request, or the key has no part with a given label.
     pub fn lock_key(&self) -> Result<LockKey, KeyError> {
         self.key.fill(&self.given)
     }
@@ -117,7 +115,7 @@ impl TryFrom<&RequestKey> for LockKey {
     }
 }
 
-/// [`ErrorKind::InvalidKey`], so that the methods of [`Locks`](crate::Locks) take keys that are still to be built.
+/// [`ErrorKind::InvalidKey`]. Lets the methods of [`Locks`](crate::Locks) take a [`KeyValues`].
 impl From<KeyError> for Error {
     fn from(error: KeyError) -> Self {
         Self::new(ErrorKind::InvalidKey, error.to_string())

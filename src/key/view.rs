@@ -1,4 +1,4 @@
-//! A request as key functions see it.
+//! The view of a request for key functions.
 
 use std::{fmt, ops::Deref};
 
@@ -33,11 +33,11 @@ impl<'r> RequestView<'r> {
         Self { parts }
     }
 
-    /// The path parameter of the matched route, decoded, as axum's `Path` gives it to the handler. `None` where the route
-    /// has no such parameter, or two of that name.
+    /// The path parameter of the matched route, decoded, like axum's `Path`. `None` if the route has no such parameter, or two of that
+    /// name.
     ///
-    /// Where no route was matched, a closure that asks for a parameter and then finds nothing is treated as
-    /// [`param`](super::param()) is: a 404 passes, and a layer in the wrong place is a misconfiguration.
+    /// Without a matched route, a closure that asks for a parameter and then returns `None` is treated like
+    /// [`param`](super::param()): a 404 passes, and a layer in the wrong place is a misconfiguration.
     #[cfg(feature = "axum")]
     pub fn param(&self, name: &str) -> Option<&str> {
         self.asked.set(true);

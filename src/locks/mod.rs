@@ -253,12 +253,12 @@ impl Locks {
     fn waited_in_vain(&self, key: &LockKey, limit: Duration) -> Error {
         let why = self.0.with_line(key, |line, t| {
             let away = line.away_after(limit, t.now);
-            (away, line.holder())
+            (away, line.holder(t.now))
         });
         match why.unwrap_or_default() {
             (Some(away), _) => away.into_error(now(), &format!("no turn within {limit:?}")),
             (None, holder) => {
-                let held = held(holder.as_deref());
+                let held = held(holder);
                 Error::new(ErrorKind::Held, format!("no turn within {limit:?}: {held}"))
             }
         }

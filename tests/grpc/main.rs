@@ -32,7 +32,7 @@ use tower_distributed_lock::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const ACCOUNT: &str = "account,id=a";
 
-/// Counts its payments. The amount says how a payment ends.
+/// Counts its payments. The amount decides how a payment ends.
 #[derive(Debug, Clone, Default)]
 struct Book(Arc<AtomicU64>);
 
@@ -133,10 +133,7 @@ async fn a_held_key_is_unavailable_with_the_time_to_retry() {
     let mut bank = Bank::open(&locks, DistributedLockLayer::reject_if_held).await;
     let status = bank.pay(5, &TO_A).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(
-        status.message(),
-        "somebody else holds what this request needs"
-    );
+    assert_eq!(status.message(), "another request holds the lock");
     assert_eq!(metadata(&status, "grpc-retry-pushback-ms"), Some("1000"));
     assert_eq!(metadata(&status, "refusal-code"), Some("held"));
     // A refusal is never kept, although its HTTP status is 200.
@@ -184,7 +181,7 @@ async fn a_store_out_of_reach_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_unary_answer_is_given_again() {
+async fn a_unary_answer_is_replayed() {
     let mut bank = Bank::open(&Locks::in_memory(), |lock| lock).await;
     let first = bank.pay(5, &ONCE).await.unwrap();
     let again = bank.pay(5, &ONCE).await.unwrap();
@@ -196,7 +193,7 @@ async fn a_unary_answer_is_given_again() {
 }
 
 #[tokio::test]
-async fn a_status_goes_by_what_it_says_was_done() {
+async fn a_grpc_status_decides_whether_the_answer_is_kept() {
     for (amount, code, payments) in [
         (REFUSES, Code::InvalidArgument, 2),
         (FAILS, Code::Internal, 1),

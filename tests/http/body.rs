@@ -11,7 +11,7 @@ use tower_distributed_lock::{Locks, store::MemoryStore};
 
 use crate::support::{Server, eventually, lock, nothing_left, take_away, watchful, within};
 
-/// A body that is fed from outside, and whoever feeds the bodies of a route.
+/// A body that a test feeds, and the senders for the bodies of a route.
 type Feed = mpsc::UnboundedSender<Bytes>;
 type Feeds = mpsc::UnboundedReceiver<Feed>;
 
@@ -75,7 +75,7 @@ async fn a_slow_reader_keeps_the_key() {
     let app = Router::new().route(
         "/accounts/{id}",
         axum::routing::post(async move || {
-            // In pieces, so that some of them are still here when the connection is full.
+            // In pieces: some of them are still here when the connection is full.
             let pieces =
                 (0..32).map(move |at| Ok::<_, Infallible>(body.slice(at << 20..(at + 1) << 20)));
             Body::from_stream(futures_util::stream::iter(pieces))
@@ -157,7 +157,7 @@ async fn responses_without_a_body_keep_nothing() {
         Some("0")
     );
     nothing_left(&locks).await;
-    // The server does not send what a handler gives in answer to HEAD, and so drops it.
+    // The server drops the body of an answer to HEAD unsent.
     let head = server.send(Method::HEAD, "/accounts/7/body").await;
     assert_eq!(
         (head.header("content-length"), head.text()),

@@ -102,7 +102,7 @@ async fn a_lost_lease_is_409_in_both_modes() {
     }
 }
 
-/// The handler at the gate is what closing waits for.
+/// Closing waits for the handler at the gate.
 async fn assert_closing_waits(locks: &Locks, gate: &Gate) {
     let closing = tokio::spawn({
         let locks = locks.clone();
@@ -125,7 +125,7 @@ async fn closing_waits_for_handlers_whose_clients_have_gone() {
 }
 
 #[tokio::test]
-async fn closing_waits_for_one_that_failed_open_too() {
+async fn closing_waits_for_a_handler_that_failed_open() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Unreachable));
@@ -174,13 +174,13 @@ async fn a_request_that_is_not_locked_is_not_detached() {
 }
 
 #[tokio::test]
-async fn the_service_that_was_made_ready_is_the_one_that_is_called() {
+async fn the_service_that_was_made_ready_is_called() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let handler = {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    // A concurrency limit panics when it is called without having been made ready.
+    // A concurrency limit panics on a call without readiness.
     let layers = ServiceBuilder::new()
         .layer(lock(&locks).detached())
         .layer(GlobalConcurrencyLimitLayer::new(1));

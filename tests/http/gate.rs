@@ -34,7 +34,7 @@ impl Default for Counts {
 }
 
 impl Gate {
-    /// For a handler: says that it is here, and waits to be let through.
+    /// For a handler: reports its arrival, and waits for [`open`](Self::open).
     pub(crate) async fn pass(&self) {
         let visit = Visit(self.0.clone());
         self.0.inside.fetch_add(1, Ordering::SeqCst);

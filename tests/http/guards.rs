@@ -1,4 +1,4 @@
-//! How a handler gets its guard, and what it does with it.
+//! The guards of a handler, and their use.
 
 use std::convert::Infallible;
 
@@ -38,7 +38,7 @@ async fn an_optional_guard_is_none_where_nothing_was_locked_on_purpose() {
 }
 
 #[tokio::test]
-async fn a_guard_that_must_be_there_says_why_it_is_not() {
+async fn a_missing_guard_is_refused_with_the_reason() {
     let app = Router::new()
         .route("/accounts/{id}", get(async |_: LockGuard| {}))
         .route_layer(DistributedLockLayer::new(Locks::in_memory(), account()));
@@ -168,7 +168,7 @@ async fn a_handler_can_release_early() {
     let server = Server::start(app).await;
     let first = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
-    // The first one's handler still runs.
+    // The handler of the first request still runs.
     let second = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
     assert_eq!(gate.inside(), 2);
@@ -200,14 +200,14 @@ async fn head_is_locked_as_get_is() {
 
 /// Waiting would be for its own end.
 #[tokio::test]
-async fn a_handler_that_locks_its_own_key_is_told_at_once() {
+async fn a_handler_that_locks_its_own_key_fails_at_once() {
     let locks = Locks::in_memory();
     let handler = |locks: Locks| {
         async move |guard: LockGuard| {
             let error = locks.lock(ACCOUNT_7).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Held);
             assert!(error.to_string().contains("use its guard"), "{error}");
-            // Other keys are fine, and so is this one once its turn has ended.
+            // Other keys can be locked, and the request's own key once the turn has ended.
             drop(locks.lock("account,id=8").await.unwrap());
             guard.release().await.unwrap();
             drop(locks.lock(ACCOUNT_7).await.unwrap());

@@ -13,7 +13,7 @@ use crate::{
     support::{ACCOUNT_7, Server, eventually, lock, nothing_left, within},
 };
 
-/// More than a server reads ahead, less than it takes for a test to be slow.
+/// More than a server reads ahead, and still fast to send.
 const LARGE: usize = 4 << 20;
 
 fn gated(locks: &Locks, gate: &Gate) -> Router {
@@ -23,7 +23,7 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
         .route_layer(lock(locks))
 }
 
-/// A post to account 7 whose body is sent as far as the server takes it. Dropping this is going away.
+/// A post to account 7 whose body is sent as far as the server reads. A drop closes the connection.
 async fn post_body(server: &Server, length: usize) -> JoinSet<()> {
     let head = format!("POST /accounts/7 HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let mut client = server.raw(head).await;
@@ -58,7 +58,7 @@ async fn a_client_that_disconnects_in_mid_handler_frees_the_key_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_while_it_waits_leaves_the_line() {
+async fn a_waiting_client_that_disconnects_leaves_the_line() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(gated(&locks, &gate)).await;
     let held = locks.lock(ACCOUNT_7).await.unwrap();

@@ -1,15 +1,18 @@
-//! What stands in the log.
+//! The log.
 
 use std::{
     fmt::{Debug, Write},
+    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use axum::{Router, routing::post};
-use http::StatusCode;
+use axum::{Router, body::Body, routing::post};
+use futures_util::stream;
+use http::{Request, StatusCode};
+use tower::ServiceExt;
 use tower_distributed_lock::{
-    DistributedLockLayer, LockKey, Locks, key,
+    DistributedLockLayer, IdempotencyLayer, LockKey, Locks, ReadBodyLayer, key,
     store::{Fault, MemoryStore, Store},
 };
 use tracing::{
@@ -22,7 +25,7 @@ use crate::{
     support::{ACCOUNT_7, Server, eventually, lock, nothing_left, watchful, within},
 };
 
-/// Every event of this thread, with its level, its fields and the spans around it.
+/// Every event of this thread, with level, fields and spans.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
@@ -93,12 +96,33 @@ async fn the_instance_of_every_refusal_stands_in_the_log() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert_eq!(lines[0].0, level);
     }
-    // What is wrong with the routes is told here in every build.
+    // The log names mistakes in the routes in every build.
     assert_eq!(log.lines("`id` is not in the route").len(), 1);
 }
 
 #[tokio::test]
-async fn keys_are_told_at_debug_level_only() {
+async fn the_cause_of_a_broken_body_is_logged() {
+    let (log, _guard) = Log::start();
+    let once = IdempotencyLayer::new(Locks::in_memory(), key::name("everybody"));
+    let read = ReadBodyLayer::new(1024);
+    let app = Router::new()
+        .route("/read", post(|| async {}).route_layer(read))
+        .route("/once", post(|| async {}).route_layer(once));
+    for path in ["/read", "/once"] {
+        let cause = format!("torn at {path}");
+        let frames = [Ok("half"), Err(io::Error::other(cause.clone()))];
+        let request = Request::post(path)
+            .header("idempotency-key", "k")
+            .body(Body::from_stream(stream::iter(frames)))
+            .unwrap();
+        let answer = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(log.lines(&cause).len(), 1, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_logged_at_debug_level_only() {
     let (log, _guard) = Log::start();
     let (store, gate) = (MemoryStore::new(), Gate::default());
     let locks = watchful(&store);

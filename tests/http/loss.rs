@@ -143,12 +143,12 @@ async fn a_key_deleted_under_a_short_handler_is_noticed_when_asked_for() {
     let confirm = DistributedLockLayer::confirm_before_response;
     assert_lost(&deleted_under_a_short_handler(confirm).await);
     assert_lost(&deleted_under_a_short_handler(|lock| confirm(lock).hold_until_body_ends()).await);
-    // Where the release is awaited anyway, it comes for free.
+    // Where the release is awaited anyway, the confirmation costs nothing.
     assert_lost(&deleted_under_a_short_handler(|lock| lock.reject_if_held()).await);
 }
 
 #[tokio::test]
-async fn a_lease_that_is_confirmed_or_cannot_be() {
+async fn a_response_waits_for_the_confirmation_of_the_lease() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let faulty = store.clone();
@@ -194,7 +194,7 @@ async fn a_turn_that_the_handler_released_itself_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_lease_lost_after_a_turn_was_released_is_the_next_ones_loss() {
+async fn a_lease_lost_after_a_turn_was_released_is_lost_for_the_next_turn() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
     let locks = watchful(&store);
     let handler = {
@@ -213,7 +213,7 @@ async fn a_lease_lost_after_a_turn_was_released_is_the_next_ones_loss() {
     gate.arrival().await;
     let next = tokio::spawn(server.post("/accounts/7"));
     eventually("the next one waits", || locks.stats().waiting == 1).await;
-    // One is through with its turn, and the other has it, under the same lease.
+    // The first request has ended its turn, and the second has its turn under the same lease.
     gate.open();
     gate.arrival().await;
     gate.arrival().await;

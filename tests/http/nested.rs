@@ -27,10 +27,10 @@ fn lock(locks: &Locks, key: RequestKey) -> DistributedLockLayer {
 }
 
 #[tokio::test]
-async fn two_layers_of_one_key_are_one_turn() {
+async fn two_layers_of_one_key_share_one_turn() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
-    // Another instance of the same fleet, in the same process: it would wait for its own request otherwise.
+    // Another instance of the same fleet, in the same process, would wait for its own request otherwise.
     let other = Locks::builder(store.clone()).build().unwrap();
     let inner = lock(&other, account()).name("inner");
     let outer = lock(&locks, account()).name("outer");

@@ -58,12 +58,12 @@ async fn two_posts_to_one_account_run_one_after_another() {
 }
 
 #[tokio::test]
-async fn also_over_two_routes_of_that_account() {
+async fn posts_to_one_account_over_two_routes_run_one_after_another() {
     run_one_after_another("/accounts/7/transfers", "/accounts/7/deposits").await;
 }
 
 #[tokio::test]
-async fn also_when_the_account_is_written_in_another_way() {
+async fn posts_to_one_account_in_two_spellings_run_one_after_another() {
     run_one_after_another("/accounts/a:b/transfers", "/accounts/a%3Ab/transfers").await;
 }
 
@@ -153,7 +153,7 @@ async fn a_waiting_key_does_not_sit_on_the_only_permit_inside() {
 }
 
 #[tokio::test]
-async fn what_has_no_route_does_not_contend() {
+async fn a_request_without_a_route_does_not_contend() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(bank(&locks, &gate)).await;
     let held = locks.lock(ACCOUNT_7).await.unwrap();

@@ -1,4 +1,4 @@
-//! Refusals in one's own words, in one place; and `?` in handlers.
+//! Refusals rendered by the program in one place, and `?` in handlers.
 
 use axum::{
     Json, Router,
@@ -75,7 +75,7 @@ async fn one_layer_renders_the_refusals_of_all_layers_extractors_and_handlers() 
 }
 
 #[tokio::test]
-async fn an_error_in_a_handler_is_told_as_a_layer_would() {
+async fn an_error_of_a_handler_is_rendered_like_a_layers_refusal() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let by_layer = post(|| async {}).route_layer(lock(&locks).reject_if_held());
@@ -108,11 +108,11 @@ async fn any_body_that_becomes_bytes_can_be_rendered() {
     let layer = lock(&locks).reject_if_held().on_rejection(shout);
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(layer));
     let answer = Server::start(app).await.post("/accounts/7").await;
-    assert_eq!(answer.text(), "SOMEBODY ELSE HOLDS WHAT THIS REQUEST NEEDS");
+    assert_eq!(answer.text(), "ANOTHER REQUEST HOLDS THE LOCK");
 }
 
 #[test]
-fn every_reason_has_a_code_of_its_own_that_its_document_ends_with() {
+fn every_reason_has_its_own_code_at_the_end_of_its_type() {
     let codes = [Reason::Held, Reason::LeaseLost, Reason::OutcomeUnknown].map(Reason::code);
     assert_eq!(codes, ["held", "lease-lost", "outcome-unknown"]);
 }

@@ -20,7 +20,7 @@ fn routes() -> Router {
 }
 
 #[tokio::test]
-async fn it_works_everywhere_in_a_router() {
+async fn the_layer_works_everywhere_in_a_router() {
     let method_router = post(what_is_locked).route_layer(lock());
     let layered = post(what_is_locked).layer(lock());
     let built = ServiceBuilder::new().layer(lock());
@@ -38,7 +38,7 @@ async fn it_works_everywhere_in_a_router() {
 }
 
 #[tokio::test]
-async fn it_works_in_and_around_nested_routers() {
+async fn the_layer_works_in_and_around_nested_routers() {
     for app in [
         Router::new().nest("/banks/{bank}", routes().route_layer(lock())),
         Router::new()
@@ -52,7 +52,7 @@ async fn it_works_in_and_around_nested_routers() {
 }
 
 #[tokio::test]
-async fn around_a_router_a_key_without_a_route_works() {
+async fn a_key_without_a_route_works_around_a_router() {
     let lock = DistributedLockLayer::new(Locks::in_memory(), key::path());
     let app = ServiceBuilder::new().layer(lock).service(routes());
     let answer = Server::start_service(app).await.post("/accounts/7").await;
@@ -60,7 +60,7 @@ async fn around_a_router_a_key_without_a_route_works() {
 }
 
 #[tokio::test]
-async fn around_a_router_a_key_that_needs_a_route_is_500_and_names_the_fix() {
+async fn a_key_that_needs_a_route_is_500_around_a_router_and_names_the_fix() {
     let app = ServiceBuilder::new().layer(lock()).service(routes());
     let answer = Server::start_service(app).await.post("/accounts/7").await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);

@@ -135,7 +135,7 @@ async fn a_client_that_goes_away_is_noticed_while_its_complete_request_waits() {
 }
 
 #[tokio::test]
-async fn its_refusals_can_be_told_in_ones_own_way() {
+async fn refusals_of_the_read_body_layer_can_be_rendered_by_a_closure() {
     let render = |rejection: &Rejection| {
         let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
         response.body(Bytes::from(rejection.to_string())).unwrap()
@@ -164,7 +164,7 @@ async fn a_limit_further_out_stays_413() {
     assert_refused(&response, "413", "body-too-large", &gate, &locks).await;
 }
 
-/// A service on hyper alone, whose `Incoming` nobody can make from bytes.
+/// A service on hyper alone, whose `Incoming` cannot be made from bytes.
 #[tokio::test]
 async fn bodies_of_hyper_itself_can_be_read() {
     use http_body_util::{BodyExt, Full};

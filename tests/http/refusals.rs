@@ -1,4 +1,4 @@
-//! Every refusal: its status, its document, its typed form, and one's own words for it.
+//! Every refusal: status, problem document, typed form, and rendering by the program.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -27,7 +27,7 @@ fn app(lock: DistributedLockLayer) -> Router {
     Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock))
 }
 
-/// What every refusal has in common.
+/// Checks the properties of every refusal.
 fn assert_problem(answer: &Answer, status: u16, reason: &str, retryable: bool) {
     assert_eq!(answer.status.as_u16(), status, "{answer:?}");
     assert_eq!(
@@ -49,7 +49,7 @@ fn assert_problem(answer: &Answer, status: u16, reason: &str, retryable: bool) {
 }
 
 #[tokio::test]
-async fn who_has_waited_long_enough_gets_423() {
+async fn a_request_gets_423_after_its_wait_limit() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).wait(Duration::from_millis(20));
@@ -68,7 +68,7 @@ async fn who_has_waited_long_enough_gets_423() {
 }
 
 #[tokio::test]
-async fn who_does_not_wait_gets_423_at_once() {
+async fn a_request_that_does_not_wait_gets_423_at_once() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let server = Server::start(app(lock(&locks).reject_if_held())).await;
@@ -122,7 +122,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let answer = server.post("/accounts/7").await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, "false"));
     store.set_fault(None);
-    // For a moment it is remembered that the store was away.
+    // The layer remembers for a moment that the store was away.
     let locked_again = async {
         while server.post("/accounts/7").await.text() != "true" {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -132,15 +132,16 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
 }
 
 #[tokio::test]
-async fn failing_open_does_not_cost_each_request_its_whole_wait() {
+async fn failing_open_does_not_delay_each_request_by_its_whole_wait() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Hang));
     let wait = Duration::from_millis(500);
     let server = Server::start(app(lock(&locks).wait(wait).fail_open())).await;
     let began = Instant::now();
-    for _ in 0..20 {
-        let answer = server.post("/accounts/7").await;
+    for id in 0..20 {
+        // Each account has a line of its own, which knows nothing of the store yet.
+        let answer = server.post(&format!("/accounts/{id}")).await;
         assert_eq!(answer.status, StatusCode::OK);
     }
     // The first request finds out, and one in each second after that.
@@ -192,7 +193,7 @@ async fn a_request_without_its_key_is_400_and_its_handler_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_layer_on_a_route_without_its_parameter_is_500_and_says_so() {
+async fn a_layer_on_a_route_without_its_parameter_is_500_and_names_the_fix() {
     let no_param = Router::new()
         .route("/about", post(|| async {}))
         .route_layer(lock(&Locks::in_memory()));
@@ -262,7 +263,7 @@ async fn the_typed_rejection_is_among_the_responses_extensions() {
 }
 
 #[tokio::test]
-async fn refusals_can_be_told_in_ones_own_way() {
+async fn refusals_of_the_lock_layer_can_be_rendered_by_a_closure() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).reject_if_held().on_rejection(|rejection| {

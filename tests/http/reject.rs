@@ -33,7 +33,7 @@ async fn the_response_goes_out_after_the_key_is_free_in_the_store() {
         servers.push(Server::start(app).await);
         clients.push(servers.last().unwrap().connect().await);
     }
-    // Each time to the other instance, which knows nothing but what the store says.
+    // The requests alternate between two instances, which know of each other through the store only.
     for at in 0..400 {
         let answer = clients[at % 2].post("/accounts/7").await.unwrap();
         assert_eq!(answer.status, StatusCode::OK, "request {at}");

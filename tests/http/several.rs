@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use axum::{Router, routing::post};
-use http::{StatusCode, request::Parts};
+use axum::{Router, body::Body, routing::post};
+use http::{Request, StatusCode, request::Parts};
+use tokio::time::{Instant, sleep};
+use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, LockKey, Locks, ReadBodyLayer,
     key::{self, Derived, KeyError},
@@ -77,6 +79,45 @@ async fn transfers_in_both_directions_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
+async fn keys_are_taken_in_one_order_for_all_requests() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let server = Server::start(transfers(both(&locks), &gate)).await;
+    let first = locks.lock("account,id=1").await.unwrap();
+    let second = locks.lock("account,id=2").await.unwrap();
+    let mut sent = Vec::new();
+    for path in ["/transfers/1/2", "/transfers/2/1"] {
+        sent.push(tokio::spawn(server.post(path)));
+        eventually("one more waits", || locks.stats().waiting == sent.len()).await;
+        gate.open();
+    }
+    // Each would get the key that the other one needs next, if the requests waited for different keys.
+    drop(second);
+    drop(first);
+    for answer in sent {
+        let answer = within("no deadlock", answer).await.unwrap();
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    nothing_left(&locks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_limit_counts_for_all_keys_together() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let limit = Duration::from_secs(10);
+    let app = transfers(both(&locks).wait(limit), &gate);
+    let first = locks.lock("account,id=1").await.unwrap();
+    let _second = locks.lock("account,id=2").await.unwrap();
+    let began = Instant::now();
+    let request = Request::post("/transfers/1/2").body(Body::empty()).unwrap();
+    let answer = tokio::spawn(app.oneshot(request));
+    sleep(limit / 2).await;
+    drop(first);
+    let answer = answer.await.unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::LOCKED);
+    assert_eq!(began.elapsed().as_secs(), limit.as_secs());
+}
+
+#[tokio::test]
 async fn all_keys_or_none_within_one_limit() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let held = locks.lock("account,id=2").await.unwrap();
@@ -141,7 +182,7 @@ fn accounts(parts: &mut Parts) -> Result<Derived, KeyError> {
 }
 
 #[tokio::test]
-async fn keys_come_from_the_body_after_it_was_read() {
+async fn keys_can_come_from_a_body_that_was_read() {
     let locks = Locks::in_memory();
     let handler = async |guards: LockGuards, body: String| {
         let second = LockKey::new("account,id=b").unwrap();

@@ -22,7 +22,7 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
 }
 
 #[tokio::test]
-async fn requests_in_flight_finish_those_that_wait_are_refused_and_nothing_is_left() {
+async fn closing_lets_running_requests_finish_and_refuses_waiting_ones() {
     let (store, gate) = (MemoryStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -43,7 +43,7 @@ async fn requests_in_flight_finish_those_that_wait_are_refused_and_nothing_is_le
         let locks = locks.clone();
         async move { locks.close(PATIENCE).await }
     });
-    // A new turn would be work that nobody waits for.
+    // A new turn would be work without a client.
     let refused = within("the one that waits", waiting).await.unwrap();
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.reason(), "closed");

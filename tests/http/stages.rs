@@ -1,4 +1,4 @@
-//! Every stage of a request, without a socket: where it may be dropped, fail, or be kept for too long.
+//! Every stage of a request, without a socket: a request that is dropped, fails, or is kept after its end.
 
 use std::{
     convert::Infallible,
@@ -37,7 +37,7 @@ async fn is_free(locks: &Locks) -> bool {
 
 type Readiness = Poll<Result<(), &'static str>>;
 
-/// Ready only when it is told so, if ever. Counts its calls.
+/// Ready when the test says so, if ever. Counts its calls.
 #[derive(Clone)]
 struct Slow(Arc<Mutex<(Readiness, usize)>>);
 
@@ -62,7 +62,7 @@ impl Service<Req> for Slow {
     }
 }
 
-/// Sees, when it is dropped, whether the turn is still there.
+/// Checks in its drop whether the turn is still held.
 struct Witness(Extensions, Arc<Mutex<Vec<bool>>>);
 
 impl Drop for Witness {
@@ -248,7 +248,7 @@ async fn a_body_whose_length_is_known_frees_the_key_with_its_last_frame() {
     drop(body);
 }
 
-/// A body that never gives anything, and tells when it is dropped.
+/// A body without frames, which reports its drop.
 struct Endless {
     _alive: Arc<()>,
 }
@@ -266,7 +266,7 @@ impl http_body::Body for Endless {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_cut_drops_what_makes_it_at_once() {
+async fn a_body_that_is_cut_drops_its_source_at_once() {
     let store = MemoryStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let alive = Arc::new(());

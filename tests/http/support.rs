@@ -1,4 +1,4 @@
-//! A server on a free port, and a client that goes away when it is told to.
+//! A server on a free port, and a client that can disconnect at any time.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -24,19 +24,19 @@ use tower_distributed_lock::{
 /// Far more than anything here takes, also on a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What most tests lock, and how that stands in the store for `/accounts/7…`.
+/// The key of most tests, and its text in the store for `/accounts/7…`.
 pub(crate) fn account() -> RequestKey {
     key::name("account").param("id")
 }
 
 pub(crate) const ACCOUNT_7: &str = "account,id=7";
 
-/// What most tests lock with. Waits for as long as a busy machine may take.
+/// The layer of most tests. Its wait limit suits a busy machine.
 pub(crate) fn lock(locks: &Locks) -> DistributedLockLayer {
     DistributedLockLayer::new(locks.clone(), account()).wait(PATIENCE)
 }
 
-/// Locks whose leases are renewed often, so that a loss is noticed soon.
+/// Locks whose leases are renewed often, to notice a loss soon.
 pub(crate) fn watchful(store: &MemoryStore) -> Locks {
     let builder = Locks::builder(store.clone()).renew_every(Duration::from_millis(30));
     builder.build().unwrap()
@@ -56,7 +56,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     outcome.unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {what}"))
 }
 
-/// For what nothing tells, such as that a request stands in line.
+/// Polls for a condition without an event, such as a request in line.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let looking = async {
         while !holds() {
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// A server that somebody else runs.
+    /// A server that is already running.
     pub(crate) fn at(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -148,7 +148,7 @@ impl Server {
     }
 }
 
-/// One connection. It is closed when this is dropped, whatever is under way.
+/// One connection, which a drop closes at any time.
 pub(crate) struct Client {
     sender: http1::SendRequest<Full<Bytes>>,
     _connection: JoinSet<()>,
@@ -223,7 +223,7 @@ impl Answer {
     }
 }
 
-/// Everything that comes until the server closes the connection, or the whole response if it says where that ends.
+/// All bytes until the server closes the connection, or until the declared end of the response.
 pub(crate) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
     // A server that has not read all of a request resets the connection after its response.

@@ -1,4 +1,4 @@
-//! Where the key comes from, what is compared and what is given again: the user's choices.
+//! Choices of the program: the source of the key, the comparison, and the replayed headers.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ async fn json_can_count_by_its_values() {
 }
 
 #[tokio::test]
-async fn ones_own_fingerprint_replaces_all_of_it() {
+async fn a_fingerprint_closure_replaces_the_whole_comparison() {
     let locks = Locks::in_memory();
     let first_byte = layer(&locks).fingerprint_with(|_, body| body[..1].to_vec());
     let requests = [
@@ -144,7 +144,7 @@ async fn headers_that_are_never_replayed_can_be_named() {
     assert_eq!(again.header("x-other"), Some("1"));
 }
 
-/// A process that crashes leaves its claim, which the store keeps for as long as it would keep the record.
+/// The claim of a crashed process stays in the store for as long as a record would.
 #[tokio::test]
 async fn a_request_that_may_run_at_most_once_is_claimed_for_as_long_as_its_record_would_be_kept() {
     for at_most_once in [false, true] {
@@ -163,7 +163,7 @@ async fn a_request_that_may_run_at_most_once_is_claimed_for_as_long_as_its_recor
         assert_eq!(outlasts_a_crash, at_most_once, "{holder:?}");
         runs.open();
         assert_eq!(first.await.unwrap().status, 201);
-        // The record is kept, and not for longer than it would be.
+        // The record is kept no longer than usual.
         let record = store.inspect(lock_key()).await.unwrap();
         assert!(record.record.is_some() && record.holder.is_none());
     }

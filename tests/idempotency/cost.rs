@@ -1,4 +1,4 @@
-//! What an idempotent request costs the server, counted by itself.
+//! The commands of an idempotent request, counted by the Redis server.
 
 use crate::{
     subject::{Redis, Subject},
@@ -16,7 +16,7 @@ fn evalsha(calls: u64) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn two_commands_for_a_request_that_runs_one_for_a_replay_none_for_a_local_duplicate() {
+async fn a_first_request_costs_two_commands_a_replay_one_and_a_local_duplicate_none() {
     let redis = Redis::start().await;
     let (server, runs) = (&redis.server, Runs::gated());
     let locks = redis.replica().build().unwrap();

@@ -20,7 +20,7 @@ async fn payments(replica: &Replica) -> u64 {
     count["count"].as_u64().unwrap()
 }
 
-/// What must be equal in all answers to one request.
+/// The parts that are equal in all answers to one request.
 fn content(answer: &Answer) -> (StatusCode, Option<&str>, &str) {
     (answer.status, answer.header("location"), answer.text())
 }
@@ -84,7 +84,7 @@ async fn after_a_kill_in_mid_handler_a_retry_runs_once_the_lease_has_passed() {
 }
 
 #[tokio::test]
-async fn one_that_is_stopped_past_its_lease_stores_no_second_answer_over_the_first() {
+async fn a_process_stopped_past_its_lease_does_not_replace_the_stored_answer() {
     let server = RedisServer::start().await;
     let (stopped, other) = (replica(&server, 500), replica(&server, 500));
     let mut client = connect(stopped.addr()).await;

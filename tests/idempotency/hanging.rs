@@ -1,4 +1,4 @@
-//! A store that hangs, or whose answers are lost: what only the memory store can play at the right moment.
+//! A store that hangs, or whose answers are lost: faults that only the memory store can have at the right moment.
 
 use std::{
     convert::Infallible,
@@ -32,7 +32,7 @@ macro_rules! a_handler_about_to_end {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_keeps_nobody_waiting_for_longer_than_it_may() {
+async fn a_store_that_hangs_delays_the_answer_by_the_store_limit_only() {
     a_handler_about_to_end!(store, locks, runs, app, first);
     store.set_fault(Some(Fault::Hang));
     let began = Instant::now();
@@ -43,7 +43,7 @@ async fn a_store_that_hangs_keeps_nobody_waiting_for_longer_than_it_may() {
         (answer.text(), answer.header("idempotency-stored")),
         ("run 1", Some("unknown"))
     );
-    // What was on its way arrives in the end.
+    // The record was on its way, and arrives in the end.
     store.set_fault(None);
     eventually("nothing is under way", async || {
         locks.stats() == Stats::default()
@@ -78,7 +78,7 @@ async fn a_renewal_that_crosses_the_record_is_no_loss() {
     runs.arrival().await;
     let duplicate = sending(&app, pay());
     eventually("it waits", async || locks.stats().waiting == 1).await;
-    // The record is stored, and its answer takes a while; renewals become due, and are told that the lease is gone.
+    // The record is stored, and the answer takes a while. Renewals become due meanwhile, and find no lease.
     store.set_fault(Some(Fault::Mute));
     runs.open();
     sleep(lease / 2).await;
@@ -92,7 +92,7 @@ async fn a_renewal_that_crosses_the_record_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_again() {
+async fn a_caller_that_goes_away_while_its_result_is_stored_does_not_repeat_the_work() {
     for fault in [Fault::Mute, Fault::Hang] {
         let store = MemoryStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
@@ -123,9 +123,9 @@ async fn whoever_goes_away_while_its_result_is_stored_lets_nobody_do_the_work_ag
     }
 }
 
-/// As when a process is told to end and does not wait for its handlers.
+/// A process that ends without waiting for its handlers.
 #[test]
-fn a_runtime_that_ends_does_not_free_what_was_begun() {
+fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
     let (store, runs) = (MemoryStore::new(), Runs::gated());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let app = app(layer(&locks), runs.handler());
@@ -136,7 +136,7 @@ fn a_runtime_that_ends_does_not_free_what_was_begun() {
         runs.arrival().await;
     });
     drop(ending);
-    // The handler was cut off: nobody knows how far it came.
+    // The handler was cut off at an unknown point.
     runtime().block_on(async {
         let seen = Store::inspect(&store, lock_key()).await.unwrap();
         assert!(seen.holder.is_some(), "{seen:?}");

@@ -1,4 +1,4 @@
-//! What an operator is told.
+//! The log of idempotent requests.
 
 use std::{
     fmt::{Debug, Write},
@@ -76,7 +76,7 @@ fn lines_of(log: &Log, level: Level) -> Vec<String> {
     ignore = "without the feature there is no log"
 )]
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_kept_is_told_at_once_with_the_fix() {
+async fn an_answer_that_cannot_be_kept_is_logged_at_once_with_the_fix() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
     let locks = Locks::in_memory();
@@ -98,6 +98,66 @@ async fn an_answer_that_cannot_be_kept_is_told_at_once_with_the_fix() {
         "{large}"
     );
     assert!(endless.contains("read_within"), "{endless}");
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    ignore = "without the feature there is no log"
+)]
+#[tokio::test]
+async fn each_record_is_logged_with_its_size_and_the_sums_of_its_scope() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let layer = layer(&Locks::in_memory());
+    let app = app(layer.clone(), async || "paid");
+    for key in ["one", "two"] {
+        let request = http::Request::post("/pay").header("x-tenant-id", "acme");
+        send(&app, request.header("idempotency-key", key)).await;
+    }
+    let lines = lines_of(&log, Level::DEBUG);
+    let stored = lines
+        .iter()
+        .filter(|line| line.contains("idempotency.stored"));
+    let stored: Vec<_> = stored.collect();
+    let [_, line] = &stored[..] else {
+        panic!("{lines:?}");
+    };
+    let sum = layer.kept()[0].1.bytes;
+    for field in [
+        "scope=\"x-tenant-id=acme\"",
+        &format!(" bytes={} ", sum / 2),
+        "scope_records=2",
+        &format!("scope_bytes={sum}"),
+    ] {
+        assert!(line.contains(field), "{line} has no {field}");
+    }
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    ignore = "without the feature there is no log"
+)]
+#[tokio::test(start_paused = true)]
+async fn a_refused_duplicate_is_logged_with_the_holder_of_its_key() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+    let runs = Runs::gated();
+    let app = app(
+        layer(&Locks::in_memory()).reject_if_running(),
+        runs.handler(),
+    );
+    let first = sending(&app, pay());
+    runs.arrival().await;
+    send(&app, pay()).await.assert_refused(409, "in-progress");
+    let lines = lines_of(&log, Level::DEBUG);
+    let is_refusal = |line: &&String| line.contains("InProgress");
+    let line = lines
+        .iter()
+        .find(is_refusal)
+        .expect("the refusal is logged");
+    assert!(line.contains("held in this process, for "), "{line}");
+    runs.open();
+    first.await.unwrap();
 }
 
 #[cfg_attr(

@@ -1,7 +1,7 @@
-//! Idempotent endpoints: each test is a sentence of what `IdempotencyLayer` promises.
+//! Idempotent endpoints: each test is a promise of `IdempotencyLayer`.
 //!
-//! The whole table runs over the memory store and a quorum, on a paused clock, and over a real Redis. Tests wait for what must come
-//! for as long as it takes, so that none is right only on a fast machine.
+//! The whole table runs over the memory store and a quorum, on a paused clock, and over a real Redis. Tests wait for events
+//! without a limit that a slow machine could exceed.
 
 mod choices;
 #[cfg(feature = "redis")]

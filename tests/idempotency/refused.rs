@@ -1,4 +1,4 @@
-//! What a server refuses, rather than not answer.
+//! Records that the server refuses.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn an_answer_that_the_store_refuses_is_marked_as_not_stored() {
     let app = app(layer(&locks), runs.handler());
     let first = sending(&app, pay());
     runs.arrival().await;
-    // Somebody else uses the same name.
+    // Another program uses the same name.
     let [lock] = &redis.server.leftovers().await[..] else {
         panic!("one key is expected");
     };
@@ -28,7 +28,7 @@ async fn an_answer_that_the_store_refuses_is_marked_as_not_stored() {
         (first.text(), first.header("idempotency-stored")),
         ("run 1", Some("false"))
     );
-    // Whatever that is, it is not a licence to run again.
+    // A foreign value at the key does not let the handler run again.
     send(&app, pay())
         .await
         .assert_refused(503, "store-unreachable");

@@ -14,9 +14,9 @@ pub(crate) trait Subject {
     /// One more replica.
     fn replica(&self) -> LocksBuilder;
     fn store(&self) -> &dyn Store;
-    /// Lets nothing through to the store, or all of it again.
+    /// Cuts the store off, or restores it.
     fn cut_off(&self, is_so: bool);
-    /// How often the store was asked so far.
+    /// The number of calls to the store so far.
     async fn asked(&self) -> u64;
 }
 
@@ -114,5 +114,5 @@ impl Subject for Redis {
     }
 }
 
-/// Nothing in a test takes longer, and nothing that must not happen is waited for longer than this.
+/// Longer than any step of a test, and the time for which a test watches that something does not happen.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! A service with one idempotent route, requests to it, and handlers that wait until they are told to go on.
+//! A service with one idempotent route, requests to it, and handlers that a test lets go on.
 
 use std::sync::{
     Arc,
@@ -67,7 +67,7 @@ pub(crate) async fn send_body(app: &Router, request: http::request::Builder, bod
     timeout(PATIENCE, answering).await.expect("an answer")
 }
 
-/// Sends it beside the test.
+/// Sends a request in a task.
 pub(crate) fn sending(app: &Router, request: http::request::Builder) -> JoinHandle<Answer> {
     let app = app.clone();
     tokio::spawn(async move { send(&app, request).await })
@@ -101,7 +101,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Checks that it is a refusal: its status, and the last part of its type.
+    /// Checks that the answer is a refusal with this status and reason.
     #[track_caller]
     pub(crate) fn assert_refused(&self, status: u16, reason: &str) {
         assert_eq!(self.status, status, "{}", self.text());
@@ -112,7 +112,7 @@ impl Answer {
     }
 }
 
-/// A handler's runs: each says that it is here, and goes on when it is let.
+/// The runs of a handler: each reports its arrival, and goes on after [`open`](Self::open).
 #[derive(Clone)]
 pub(crate) struct Runs(Arc<Inner>);
 

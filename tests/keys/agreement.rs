@@ -21,7 +21,7 @@ use crate::{
 
 type Params = Result<HashMap<String, String>, StatusCode>;
 
-/// Tells what the handler sees.
+/// Answers with the parameters that the handler sees.
 async fn handler(path: Result<Path<HashMap<String, String>>, PathRejection>) -> Response {
     let params: Params = match path {
         Ok(Path(params)) => Ok(params),
@@ -55,7 +55,7 @@ fn hostile_path(rng: &mut Rng) -> String {
 }
 
 #[tokio::test]
-async fn params_are_what_the_handler_sees() {
+async fn params_are_equal_to_those_of_the_handler() {
     let key = || key::param("id").or("-").param("rest").or("-");
     let routes = Router::new()
         .route("/{id}", any(handler))
@@ -113,7 +113,7 @@ fn assert_agrees(key: &str, params: &HashMap<String, String>, uri: &str) {
 }
 
 #[tokio::test]
-async fn query_parameters_are_what_the_handler_sees() {
+async fn query_parameters_are_equal_to_those_of_the_handler() {
     let handler = |query: Query<HashMap<String, String>>| async move {
         let mut response = Response::new(Body::empty());
         response.extensions_mut().insert(query.0);

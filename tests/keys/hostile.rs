@@ -20,7 +20,7 @@ impl Rng {
     }
 }
 
-/// What somebody would try who wants to forge a separator, a label, a hash or a second form of the same.
+/// Texts that try to forge a separator, a label, a hash or a second form of the same value.
 const PIECES: &[&str] = &[
     "a",
     "b",

@@ -1,4 +1,4 @@
-//! A layer that derives keys inside of real routers, and tells the test.
+//! A layer that derives keys inside of real routers, and reports them to the test.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -17,7 +17,7 @@ pub(crate) type Outcome = Result<Derived, KeyError>;
 type Key = State<Arc<RequestKey>>;
 type Observe = fn(Key, Request, Next) -> BoxFuture<'static, Response>;
 
-/// Stands for the lock's layer: derives the key, lets every request pass, and tells what it found.
+/// In the place of the lock's layer: derives the key, lets every request pass, and reports the key.
 pub(crate) fn observed(key: RequestKey) -> FromFnLayer<Observe, Arc<RequestKey>, (Key, Request)> {
     from_fn_with_state(Arc::new(key), |State(key), request, next| {
         Box::pin(async move {
@@ -39,7 +39,7 @@ where
     service.oneshot(request).await.unwrap()
 }
 
-/// What the outermost observing layer has found, `None` where there was none.
+/// The key of the outermost observing layer; `None` without such a layer.
 pub(crate) async fn outcome(router: Router, uri: &str) -> Option<Outcome> {
     let response = send(router, "POST", uri).await;
     response.extensions().get::<Outcome>().cloned()

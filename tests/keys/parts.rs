@@ -1,4 +1,4 @@
-//! Each part: what it reads, and what it refuses.
+//! Each part: accepted and refused values.
 
 use std::{fmt, sync::Arc};
 
@@ -48,7 +48,7 @@ fn a_required_header_has_exactly_one_visible_value() {
 }
 
 #[test]
-fn a_refusal_does_not_repeat_what_was_sent() {
+fn a_refusal_does_not_repeat_the_clients_text() {
     let request = get("/").header("x-tenant-id", "evil".repeat(200));
     let (kind, message) = refusal(&tenant(), request);
     assert_eq!(kind, KeyErrorKind::TooLong);
@@ -56,7 +56,7 @@ fn a_refusal_does_not_repeat_what_was_sent() {
 }
 
 #[test]
-fn the_limit_is_a_setter_and_counts_what_was_sent() {
+fn the_limit_can_be_set_and_counts_the_sent_bytes() {
     let commas = |len| get("/").header("x-tenant-id", ",".repeat(len));
     assert_eq!(
         key_of(&tenant(), commas(300)).len(),
@@ -93,7 +93,7 @@ fn hosts_are_canonical_and_have_no_port() {
 }
 
 #[test]
-fn a_host_that_is_none_or_two_is_refused() {
+fn a_missing_doubled_or_malformed_host_is_refused() {
     let two = get("http://a/").header("host", "b");
     for (request, kind) in [
         (get("/"), KeyErrorKind::Missing),
@@ -152,7 +152,7 @@ fn a_long_path_is_hashed_under_a_label_of_its_own() {
     let hashed = key_of(&key::path(), get(&long));
     assert_eq!(hashed.len(), "path#sha256=".len() + 64);
     assert!(hashed.starts_with("path#sha256="));
-    // The same path in another form, and what a forger would send.
+    // The same path in another form, and a forged label.
     assert_eq!(
         key_of(&key::path(), get(&long.replace("/a", "/%61"))),
         hashed
@@ -163,7 +163,7 @@ fn a_long_path_is_hashed_under_a_label_of_its_own() {
     );
     assert_ne!(forged, hashed);
     assert_ne!(key_of(&key::path(), get(&format!("{long}b"))), hashed);
-    // Right at the limit it is not.
+    // A path of exactly the limit is not hashed.
     let limit = format!("/{}", "a".repeat(511));
     assert_eq!(key_of(&key::path(), get(&limit)), format!("path={limit}"));
 }

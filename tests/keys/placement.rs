@@ -46,7 +46,7 @@ async fn layer_knows_the_route_and_lets_a_404_pass() {
 }
 
 #[tokio::test]
-async fn around_a_router_is_a_misconfiguration_that_names_the_fix() {
+async fn a_layer_around_a_router_is_a_misconfiguration_that_names_the_fix() {
     for key in [
         account(),
         key::route(),
@@ -59,7 +59,7 @@ async fn around_a_router_is_a_misconfiguration_that_names_the_fix() {
         assert!(error.is_misconfigured());
         assert!(error.to_string().contains("Router::route_layer"), "{error}");
     }
-    // What needs no route is at home there.
+    // A key without a route works around a router.
     let service = ServiceBuilder::new()
         .layer(observed(key::path()))
         .service(routes());
@@ -128,7 +128,7 @@ async fn a_nested_404_passes() {
 }
 
 #[tokio::test]
-async fn on_a_nested_service_is_a_misconfiguration_that_names_the_fix() {
+async fn a_layer_on_a_nested_service_is_a_misconfiguration_that_names_the_fix() {
     let misplaced = || {
         ServiceBuilder::new()
             .layer(observed(account()))
@@ -146,16 +146,16 @@ async fn on_a_nested_service_is_a_misconfiguration_that_names_the_fix() {
         assert!(error.is_misconfigured());
         assert!(error.to_string().contains("nest_service"), "{error}");
     }
-    // In doubt, it is refused: nothing tells these from the above.
+    // In doubt the request is refused: these cases look like the ones above.
     let inner = routes().layer(observed(account()));
     let router = Router::new().nest_service("/api", inner);
     let error = outcome(router, "/api/nowhere").await.unwrap().unwrap_err();
     assert!(error.is_misconfigured());
 }
 
-/// What the docs name as the exception.
+/// The exception that the docs name.
 #[tokio::test]
-async fn around_a_fallback_router_cannot_be_told_from_a_404() {
+async fn a_layer_around_a_fallback_router_looks_like_a_404() {
     let misplaced = ServiceBuilder::new()
         .layer(observed(account()))
         .service(routes());

@@ -1,4 +1,4 @@
-//! What must hold for every key, tried with hostile input: a million part lists, and some more.
+//! Properties of every key, tested with hostile input: a million lists of parts, and more.
 //!
 //! That two lists never share a key is shown in two ways. Small lists are compared with each other, all with all.
 //! Of the others each is read back from its key by a reader that shares no code with the encoder: what can be read
@@ -13,7 +13,7 @@ use crate::hostile::{Rng, push_hostile};
 
 const CASES: usize = 1_000_000;
 
-/// A part as a test knows it. The label of a name is its value.
+/// A part in a test. The label of a name is its value.
 #[derive(Debug, Clone)]
 struct Model {
     kind: &'static str,
@@ -21,7 +21,7 @@ struct Model {
     value: String,
 }
 
-/// The kind is not in a key, except that a name is told from all others.
+/// The kind is not in a key, except that a name differs from all others.
 impl PartialEq for Model {
     fn eq(&self, other: &Self) -> bool {
         let seen = |model: &Self| {
@@ -46,7 +46,7 @@ fn derive(key: &RequestKey, parts: &mut Parts) -> String {
     }
 }
 
-/// Adds the part to the key and what it reads to the request.
+/// Adds the part to the key, and its value to the request.
 fn add(key: Option<RequestKey>, part: &Model, parts: &mut Parts) -> RequestKey {
     let (label, value) = (part.label.clone(), part.value.clone());
     let key = key.unwrap_or_else(|| key::name("k"));
@@ -211,7 +211,7 @@ fn small_lists_all_differ() {
     assert_eq!(seen.len(), kinds.len() * (kinds.len() + 1));
 }
 
-/// A path with some of its bytes encoded, in either case; which ones does not matter to a handler.
+/// A path with random bytes encoded, in either case. For a handler, all of these are the same path.
 fn rewritten(segments: &[Vec<u8>], rng: &mut Rng) -> String {
     let mut path = String::new();
     for segment in segments {

@@ -1,4 +1,4 @@
-//! The key as a whole: order, labels, fallbacks, hashes, and keys of one's own.
+//! The key as a whole: order, labels, fallbacks, hashes, and key functions of the program.
 
 use std::sync::Arc;
 
@@ -51,9 +51,9 @@ fn parts_are_combined_in_the_order_written() {
     );
 }
 
-/// A key tells what is locked, not how the request said so.
+/// The source of a value is not part of the key.
 #[test]
-fn a_value_is_one_key_wherever_it_came_from() {
+fn a_value_gives_the_same_key_from_every_source() {
     let request = || {
         get("/v?x=v")
             .header("x", "v")
@@ -97,7 +97,7 @@ fn names_labels_and_values_cannot_be_mistaken_for_each_other() {
 }
 
 #[test]
-fn a_fallback_is_the_value_it_stands_for() {
+fn a_fallback_gives_the_key_of_its_value() {
     let wanted = tenant().or("a,b");
     let sent = key_of(&wanted, get("/").header("x-tenant-id", "a,b"));
     assert_eq!(key_of(&wanted, get("/")), sent);
@@ -115,7 +115,7 @@ fn optional_absence_is_no_value_that_could_be_sent() {
 }
 
 #[test]
-fn what_is_wrong_is_not_absent() {
+fn a_malformed_part_is_not_absent() {
     for wanted in [tenant().or("none"), tenant().optional()] {
         let empty = get("/").header("x-tenant-id", "");
         assert_eq!(refusal(&wanted, empty).0, KeyErrorKind::Empty);
@@ -127,7 +127,7 @@ fn what_is_wrong_is_not_absent() {
 }
 
 #[test]
-fn a_fallback_is_for_the_part_before_it() {
+fn a_fallback_applies_to_the_previous_part() {
     let wanted = key::header("a").or("1").header("b").or("2");
     assert_eq!(key_of(&wanted, get("/").header("b", "3")), "a=1,b=3");
     assert_eq!(key_of(&wanted, get("/").header("a", "3")), "a=3,b=2");
@@ -182,7 +182,7 @@ fn a_keyed_hash_hides_all_but_the_first_names() {
 }
 
 #[test]
-fn only_some_requests_are_locked() {
+fn requests_that_fail_the_condition_are_not_locked() {
     let wanted = tenant().only_when(|parts| parts.uri.path() != "/health");
     let derive = |uri| wanted.derive(&mut parts_of(get(uri)));
     assert_eq!(derive("/health"), Ok(Derived::NoLock));
@@ -190,7 +190,7 @@ fn only_some_requests_are_locked() {
 }
 
 #[test]
-fn ones_own_key_function() {
+fn a_key_function_of_the_program_decides() {
     let own = |parts: &mut Parts| -> Result<Derived, KeyError> {
         match parts.uri.path() {
             "/free" => Ok(Derived::NoLock),
@@ -211,7 +211,7 @@ fn ones_own_key_function() {
 }
 
 #[test]
-fn what_cannot_work_panics_when_it_is_written() {
+fn a_part_that_cannot_work_panics_in_the_builder() {
     let panics = |f: fn() -> RequestKey| assert!(std::panic::catch_unwind(f).is_err());
     panics(|| key::name(""));
     panics(|| key::query(""));

@@ -1,4 +1,4 @@
-//! The beginning of a request: its key is claimed, or the request is answered without its handler.
+//! The beginning of an idempotent request: its key is claimed, or the request is answered without its handler.
 
 use std::{error::Error as StdError, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// A request that has claimed its key, and is to run.
+/// A request that has claimed its key, and will run.
 pub(super) struct First {
     pub(super) settings: Arc<Settings>,
     pub(super) claim: Claim,
@@ -62,7 +62,7 @@ impl Instead {
     }
 }
 
-/// Claims the key, and tells whether it is for the same request.
+/// Reads the body and claims the key.
 pub(super) async fn begin<B>(
     settings: Arc<Settings>,
     claim: Claim,
@@ -87,7 +87,7 @@ where
     match claiming.await {
         Ok(guard) => {
             parts.extensions.insert(claim.name.clone());
-            RequestGuards::note_claim(&mut parts.extensions, Ok(&guard));
+            RequestGuards::add_claim(&mut parts.extensions, &guard);
             let first = First {
                 settings,
                 claim,
@@ -153,7 +153,8 @@ fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
             Reason::InProgress,
             "a request with this Idempotency-Key is under way",
         )
-        .with_retry_after(settings.retry_after),
+        .with_retry_after(settings.retry_after)
+        .with_cause(error.into()),
         _ => Rejection::from_error(error, settings.retry_after),
     };
     rejection.with_idempotency_key(&claim.name)

@@ -1,4 +1,4 @@
-//! The fingerprint of a request: the digest that tells it from another request with the same Idempotency-Key.
+//! The fingerprint of a request: a digest that differs between different requests with the same Idempotency-Key.
 
 use std::{fmt, sync::Arc};
 
@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 use super::multipart;
 use crate::key::original_uri;
 
-/// A digest of what a request asks for.
+/// A digest of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; Self::LEN]);
 
 impl Fingerprint {
     pub(crate) const LEN: usize = 32;
-    /// The fingerprint of work that nothing tells apart but its key.
+    /// The fingerprint of work that is identified by its key alone.
     pub(crate) const NONE: Self = Self([0; Self::LEN]);
 
-    /// A second mark for work that nothing tells apart but its key.
+    /// A second fingerprint of work that is identified by its key alone.
     pub(crate) const ONES: Self = Self([1; Self::LEN]);
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -30,7 +30,7 @@ impl Fingerprint {
     }
 }
 
-/// Writes a digest part by part, each with its length before it, so that none can end in the next. An absent part is not an empty one.
+/// A digest of parts. The length of each part comes first: no part can run into the next. An absent part differs from an empty one.
 #[derive(Default)]
 struct Parts256(Sha256);
 
@@ -53,10 +53,10 @@ type Own = Arc<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
 pub(super) struct Comparison {
     /// Headers that count besides the content type.
     pub(super) headers: Vec<HeaderName>,
-    /// Whether a JSON body counts by its values, not by how it is written.
+    /// Whether JSON bodies are compared by value.
     #[cfg(feature = "json")]
     pub(super) json_values: bool,
-    /// One's own fingerprint, which replaces all of this.
+    /// A closure of the program, which replaces all of this.
     pub(super) own: Option<Own>,
 }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_counts_and_none_runs_into_the_next() {
+    fn every_part_counts_and_no_part_runs_into_the_next() {
         let all = [
             of("POST", "/a", Some("b"), "c"),
             of("PATCH", "/a", Some("b"), "c"),

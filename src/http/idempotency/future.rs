@@ -36,7 +36,7 @@ where
     Refused(Option<Response<IdempotentBody<ResBody>>>),
     Readying(S, Option<Request<ReqBody>>),
     Handling(#[pin] S::Future),
-    /// A box, since its services are `Send + 'static` in any case: handlers are tasks.
+    /// A request that may wait, and whose handler is a task. The services are `Send + 'static` in any case, so that a box will do.
     Boxed(Boxed<Result<Response<IdempotentBody<ResBody>>, S::Error>>),
 }
 

@@ -1,4 +1,4 @@
-//! Where a request's key comes from: the `Idempotency-Key` header field, or one's own source.
+//! The source of a request's key: the `Idempotency-Key` header field, another header, or a closure.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ const MAX_LEN: usize = 255;
 
 type Find = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
-/// Where a request's key comes from.
+/// The source of a request's key.
 #[derive(Clone)]
 pub(super) enum Source {
     Header(HeaderName),
@@ -26,7 +26,7 @@ impl Default for Source {
 }
 
 impl Source {
-    /// The request's key; `None` if it has none. An error says what is wrong, without repeating what the client sent.
+    /// The request's key, if there is one. An error names the mistake, and does not repeat the client's text.
     pub(super) fn read(&self, parts: &Parts, strict: bool) -> Result<Option<String>, String> {
         let read = match self {
             Self::Header(name) => parse(&parts.headers, name, strict),
@@ -35,7 +35,7 @@ impl Source {
         read.map_err(|why| format!("the {} {why}", self.name()))
     }
 
-    /// What messages call the key.
+    /// The name of the key in messages.
     pub(super) fn name(&self) -> Cow<'_, str> {
         match self {
             Self::Header(name) if *name != IDEMPOTENCY_KEY => name.as_str().into(),
@@ -81,7 +81,7 @@ fn check_len(key: String) -> Result<String, &'static str> {
     }
 }
 
-/// A structured field's string, as the draft wants it. Parameters mean nothing.
+/// The string of a structured field, as the draft demands. Parameters are ignored.
 fn quoted(line: &HeaderValue) -> Result<String, &'static str> {
     match Parser::new(line.as_bytes()).parse::<Item>() {
         Ok(Item {
@@ -92,7 +92,7 @@ fn quoted(line: &HeaderValue) -> Result<String, &'static str> {
     }
 }
 
-/// A value without quotes, as most clients send it.
+/// A value without quotes, the form that most clients send.
 fn bare(line: &[u8]) -> Result<String, &'static str> {
     if line.contains(&b',') {
         return Err("has a comma in it: a proxy may have joined two");
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn none_is_none() {
+    fn a_request_without_the_header_has_no_key() {
         assert_eq!(parsed(&[], true), Ok(None));
     }
 
     #[test]
-    fn what_is_not_one_key_is_refused() {
+    fn doubled_and_malformed_keys_are_refused() {
         let too_long = format!("\"{}\"", "x".repeat(256));
         let bad: [&[&[u8]]; 12] = [
             &[b"a", b"a"],

@@ -1,4 +1,4 @@
-//! JSON by its values: whitespace, the order of members and the way a string is escaped do not count.
+//! A canonical form of JSON, in which whitespace, the order of members and the escapes of strings do not count.
 //!
 //! Numbers count as they are written: `1.0` is not `1`, and no number is rounded. Two different amounts must never look the same.
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 /// How deep values may be nested; as deep as `serde_json` reads them by default.
 const MAX_DEPTH: usize = 128;
 
-/// The one form of a JSON text; `None` for what is not JSON, names a member twice, or is nested too deep.
+/// The canonical form of a JSON text; `None` for a text that is not JSON, names a member twice, or is nested too deep.
 pub(super) fn canonical(body: &[u8]) -> Option<String> {
     let value: &RawValue = serde_json::from_slice(body).ok()?;
     let mut out = String::with_capacity(body.len());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn no_json_has_no_form_nor_has_one_that_is_too_deep() {
+    fn text_that_is_no_json_or_nested_too_deep_has_no_canonical_form() {
         let deep = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(form(&deep(100)).is_some());
         let open = "[".repeat(10_000);

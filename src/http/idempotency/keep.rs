@@ -1,4 +1,4 @@
-//! Storing what a request came to, whatever happened to its lease or the store in the meantime.
+//! Storing the outcome of a request, even after its lease was lost or while the store is away.
 
 use std::time::Duration;
 
@@ -19,28 +19,29 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     Yes,
-    /// Somebody else has claimed the key since, or has recorded something else.
+    /// Another request has claimed the key since, or has stored another record.
     Superseded,
-    /// The store refuses it.
+    /// The store refuses the record.
     No,
-    /// The store does not say.
+    /// The store does not answer.
     Unknown,
 }
 
-/// What is to be kept, and where.
+/// A record to be stored, and its key.
 pub(crate) struct Keeping {
     pub(crate) locks: Locks,
     pub(crate) key: LockKey,
     pub(crate) claim: Bytes,
     pub(crate) record: Bytes,
     pub(crate) retain: Duration,
-    /// How long to try.
+    /// How long to retry.
     pub(crate) within: Duration,
 }
 
-/// The guard of a request that was begun, and the record that stands for its outcome. Dropped before the store has confirmed a
-/// record, it does not free the key: the request must not be begun again, and a record that is on its way to the store may yet
-/// arrive there.
+/// The guard of a request that was begun, and the record of its outcome.
+///
+/// A drop before the store has confirmed a record does not free the key: the request must not be begun again, and a record on its
+/// way to the store may still arrive.
 pub(crate) struct Begun {
     guard: Option<LockGuard>,
     record: Bytes,
@@ -52,7 +53,7 @@ impl Begun {
         Self { guard, record }
     }
 
-    /// The guard again, whose drop frees the key.
+    /// The guard, whose drop frees the key.
     pub(crate) fn into_guard(mut self) -> LockGuard {
         self.guard.take().expect("it is taken once")
     }
@@ -71,7 +72,7 @@ impl Drop for Begun {
 }
 
 impl Keeping {
-    /// Ends the turn with the record; if that was lost, claims the key anew for it.
+    /// Ends the turn with the record. If the turn was lost, claims the key again for the record.
     pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
         let until = later(now(), self.within);
         let begun = Begun::new(guard, self.record.clone());
@@ -96,7 +97,7 @@ impl Keeping {
     }
 
     async fn keep_late(&self, until: Instant) -> Kept {
-        // A claim of ours whose answer was lost looks like somebody else's.
+        // A claim of this process whose answer was lost looks like that of another.
         let mut maybe_held_by_us = false;
         loop {
             let record = (&self.record, self.retain);

@@ -7,20 +7,20 @@ use http::{HeaderName, Method, Response, request};
 use tower_layer::Layer;
 
 use super::{
-    Idempotency,
+    Idempotency, KeptAnswers,
     header::Source,
     policy::{Answered, Keep},
     settings::Settings,
 };
 use crate::{
-    Locks,
+    LockKey, Locks,
     key::DeriveKey,
     locks::Wait,
     read_body::{AnyBody, SameBody},
     rejection::{Rejection, Renderer},
 };
 
-/// Runs each request that has an `Idempotency-Key` once, and gives its answer to all that have the same.
+/// Runs each request with an `Idempotency-Key` once, and answers its duplicates with the same response.
 ///
 /// As in the IETF draft "The Idempotency-Key HTTP Header Field" (07):
 ///
@@ -28,67 +28,73 @@ use crate::{
 /// |---|---|
 /// | is the first with its key | the handler's answer, which is kept for [`retain`](Self::retain) |
 /// | comes later | the kept answer, with `Idempotent-Replayed: true` |
-/// | comes while the first runs | the same, after waiting for it; 409 after [`wait`](Self::wait) |
+/// | comes while the first runs | the same, as soon as the first has ended; 409 after [`wait`](Self::wait) |
 /// | has the key of another request (method, host, path, query, content type or body differ) | 422 |
-/// | has a key that is no key | 400 |
-/// | has none | no special treatment, or 400 if [`required`](Self::required) |
+/// | has a malformed key | 400 |
+/// | has no key | no special treatment, or 400 if [`required`](Self::required) |
 ///
-/// # What is promised
+/// # The promise
 ///
-/// A request that a living process began is not begun again while the store can be reached. After a crash it runs again when the lease
-/// is over.
+/// A request that a living process began is not begun again while the store can be reached. After a crash the request runs again when the
+/// lease is over, unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a record would.
 ///
-/// The first request's handler runs as a task of its own, under a renewed lease: its client's going away does not cancel it. Its
-/// answer is stored, and the lease ended, in one step, before the client gets it. A handler that takes longer than
-/// [`max_hold`](crate::LocksBuilder::max_hold), or whose lease is lost otherwise, may see the same request run beside it; of two
+/// The first request's handler runs as a separate task, under a renewed lease: a client that goes away does not cancel the handler. The
+/// answer is stored, and the lease ended, in one step, before the client gets the answer. While a handler outlasts
+/// [`max_hold`](crate::LocksBuilder::max_hold), or after its lease was lost otherwise, another process may run the same request; of two
 /// answers, the one that is stored first stays.
 ///
-/// # What is kept
+/// # Kept answers
 ///
-/// Whatever may have acted is kept, or leaves a *tombstone*: a record that the request was begun and that its outcome is not known. The
-/// reason of an outcome counts before its status.
+/// The answer of a handler that may have acted is kept, or a *tombstone*: a record which says that the request was begun, and that its
+/// outcome is not known. The reason of an outcome counts before its status.
 ///
 /// | outcome | kept | the retry gets | because |
 /// |---|---|---|---|
 /// | 2xx, 3xx, 402 | yes | the same answer | the work was done, or declined for good |
 /// | 5xx but 503 | yes | the same answer | the handler may have acted before it failed |
 /// | a panic | as a 500 | [handler-panicked](crate::rejection#handler-panicked) | the same |
-/// | other 4xx, 503 | no | its own run | they say that nothing was done |
+/// | other 4xx, 503 | no | its own run | these statuses say that nothing was done |
 /// | 408 | tombstone | 409 [outcome-unknown](crate::rejection#outcome-unknown) | a timeout has cancelled the handler somewhere |
 /// | the inner service's `call` fails | tombstone | 409 outcome-unknown | there is no answer, and the handler had begun |
 /// | the inner service does not become ready | no | its own run | the handler has not begun |
 /// | a layer further in refuses the request | no | its own run | the handler has not begun, whatever status the refusal has |
 /// | a layer further in has lost its lock | tombstone | 409 outcome-unknown | the handler was cancelled somewhere |
-/// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | it was done, and cannot be given again |
-/// | the process ends on the way | no | its own run, when the lease is over | nobody is left who could tell |
+/// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | the work was done, and its answer cannot be replayed |
+/// | the process crashes | no | its own run, when the lease is over | no process knows the outcome |
 ///
 /// A handler that is one transaction, which an error rolls back, is better served by [`Keep::only_success`].
 ///
 /// # The scope
 ///
-/// Two tenants with the same `Idempotency-Key` must not see each other's answers. So the key is looked up within a
-/// *scope*, derived from the request like a lock's key, and there is no default for it:
-/// [`key::extension`](crate::key::extension) for a tenant that an authentication layer has set is the first choice. If all clients
-/// really are one, say so: `key::name("everybody")`.
+/// Two tenants with the same `Idempotency-Key` must not see each other's answers. The key is therefore looked up within a
+/// *scope*, which is derived from the request like a lock's key. The scope has no default:
+/// [`key::extension`](crate::key::extension) for a tenant that an authentication layer has set is the first choice. For a
+/// service with a single client, use `key::name("everybody")`.
 ///
 /// # Where to put it
 ///
-/// Authentication, then idempotency, then locks, from the outside in: an answer that is given again takes no lock.
+/// Authentication, then idempotency, then locks, from the outside in: a replay takes no lock.
 ///
-/// - **Compression** belongs outside: inside, the compressed bytes are kept, and given again to a client that may not accept them.
-/// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` only counts for extractors, so
-///   [`max_request`](Self::max_request) is the limit that this layer reads by.
-/// - **A timeout** that answers 408 or fails belongs outside to cut the wait short and let the handler finish, and inside to cancel the
-///   handler, which leaves a tombstone.
-/// - **Task-locals** that a layer further out has set are not there in the handler, which is a task of its own. The tracing span is.
+/// - **Compression** belongs outside: inside, the compressed bytes are kept, and replayed to clients that may not accept them.
+/// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` applies to extractors only; this layer reads bodies
+///   up to [`max_request`](Self::max_request).
+/// - **A timeout** outside cuts the client's wait short, and the handler finishes. A timeout inside cancels the handler, which leaves a
+///   tombstone.
+/// - **Task-locals** of layers further out are missing in the handler, which is a separate task. The tracing span is carried over.
 ///
 /// # How much is kept
 ///
-/// A record is the answer, its headers and about 50 bytes; of an answer over [`max_response`](Self::max_response) only the 50 bytes. So
-/// the store needs room for: requests with a key per second × [`retain`](Self::retain) × the size of an answer, at most `max_response`.
-/// 10 requests per second with answers of 1 KiB take about 900 MB in 24 h. Each record's size is logged at debug level
-/// (`idempotency.stored`), with its scope: what one tenant takes can be summed up from there, and limited with
-/// [`max_running`](Self::max_running) and a rate limit. On Redis, `maxmemory-policy noeviction` is a must.
+/// A record is the answer's body and headers, and about 50 bytes more. The record of an answer over [`max_response`](Self::max_response) has
+/// only those 50 bytes. The bound for a store is therefore:
+///
+/// > requests with a key per second × [`retain`](Self::retain) × (`max_response` + headers + 50 bytes + the store's overhead for a key)
+///
+/// Ten requests per second, kept for 24 h, are 864,000 records. With answers of 1 KiB they take about 1 GB; with answers of the default
+/// `max_response` of 1 MiB, 900 GB. Lower `max_response` to the size of real answers, and put a rate limit per tenant outside of the layer.
+///
+/// There is no hard limit: a process knows only its own records, and refusing a payment by such a count would be wrong more often than right.
+/// To see which scope takes the room, read [`kept`](Self::kept), or the event `idempotency.stored` (at debug level, with the scope, the
+/// record's bytes, and the sums for the scope). On Redis, `maxmemory-policy noeviction` is a must.
 ///
 /// # Options
 ///
@@ -126,8 +132,8 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Gives the inner service a [`RequestBody`](crate::read_body::RequestBody). Default: the same type of body, which has to be one that
-    /// can be made from [`Bytes`], as axum's can, and hyper's `Incoming` and tonic's cannot.
+    /// Gives the inner service a [`RequestBody`](crate::read_body::RequestBody). Default: the same type of body, which must implement
+    /// `From<Bytes>`, as axum's does, and hyper's `Incoming` and tonic's do not.
     pub fn any_body(self) -> IdempotencyLayer<AnyBody> {
         IdempotencyLayer {
             settings: self.settings,
@@ -137,9 +143,9 @@ impl IdempotencyLayer {
 }
 
 impl<M> IdempotencyLayer<M> {
-    /// Never runs a request again that was begun, not even after the process that ran it has crashed: the claim itself stays for as long
-    /// as a record would ([`retain`](Self::retain)). Whoever sends the request again gets 409 for all of that time, and a person has to find
-    /// out what became of it. Default: after a crash, the request runs again once the lease is over.
+    /// Never begins a request twice, not even after a crash of the process that ran the request: the claim itself stays for as long
+    /// as a record would ([`retain`](Self::retain)). Duplicates get 409 for all of that time, and a person has to find out how the request
+    /// ended. Default: after a crash, the request runs again once the lease is over.
     pub fn at_most_once(self) -> Self {
         self.set(|settings| settings.at_most_once = true)
     }
@@ -162,7 +168,7 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.source = Source::Header(name))
     }
 
-    /// Takes the key from wherever a closure finds it in the request: at most 255 bytes, not empty; `None` where the request has none.
+    /// Takes the key from the request with a closure: at most 255 bytes, not empty; `None` for a request without a key.
     /// Default: the header `Idempotency-Key`.
     pub fn key_from(
         self,
@@ -171,21 +177,21 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.source = Source::Computed(Arc::new(find)))
     }
 
-    /// Compares these headers too. Default: method, host, path, query, content type and body tell one request from another; of a
-    /// multipart body the boundary does not count.
+    /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the boundary of a
+    /// multipart body is not.
     pub fn compare_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<HeaderName> = names.into_iter().collect();
         self.set(|settings| settings.comparison.headers.extend(names))
     }
 
-    /// Compares JSON bodies by their values: whitespace, the order of members and escapes do not count; numbers count as they are
-    /// written. Default: every byte counts.
+    /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count; numbers are compared as text.
+    /// Default: every byte counts.
     #[cfg(feature = "json")]
     pub fn compare_json_values(self) -> Self {
         self.set(|settings| settings.comparison.json_values = true)
     }
 
-    /// Compares what a closure makes of a request and its body, and nothing else: not even method and path.
+    /// Compares only the bytes that a closure makes from a request and its body. Nothing else counts, not even method and path.
     pub fn fingerprint_with<B: Into<Bytes>>(
         self,
         fingerprint: impl Fn(&request::Parts, &[u8]) -> B + Send + Sync + 'static,
@@ -194,7 +200,7 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.comparison.own = Some(Arc::new(own)))
     }
 
-    /// Headers of an answer that are not given again, besides the usual ones: those of one connection (RFC 9110's and
+    /// Adds headers that a replay leaves out. Always left out are those of one connection (RFC 9110's and
     /// `Content-Length`, `Alt-Svc`), of one request (`Date`, `Age`, `Via`, `X-Request-Id`, `X-Correlation-Id`, `Request-Id`, `Traceparent`,
     /// `Tracestate`, `Server-Timing`), of one client (`Set-Cookie`, `WWW-Authenticate`) and of one origin (`Access-Control-*`).
     pub fn never_replay(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
@@ -207,58 +213,58 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.retain = retain)
     }
 
-    /// The methods that are looked at. Default: POST and PATCH; the others are idempotent by themselves.
+    /// The methods that the layer handles. Default: POST and PATCH; the other methods are idempotent by themselves.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().collect();
         self.set(|settings| settings.methods = methods)
     }
 
-    /// Refuses requests that have no `Idempotency-Key`, with 400. Default: they pass straight through.
+    /// Refuses requests without an `Idempotency-Key`, with 400. Default: such requests pass straight through.
     ///
-    /// Requests out of scope need none: those that the scope says [`NoLock`](crate::key::Derived::NoLock) for, and those without a
+    /// Requests out of scope need no key: those for which the scope is [`NoLock`](crate::key::Derived::NoLock), and those without a
     /// route.
     pub fn required(self) -> Self {
         self.set(|settings| settings.required = true)
     }
 
-    /// Takes the draft's form of the header only, a string in double quotes. Default: bare values too, as most clients
-    /// send them.
+    /// Accepts only the draft's form of the header, a string in double quotes. Default: also bare values, which most clients
+    /// send.
     pub fn strict(self) -> Self {
         self.set(|settings| settings.strict = true)
     }
 
-    /// How long a request waits for one with the same key that is under way, before it gets 409. Default: 5 s.
+    /// How long a duplicate waits for the request that runs, before the duplicate gets 409. Default: 5 s.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Wait::AtMost(limit))
     }
 
-    /// Answers 409 at once while a request with the same key is under way. Default: waits 5 s for its answer.
+    /// Answers duplicates with 409 at once while the first request runs. Default: duplicates wait for 5 s.
     pub fn reject_if_running(self) -> Self {
         self.set(|settings| settings.wait = Wait::NotAtAll)
     }
 
-    /// The largest request body, which is read before anything else happens; a larger one gets 413. Default: 1 MiB.
+    /// The largest request body. The body is read before the key is claimed; a larger one gets 413. Default: 1 MiB.
     pub fn max_request(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_request = bytes)
     }
 
-    /// The largest response body that is kept. Of a larger one only the fact is kept: a request that is sent again gets 409, and does
-    /// not run again; the log says so. Default: 1 MiB.
+    /// The largest response body that is kept. A larger one leaves a tombstone, and a warning in the log: duplicates get 409. Default:
+    /// 1 MiB.
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }
 
-    /// How long to try to store an answer when the store does not answer. Then the client gets it all the same, marked
-    /// `Idempotency-Stored: unknown` (or `false`, where the store has refused it). Default: 5 s.
+    /// How long to retry to store an answer while the store is away. After that, the client gets the answer with
+    /// `Idempotency-Stored: unknown`, or `false` if the store has refused the record. Default: 5 s.
     pub fn store_within(self, limit: Duration) -> Self {
         self.set(|settings| settings.store_within = limit)
     }
 
-    /// How long a response's body may take to end, so that it can be kept. One that takes longer goes out from there on as it comes,
-    /// and of it only the fact is kept, as of one that is too large; the log says so. Default: 5 s.
+    /// How long a response's body may take to end. A body that takes longer is streamed to the client from then on, and leaves a tombstone
+    /// and a warning in the log, like one that is too large. Default: 5 s.
     ///
-    /// The body goes out when it has been read, so this is also how long a stream is held back at most. Server-sent events
-    /// (`text/event-stream`) are neither held back nor kept.
+    /// A body goes out after it was read to its end, so this is also the longest delay of a stream. Server-sent events
+    /// (`text/event-stream`) are neither delayed nor kept.
     pub fn read_within(self, limit: Duration) -> Self {
         self.set(|settings| settings.read_within = limit)
     }
@@ -269,19 +275,36 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.max_running = Some(requests))
     }
 
-    /// What `Retry-After` says, where a later try makes sense. Default: 1 s.
+    /// The room that the answers of this layer and its clones take in the store, by scope, the largest first. Only records that this
+    /// process has stored count, until they expire or up to a sixteenth of [`retain`](Self::retain) later. For a metric of the whole
+    /// fleet, add up those of all processes.
+    ///
+    /// ```
+    /// # use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    /// # let (locks, tenant) = (Locks::in_memory(), key::header("x-tenant-id"));
+    /// let layer = IdempotencyLayer::new(locks, tenant);
+    /// let exported = layer.clone(); // for the task that exports metrics
+    /// for (scope, kept) in exported.kept() {
+    ///     println!("{scope}: {} answers, {} bytes", kept.records, kept.bytes);
+    /// }
+    /// ```
+    pub fn kept(&self) -> Vec<(LockKey, KeptAnswers)> {
+        self.settings.kept.all()
+    }
+
+    /// The value of `Retry-After` in refusals that a later try may avoid. Default: 1 s.
     pub fn retry_after(self, after: Duration) -> Self {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Which answers are kept. A handler can say otherwise for its own answer, with a [`Keep`] among its response's extensions.
+    /// Which answers are kept. A handler overrules the policy for its own answer with a [`Keep`] as a response extension.
     /// Default: [`Keep::by_status`]; [`Keep::only_success`] is for handlers that are one transaction.
     ///
     /// ```
     /// # use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
     /// # let (locks, tenant) = (Locks::in_memory(), key::header("x-tenant-id"));
     /// let layer = IdempotencyLayer::new(locks, tenant).keep(|answer| match answer.status().as_u16() {
-    ///     409 => Keep::Yes, // here it means: done already
+    ///     409 => Keep::Yes, // in this service: done already
     ///     _ => Keep::by_status(answer),
     /// });
     /// ```
@@ -289,8 +312,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.keep = Arc::new(policy))
     }
 
-    /// Renders this layer's refusals in one's own way; for those of all layers there is
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         self,
         render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Idempotent endpoints: a request that is sent again gets the first answer again, and its handler has run once.
+//! Idempotent endpoints: the handler of a request runs once, and duplicates of the request get the same answer.
 //!
 //! See [`IdempotencyLayer`].
 
@@ -10,12 +10,14 @@ mod header;
 #[cfg(feature = "json")]
 mod json;
 mod keep;
+mod kept;
 mod layer;
 mod multipart;
 mod once;
 mod policy;
 mod read;
 mod record;
+mod replayed;
 mod run;
 mod scope;
 mod service;
@@ -29,11 +31,14 @@ pub(crate) use {
     fingerprint::Fingerprint,
     keep::Keeping,
     read::{Response as ReadResponse, response as read_response},
-    record::{Answer, Outcome, Record, Tombstone, kept as kept_headers},
+    record::{Answer, Outcome, Record, Tombstone},
+    replayed::replayed,
+    run::run_to_end,
 };
 
 pub use body::IdempotentBody;
 pub use future::ResponseFuture;
+pub use kept::KeptAnswers;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::Json;

@@ -21,16 +21,26 @@ pub(super) fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> impl Iterator<Item =
     let mut rest = Some(body);
     std::iter::from_fn(move || {
         let body = rest?;
-        let end = body
-            .windows(delimiter.len())
-            .position(|window| window == delimiter);
-        let (part, after) = match end {
+        let (part, after) = match find(body, &delimiter) {
             Some(at) => (&body[..at], Some(&body[at + delimiter.len()..])),
             None => (body, None),
         };
         rest = after;
         Some(part)
     })
+}
+
+/// The first place of the delimiter. Only places with its first byte are compared, since a body can be large.
+fn find(body: &[u8], delimiter: &[u8]) -> Option<usize> {
+    let first = *delimiter.first()?;
+    let mut from = 0;
+    loop {
+        let at = from + body[from..].iter().position(|byte| *byte == first)?;
+        if body[at..].starts_with(delimiter) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +72,7 @@ mod tests {
         let split: Vec<_> = parts(b"--x\r\none--x\r\ntwo--x--", b"x").collect();
         assert_eq!(split, [&b""[..], b"\r\none", b"\r\ntwo", b"--"]);
         assert_eq!(parts(b"none", b"x").collect::<Vec<_>>(), [b"none"]);
+        let hyphens: Vec<_> = parts(b"---x-a--", b"x").collect();
+        assert_eq!(hyphens, [&b"-"[..], b"-a--"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The same outside of HTTP: work that is done once, and its result given again.
+//! Idempotency outside of HTTP: work that is done once, and its kept result.
 
 use std::{convert::Infallible, error::Error as StdError, fmt, time::Duration};
 
@@ -15,29 +15,29 @@ use crate::{
     trace,
 };
 
-/// The label of all keys of work that is done once, which tells them from plain locks.
+/// The first part of the keys of work that is done once, which keeps them apart from plain locks.
 const LABEL: &str = "once";
 
-/// How long [`Locks::run_once`] tries to store a result.
+/// How long [`Locks::run_once`] retries to store a result.
 const STORE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What can be kept as the result of some work.
+/// A result that can be kept.
 pub trait Recordable: Sized {
-    /// Why bytes cannot be read back.
+    /// The error of both conversions.
     type Error: StdError + Send + Sync + 'static;
 
     /// The value as bytes.
     ///
     /// # Errors
     ///
-    /// Where the value has no such form. The work has been done then, and is not done again; its result is not kept.
+    /// The value cannot be written as bytes. The work has been done, and is not done again; its result is not kept.
     fn to_bytes(&self) -> Result<Bytes, Self::Error>;
 
-    /// The value again.
+    /// The value from its bytes.
     ///
     /// # Errors
     ///
-    /// Where the bytes were not written by [`to_bytes`](Self::to_bytes).
+    /// The bytes were not written by [`to_bytes`](Self::to_bytes).
     fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error>;
 }
 
@@ -45,11 +45,11 @@ pub trait Recordable: Sized {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Once<T> {
-    /// What the work came to.
+    /// The result.
     pub value: T,
-    /// The work was done before, perhaps in another process; not now.
+    /// Whether the work was done by an earlier call, perhaps in another process.
     pub replayed: bool,
-    /// Whether the result is kept. If not, the work was done, and would be done once more.
+    /// Whether the result is kept. If not, the next call does the work again.
     pub stored: bool,
 }
 
@@ -57,22 +57,21 @@ pub struct Once<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunOnceError<E> {
-    /// The work failed. It will be done again.
+    /// The work failed. The next call does the work again.
     Work(E),
-    /// The work was not begun; or its lease was lost, and somebody else has done the same meanwhile.
+    /// The work was not begun. Or the lease was lost during the work, and another call has begun the same work since.
     Lock(Error),
     /// A result cannot be kept, or a kept one cannot be read. The work is not done again.
     Unreadable(Box<dyn StdError + Send + Sync>),
 }
 
 impl Locks {
-    /// Does some work once for each key, in the whole fleet, and keeps its result for as long as `retain`. Whoever asks
-    /// for the same key meanwhile waits for the result, for as long as [`lock`](Locks::lock) would; whoever asks later gets
-    /// it at once.
+    /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`. Calls with the same key that come
+    /// meanwhile wait for the result, with the wait limit of [`lock`](Locks::lock); later calls get the result at once.
     ///
-    /// For what queue consumers and webhooks receive twice. An `Err` of the work is not kept. A process that crashes during the
-    /// work lets another begin it anew, once the lease has passed; and work that outlasts its lease may run beside another's. So the
-    /// work gets the [`LockGuard`]: send its [`token`](LockGuard::token) along with every write, and stop when it is
+    /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not kept. After a crash during the work, another
+    /// process begins the work again once the lease has passed; and work that outlasts its lease may run beside that of another process. For
+    /// this the work gets the [`LockGuard`]: send the [`token`](LockGuard::token) along with every write, and stop when the lease is
     /// [`lost`](LockGuard::lost).
     ///
     /// ```
@@ -96,7 +95,7 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work, and frees the key. Once the work is done, its result is stored all the same.
+    /// Dropping the future drops the work, and frees the key. After the end of the work, a drop does not keep the result from being stored.
     pub async fn run_once<T, E>(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -110,8 +109,8 @@ impl Locks {
         self.run_claimed(key, retain, self.usual_wait(), work).await
     }
 
-    /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for somebody else who does the same work, and then fails
-    /// with [`ErrorKind::Held`].
+    /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for another call that does the same work, and then fails
+    /// with [`ErrorKind::Held`]. The error names the process that does the work, if the store knows its label.
     ///
     /// # Errors
     ///
@@ -173,19 +172,19 @@ impl Locks {
             retain,
             within: STORE_WITHIN,
         };
-        // A task of its own: the work is done, so whoever goes away now must not let another do it again.
+        // A separate task: the work is done, and must not be done again although the caller goes away now.
         let busy = self.busy();
         let kept = trace::spawn(async move {
             let _busy = busy;
             keeping.keep(guard).await
         });
-        // It does not panic, so it can only have been cut off by its runtime's end.
+        // The task does not panic: an error means that the runtime has ended.
         let kept = kept.await.unwrap_or(Kept::Unknown);
         bytes.map_err(|error| RunOnceError::Unreadable(error.into()))?;
         match kept {
             Kept::Superseded => Err(RunOnceError::Lock(Error::new(
                 ErrorKind::Lost,
-                "the lease was lost during the work, and somebody else has begun the same since",
+                "the lease was lost during the work, and another call has begun the same work since",
             ))),
             kept => Ok(Once {
                 value,
@@ -202,7 +201,7 @@ fn recorded<T: Recordable, E>(record: Bytes) -> Result<Once<T>, RunOnceError<E>>
     let Ok(Outcome::Value(bytes)) = outcome else {
         let why = outcome
             .err()
-            .unwrap_or("what is kept is not the result of some work");
+            .unwrap_or("the record is not the result of some work");
         return Err(RunOnceError::Unreadable(why.into()));
     };
     let value = T::from_bytes(bytes).map_err(|error| RunOnceError::Unreadable(error.into()))?;

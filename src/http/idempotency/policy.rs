@@ -4,8 +4,8 @@ use http::{HeaderMap, StatusCode, response};
 
 use crate::rejection::{Reason, Rejection, grpc};
 
-/// Whether an answer is kept: the word of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler on its
-/// own answer, among the response's extensions. The handler's word counts before the policy's.
+/// Whether an answer is kept: the decision of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler for its own
+/// answer, as a response extension. The handler's decision counts before the policy's.
 ///
 /// ```
 /// # use http::Response;
@@ -17,27 +17,27 @@ use crate::rejection::{Reason, Rejection, grpc};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
-    /// The work was done: a request that is sent again gets this answer again.
+    /// The work was done: duplicates get this answer.
     Yes,
-    /// Nothing was done: a request that is sent again runs the handler again.
+    /// Nothing was done: the next duplicate runs the handler.
     No,
-    /// The outcome is not known: a request that is sent again gets 409, and does not run the handler again.
+    /// The outcome is not known: duplicates get 409, and do not run the handler.
     Tombstone,
 }
 
 impl Keep {
-    /// The policy of a layer that is told nothing else: everything that may have acted is kept.
+    /// The default policy: the answers of all handlers that may have acted are kept.
     ///
     /// | status | kept | reason |
     /// |---|---|---|
     /// | 2xx, 3xx, 402 | yes | the work was done, or declined for good |
     /// | 408 | tombstone | a timeout layer has cancelled the handler, wherever that was |
-    /// | other 4xx, 503 | no | they say that nothing was done |
+    /// | other 4xx, 503 | no | these statuses say that nothing was done |
     /// | other 5xx | yes | the handler may have acted before it failed |
     /// | 1xx | tombstone | a switch of protocols cannot be given again |
     ///
     /// A gRPC response, whose HTTP status is always 200, goes by its `grpc-status`: CANCELLED and DEADLINE_EXCEEDED are a
-    /// tombstone; OK, UNKNOWN, INTERNAL and DATA_LOSS are kept; the others, and UNAVAILABLE, say that nothing was done.
+    /// tombstone; OK, UNKNOWN, INTERNAL and DATA_LOSS are kept; all others, UNAVAILABLE included, say that nothing was done.
     pub fn by_status(answer: &Answered<'_>) -> Self {
         if let Some(status) = answer.grpc_status() {
             return match status {
@@ -58,7 +58,7 @@ impl Keep {
     /// A policy for handlers that are one transaction, which an error rolls back: 2xx and 3xx are kept, and nothing else. A gRPC
     /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
     ///
-    /// Not for handlers that call others: a payment provider that was called before the transaction failed has charged.
+    /// Not for handlers that call other services: a payment provider that was called before the transaction failed has charged.
     pub fn only_success(answer: &Answered<'_>) -> Self {
         let is_success = match answer.grpc_status() {
             Some(status) => status == 0,
@@ -98,7 +98,7 @@ impl Answered<'_> {
         Some(code.unwrap_or(2))
     }
 
-    /// A refusal is never kept, whatever status it was given: it goes by its reason.
+    /// The decision for a refusal, by its reason: a refusal is never kept, even with the status 200.
     pub(super) fn of_refusal(&self) -> Option<Keep> {
         let rejection = self.parts.extensions.get::<Rejection>()?;
         Some(match rejection.reason() {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::body::{IdempotentBody, Rest};
 use crate::{read_body::Joined, rejection::body_error, time::later};
 
-/// Why a request's body was not read.
+/// Why a request's body could not be read.
 pub(super) enum Unread {
     TooLarge,
     Broken(Box<dyn StdError + Send + Sync>),
@@ -43,14 +43,14 @@ where
     Ok(read.into_bytes())
 }
 
-/// A response's body, as far as it was read.
+/// The outcome of reading a response's body.
 pub(crate) enum Response<B> {
-    /// All of it.
+    /// The whole body.
     Whole {
         data: Bytes,
         trailers: Option<HeaderMap>,
     },
-    /// The body cannot be kept. It goes out from where it was read to.
+    /// The body cannot be kept. The read part and the rest go out.
     NotKept(IdempotentBody<B>, WhyNot),
 }
 
@@ -58,12 +58,12 @@ pub(crate) enum Response<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhyNot {
     TooLarge,
-    /// The body did not end within the time for reading it.
+    /// The body did not end in time.
     TooSlow,
     BrokeOff,
 }
 
-/// Reads a response's body if it fits and ends in time.
+/// Reads a response's body, up to a limit and within a time.
 pub(crate) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,

@@ -6,21 +6,21 @@
 //! request     32 bytes, its fingerprint; zeros for a value
 //! answer:     status u16, headers, trailers, then the body
 //!   headers   their number u16, each: the name's length u16, the name, the value's length u32, the value
-//!   trailers  as headers, and one more in their number, so that 0 means that there were none at all
+//!   trailers  as headers, with their number plus one; 0 means no trailers at all
 //! tombstone:  1 byte: N the answer could not be kept, U the outcome is not known
 //! value:      the bytes
 //! ```
-//! Numbers are big-endian. A version that is not known, and bytes that do not add up, are errors for the request that
-//! meets them: there is a record, so the handler must not run a second time.
+//! Numbers are big-endian. A duplicate that finds an unknown version, or damaged bytes, is refused: a record means that the handler must
+//! not run a second time.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::{body::IdempotentBody, fingerprint::Fingerprint};
 
 const VERSION: u8 = 2;
 
-/// What became of a request.
+/// The outcome of a request, with the request's fingerprint.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) fingerprint: Fingerprint,
@@ -42,70 +42,17 @@ pub(crate) enum Outcome {
 pub(crate) enum Tombstone {
     /// The request was answered, and the answer could not be kept.
     NotKept,
-    /// Nobody knows how the request ended.
+    /// The outcome is not known.
     Unknown,
 }
 
-/// A response that can be given again.
+/// A response that can be replayed.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) trailers: Option<HeaderMap>,
     pub(crate) body: Bytes,
-}
-
-/// Headers that belong to one exchange, and are not given again.
-const NEVER_REPLAYED: [&str; 28] = [
-    // Of one connection.
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "alt-svc",
-    // Of one request.
-    "date",
-    "age",
-    "via",
-    "x-request-id",
-    "x-correlation-id",
-    "request-id",
-    "traceparent",
-    "tracestate",
-    "server-timing",
-    // Of one client.
-    "set-cookie",
-    "www-authenticate",
-    // Of one origin.
-    "access-control-allow-origin",
-    "access-control-allow-credentials",
-    "access-control-allow-headers",
-    "access-control-allow-methods",
-    "access-control-expose-headers",
-    "access-control-max-age",
-];
-
-/// The headers that are given again: not those above, nor the layer's own list, nor those that `Connection` names.
-pub(crate) fn kept(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
-    let connection = headers.get_all(header::CONNECTION).iter();
-    let named = connection
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse::<HeaderName>().ok());
-    let mut kept = headers.clone();
-    for name in NEVER_REPLAYED {
-        kept.remove(name);
-    }
-    for name in never.iter().cloned().chain(named) {
-        kept.remove(name);
-    }
-    kept
 }
 
 impl Record {
@@ -127,7 +74,7 @@ impl Record {
         bytes.freeze()
     }
 
-    /// How many bytes the record takes, so that they are allocated once.
+    /// The length of the encoded record, which is allocated at once.
     fn len(&self) -> usize {
         let content = match &self.outcome {
             Outcome::Answer(answer) => {
@@ -168,7 +115,7 @@ impl Record {
 }
 
 impl Answer {
-    /// The answer, once more.
+    /// The answer as a response.
     pub(crate) fn into_response<B>(self) -> Response<IdempotentBody<B>> {
         let body = IdempotentBody::with_trailers(self.body, self.trailers);
         let mut response = Response::new(body);
@@ -209,7 +156,7 @@ impl Answer {
     }
 }
 
-/// Writes `headers.len() + more` and the headers. A map has no more than 32,768 entries, so their number fits.
+/// Writes `headers.len() + more` and the headers. The number fits: a map has no more than 32,768 entries.
 fn put_headers(bytes: &mut BytesMut, headers: &HeaderMap, more: u16) {
     let count = headers.len().min(usize::from(u16::MAX - 1)) as u16;
     bytes.put_u16(count + more);
@@ -313,9 +260,9 @@ mod tests {
         }
     }
 
-    /// As many headers as the count can say; a `HeaderMap` panics on so many.
+    /// The largest number of headers that the format allows, on which a `HeaderMap` panics.
     #[test]
-    fn a_record_that_nobody_of_us_wrote_does_not_panic() {
+    fn a_record_with_too_many_headers_is_damaged_and_does_not_panic() {
         let mut bytes = BytesMut::new();
         bytes.put_slice(&[VERSION, b'A']);
         bytes.put_bytes(0, Fingerprint::LEN);
@@ -329,30 +276,5 @@ mod tests {
         }
         bytes.put_u16(0);
         assert_eq!(Record::decode(bytes.freeze()).unwrap_err(), DAMAGED);
-    }
-
-    #[test]
-    fn headers_of_one_exchange_are_not_kept() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("set-cookie", "s"),
-            ("date", "d"),
-            ("content-length", "1"),
-            ("connection", "x-hop, close"),
-            ("x-hop", "1"),
-            ("transfer-encoding", "chunked"),
-            ("www-authenticate", "w"),
-            ("x-request-id", "r"),
-            ("access-control-allow-origin", "o"),
-            ("x-mine", "m"),
-            ("location", "/l"),
-            ("content-type", "t"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        let kept = kept(&headers, &[HeaderName::from_static("x-mine")]);
-        let mut names: Vec<_> = kept.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["content-type", "location"]);
     }
 }

@@ -1,10 +1,10 @@
 //! The run of a request that has claimed its key, and the end of its claim.
 //!
-//! 1. Until the inner service is called, nothing has begun: whatever fails frees the key.
-//! 2. From the call on, the key is not freed unless the handler's answer says that nothing was done. A request that is dropped on the
-//!    way, with its runtime, leaves its lease to run out ([`Begun`]).
-//! 3. A refusal by a layer further in is never the record. It goes by its reason: a lost lease is a tombstone, all others say that
-//!    the handler did not begin.
+//! 1. Until the inner service is called, nothing has begun: a failure frees the key.
+//! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The lease of a request that is dropped
+//!    together with its runtime runs out ([`Begun`]).
+//! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other reasons say that the handler did
+//!    not begin.
 
 use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
 
@@ -21,11 +21,13 @@ use super::{
     keep::{Begun, Keeping, Kept},
     policy::{Answered, Keep},
     read::{self, WhyNot},
-    record::{self, Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome, Record, Tombstone},
+    replayed::replayed,
     scope::Place,
     settings::{Claim, Settings},
 };
 use crate::{
+    Locks,
     locks::reentry,
     rejection::{Reason, Rejection, grpc},
     trace,
@@ -33,7 +35,7 @@ use crate::{
 
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 
-/// Runs the handler to its end, whether or not anybody still waits for its answer.
+/// Runs the handler to its end, even if the client goes away.
 pub(super) async fn run<S, ReqBody, ResBody>(
     first: First,
     service: S,
@@ -45,13 +47,22 @@ where
     ReqBody: Send + 'static,
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
-    let busy = first.settings.locks.busy();
+    let locks = first.settings.locks.clone();
+    run_to_end(&locks, first.run(service, request)).await
+}
+
+/// Runs a future as a task, which goes on when this is dropped, and which [`Locks::close`] waits for.
+pub(crate) async fn run_to_end<T: Send + 'static>(
+    locks: &Locks,
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let busy = locks.busy();
     let task = trace::spawn(reentry::carry(async move {
         let _busy = busy;
-        first.run(service, request).await
+        future.await
     }));
     match task.await {
-        Ok(response) => response,
+        Ok(output) => output,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         // The runtime shuts down.
         Err(_) => std::future::pending().await,
@@ -69,7 +80,7 @@ impl First {
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
         poll_fn(|cx| service.poll_ready(cx)).await?;
-        // That may have taken longer than the lease lasts.
+        // The wait may have outlasted the lease.
         if !self.guard.is_held() {
             let detail = "the claim was lost before the request could begin";
             let rejection = Rejection::new(Reason::InProgress, detail)
@@ -125,7 +136,7 @@ struct Running {
 }
 
 impl Running {
-    /// Ends the claim as the answer says, and gives the answer out.
+    /// Ends the claim according to the answer, and returns the response.
     async fn answered<B>(self, response: Response<B>) -> Response<IdempotentBody<B>>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
@@ -166,7 +177,7 @@ impl Running {
             Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
             Keep::Yes => Outcome::Answer(Answer {
                 status: parts.status,
-                headers: record::kept(&parts.headers, &self.settings.never_replayed),
+                headers: replayed(&parts.headers, &self.settings.never_replayed),
                 trailers,
                 body: data,
             }),
@@ -174,7 +185,7 @@ impl Running {
         self.give_out(parts, body, outcome).await
     }
 
-    /// A panic counts as the answer 500, which duplicates get; whoever serves the request sees the panic.
+    /// Records a panic as the answer 500, for duplicates. The server sees the panic itself.
     async fn panicked(self) {
         let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
             .with_idempotency_key(&self.claim.name);
@@ -189,7 +200,7 @@ impl Running {
             Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
             Keep::Yes => Outcome::Answer(Answer {
                 status: parts.status,
-                headers: record::kept(&parts.headers, &self.settings.never_replayed),
+                headers: replayed(&parts.headers, &self.settings.never_replayed),
                 trailers: None,
                 body,
             }),
@@ -205,19 +216,19 @@ impl Running {
             .or_else(handlers)
             .unwrap_or_else(|| (self.settings.keep)(&answer));
         match keep {
-            // A switch of protocols cannot be given again.
+            // A switch of protocols cannot be replayed.
             Keep::Yes if parts.status.is_informational() => Keep::Tombstone,
             keep => keep,
         }
     }
 
-    /// Frees the key, and gives the answer out.
+    /// Frees the key, and returns the response.
     fn free<B>(self, parts: response::Parts, body: B) -> Response<B> {
         drop(self.begun.into_guard());
         Response::from_parts(parts, body)
     }
 
-    /// Ends the claim with this outcome, and gives the answer out.
+    /// Ends the claim with this outcome, and returns the response.
     async fn give_out<B>(
         self,
         mut parts: response::Parts,
@@ -260,13 +271,15 @@ impl Running {
         let bytes = keeping.record.len();
         let kept = keeping.keep(self.begun.into_guard()).await;
         if kept == Kept::Yes {
-            trace::stored(self.claim.scope.as_str(), bytes, self.settings.retain);
+            let (scope, retain) = (&self.claim.scope, self.settings.retain);
+            let sum = self.settings.kept.add(scope, bytes, retain);
+            trace::stored(scope.as_str(), bytes, retain, sum);
         }
         kept
     }
 }
 
-/// Server-sent events go on for as long as their client listens, and must not be held back to see whether they end.
+/// Whether the response is a stream of server-sent events, which ends when the client stops listening and must not be delayed.
 fn is_endless(parts: &response::Parts) -> bool {
     let content_type = parts.headers.get(http::header::CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))

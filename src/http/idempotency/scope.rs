@@ -1,4 +1,4 @@
-//! How many requests of each scope are under way in this process, so that one tenant cannot take all the room.
+//! The number of requests of each scope that run in this process, so that a tenant cannot take all capacity.
 
 use std::{
     collections::HashMap,
@@ -14,18 +14,18 @@ struct Scope {
     key: LockKey,
 }
 
-/// One request's place in its scope; none where the layer has no limit.
+/// A running request, counted in its scope. `None` for a layer without a limit.
 #[derive(Debug)]
 pub(super) struct Place(Option<Scope>);
 
-/// Counts for all layers of the process, and only for those that have a limit. A scope without requests takes no room.
+/// The counts for all layers of the process that have a limit. A scope without running requests is not in the map.
 static RUNNING: LazyLock<Mutex<HashMap<Scope, usize>>> = LazyLock::new(Mutex::default);
 
 fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `None` when the scope has no room left.
+/// Counts a request in. `None` when the scope has reached its limit.
 pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Place> {
     let Some(limit) = limit else {
         return Some(Place(None));
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_scope_takes_no_request_and_an_empty_one_no_room() {
+    fn a_full_scope_admits_no_request_and_an_empty_scope_is_forgotten() {
         let locks = Locks::in_memory();
         let [a, b] = ["a", "b"].map(|scope| LockKey::new(scope).unwrap());
         let enter = |scope| enter(&locks, scope, Some(2));

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
 use crate::{
-    lock::{NotLocked, RequestGuards},
+    lock::RequestGuards,
     read_body::{Rebuild, SameBody},
     rejection::Wire,
 };
@@ -49,20 +49,17 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S, M::Body, ResBody>;
 
-    /// Always ready: the inner service is made ready for a request once that is to run.
+    /// Always ready: the inner service is made ready for a request that has claimed its key.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // A clone will do: it is made ready later, `self.inner` never.
+        // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
         let (mut parts, body) = request.into_parts();
         match self.settings.claim(&mut parts) {
-            Ok(None) => {
-                RequestGuards::note_claim(&mut parts.extensions, Err(NotLocked::NoKey));
-                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
-            }
+            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body))),
             // A layer further out has claimed the same for this very request, and keeps the answer.
             Ok(Some(claim))
                 if RequestGuards::find(&parts.extensions, &self.settings.locks, &claim.key)

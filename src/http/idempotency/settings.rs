@@ -1,4 +1,4 @@
-//! What a layer was told, and what that means for a request.
+//! The options of a layer, and the claim of a request.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,6 +8,7 @@ use http::{HeaderName, Method, Response, request};
 use super::{
     fingerprint::Comparison,
     header::Source,
+    kept::KeptByScope,
     policy::{Answered, Keep},
     scope::{self, Place},
 };
@@ -18,15 +19,15 @@ use crate::{
     rejection::{Reason, Rejection, Renderer, Wire, grpc},
 };
 
-/// The label of all keys of idempotent requests, which tells them from plain locks.
+/// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
 const LABEL: &str = "idempotency";
 
-/// The request's `Idempotency-Key`, among its extensions. With the feature `axum` it is an extractor.
+/// The request's `Idempotency-Key`: a request extension, and with the feature `axum` an extractor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(Arc<str>);
 
 impl IdempotencyKey {
-    /// The key as text, without the quotes that it may have been sent in.
+    /// The key as text, without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,18 +62,19 @@ pub(super) struct Settings {
     pub(super) read_within: Duration,
     pub(super) keep: Policy,
     pub(super) max_running: Option<usize>,
+    pub(super) kept: Arc<KeptByScope>,
     pub(super) renderer: Renderer,
 }
 
-/// A request that is to be run once.
+/// The claim of a request that has a key.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
     pub(super) key: LockKey,
     pub(super) scope: LockKey,
     pub(super) name: IdempotencyKey,
-    /// How the request's refusal is told.
+    /// The protocol of the request's refusals.
     pub(super) wire: Wire,
-    /// How long the request waits for one with the same key.
+    /// How long the request waits for a running request with the same key.
     pub(super) wait: Wait,
 }
 
@@ -98,6 +100,7 @@ impl Settings {
             read_within: Duration::from_secs(5),
             keep: Arc::new(Keep::by_status),
             max_running: None,
+            kept: Arc::default(),
             renderer: Renderer::default(),
         }
     }
@@ -113,9 +116,9 @@ impl Settings {
         }
     }
 
-    /// What the request claims; `None` if it passes straight through.
+    /// The request's claim; `None` if the request passes straight through.
     ///
-    /// The scope is asked before the header: a request that is out of scope, and one without a route, needs no key.
+    /// The scope counts before the header: a request out of scope, or without a route, needs no key.
     pub(super) fn claim(&self, parts: &mut request::Parts) -> Result<Option<Claim>, Rejection> {
         if !self.methods.contains(&parts.method) {
             return Ok(None);
@@ -155,7 +158,7 @@ impl Settings {
         }
     }
 
-    /// A gRPC client that has given up does not wait any more.
+    /// A gRPC request waits no longer than its own deadline.
     fn wait_of(&self, parts: &request::Parts) -> Wait {
         match (self.wait, grpc::timeout(&parts.headers)) {
             (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),

@@ -1,4 +1,4 @@
-//! A response's body, which may hold a turn until it has ended.
+//! The body of a response, which may hold a turn until the body has ended.
 
 use std::{
     error::Error as StdError,
@@ -23,7 +23,7 @@ enum Kind<B> {
     Inner {
         #[pin]
         body: B,
-        /// Below the body, and so dropped after it.
+        /// Declared below the body: the body is dropped first.
         turn: Option<HeldTurn>,
     },
     Whole(Option<Bytes>),
@@ -41,7 +41,7 @@ impl<B> LockBody<B> {
         Self(Kind::Inner { body, turn })
     }
 
-    /// A body of its own.
+    /// The layer's own body, of a refusal.
     pub(crate) fn whole(bytes: Bytes) -> Self {
         Self(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
     }
@@ -65,8 +65,8 @@ where
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
             }
         };
-        if let Some(loss) = turn.as_mut().and_then(|turn| turn.poll_lost(cx)) {
-            // Whatever makes the body must not go on beside the next holder.
+        if let Some(Poll::Ready(loss)) = turn.as_mut().map(|turn| turn.poll_lost(cx)) {
+            // The body is dropped: the work behind it must not go on beside the next holder.
             this.set(Kind::Whole(None));
             let message = format!("the lease was lost while the body was sent: {loss}");
             return Poll::Ready(Some(Err(Error::new(ErrorKind::Lost, message).into())));

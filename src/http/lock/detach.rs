@@ -24,7 +24,7 @@ use crate::{locks::reentry, trace};
 /// Like [`DistributedLockLayer`], for handlers that must run to their end although their client goes away. Made by
 /// [`DistributedLockLayer::detached`].
 ///
-/// A type of its own, because its services must be `Send + 'static`: each handler is a task.
+/// A separate type, because the inner service must be `Send + 'static`: each handler is a task.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct DetachedLockLayer(DistributedLockLayer);
@@ -44,7 +44,7 @@ impl<S> Layer<S> for DetachedLockLayer {
     }
 }
 
-/// Runs each locked request of a service as a task of its own, which holds the request's turn.
+/// Runs each locked request of a service as a task that holds the request's turn.
 #[derive(Debug, Clone)]
 pub struct Detach<S> {
     inner: S,
@@ -64,7 +64,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guards = RequestGuards::last(request.extensions());
+        let guards = RequestGuards::of_innermost_lock(request.extensions());
         let busy = self.settings.locks.busy();
         let handler = self.inner.call(request);
         let task = match guards {
@@ -99,9 +99,9 @@ pub struct DetachedFuture<F, R, E>(#[pin] Kind<F, R, E>);
 enum Kind<F, R, E> {
     /// A request that was not locked, and is not detached either.
     Attached(#[pin] F),
-    /// A task. It yields nothing if its lease was lost.
+    /// The task of the handler. Its output is `None` if the lease was lost.
     Detached(JoinHandle<Option<Result<R, E>>>),
-    /// There is nothing to say: the layer around this hears of the loss too, and answers; or the runtime shuts down.
+    /// Pending for ever: the layer around this one answers the loss, or the runtime shuts down.
     Silent,
 }
 

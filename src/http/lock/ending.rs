@@ -1,4 +1,4 @@
-//! How a turn ends after its handler, and what becomes of the response.
+//! The end of a turn after its handler, and the response that goes out.
 
 use std::{pin::Pin, time::Duration};
 
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::{Error, ErrorKind, LockGuard};
 
-/// How long a response waits for the release of its key at most.
+/// The longest time for which a response waits for the release of its key.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The store is asked: for a turn, or whether one was ours. What comes of it is the turn, if there is one to hold.
+/// A question to the store: for a turn, or whether the turn is still held. The output is the turn, if the request goes on with one.
 pub(super) type Asking = Pin<Box<dyn Future<Output = Result<Option<Guards>, Error>> + Send>>;
 
-/// How a turn ends after its handler, which has given a `T`.
+/// The end of a turn after its handler, whose output is a `T`.
 pub(super) enum End<T> {
-    /// What the handler gave goes out now; with the guards, the turn may go on with it.
+    /// The output goes out now. The guards let the turn go on with the body.
     Respond(T, Guards),
-    /// The turn was lost: what the handler gave is not to be trusted.
+    /// The turn was lost: the output is not to be trusted.
     Lost,
-    /// What the handler gave goes out once the store has been asked.
+    /// The output goes out once the store has answered.
     Ask(Asking, T),
 }
 
@@ -58,7 +58,7 @@ where
     End::Respond(outcome, guards)
 }
 
-/// The response as it goes out. Its body holds the turn, if that is to go on.
+/// The response as it goes out. The body holds the turn if the turn goes on.
 pub(super) fn respond<B, E>(
     outcome: Result<Response<B>, E>,
     guards: Option<Guards>,
@@ -84,7 +84,7 @@ fn is_fenced<B>(response: &Response<B>) -> bool {
     response.extensions().get::<Fenced>().is_some()
 }
 
-/// When a response may go out, whatever the store says or does not say.
+/// Under which answer of the store a response may go out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Always,
@@ -92,7 +92,7 @@ enum Trust {
     IfConfirmed,
 }
 
-/// Releases the turn, or only asks whether it is still ours; returns it if it goes on.
+/// Releases the turn, or confirms a turn that goes on, and returns the latter.
 async fn ask(guards: Guards, trust: Trust, frees: bool) -> Result<Option<Guards>, Error> {
     let (answer, guards) = match frees {
         true => (timeout(RELEASE_LIMIT, release(guards)).await, None),
@@ -119,7 +119,7 @@ async fn ask(guards: Guards, trust: Trust, frees: bool) -> Result<Option<Guards>
     }
 }
 
-/// Releases all turns together; an error is that of the first of them.
+/// Releases all turns together, and returns the error of the first that failed.
 async fn release(guards: Guards) -> Result<(), Error> {
     match guards {
         Guards::One(guard) => guard.release().await,

@@ -1,7 +1,7 @@
 //! The way of a request: wait for the turn, run the handler under a watched lease, end the turn, respond.
 //!
-//! A request that is dropped on the way loses its place in line, its handler and its turn, in whatever stage it is:
-//! each is owned by the stage or beside it, and nothing is spawned.
+//! A request that is dropped in any stage gives up its place in line, its handler and its turn: the future owns all of them, and
+//! spawns nothing.
 
 use std::{
     fmt,
@@ -21,7 +21,8 @@ use super::{
     ending::{Asking, End, end, respond},
     held::{Guards, HeldTurn},
     request_guards::{NotLocked, RequestGuards},
-    settings::{Plan, Settings},
+    service::Plan,
+    settings::Settings,
 };
 use crate::{
     Error, ErrorKind,
@@ -40,11 +41,11 @@ where
     request: Option<Request<ReqBody>>,
     #[pin]
     stage: Stage<S::Future, ResBody, S::Error>,
-    /// Below the stage, and so dropped after it: the handler is gone before the next one's turn comes.
+    /// Declared below the stage: the handler is dropped before the next request's turn begins.
     turn: Option<HeldTurn>,
     /// The turns that the handler runs under.
     held: Option<Held>,
-    /// How the request's refusal is told.
+    /// The protocol of the request's refusals.
     wire: Wire,
 }
 
@@ -105,8 +106,25 @@ where
     type Output = Outcome<LockBody<ResBody>, S::Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let output = ready!(self.as_mut().advance(cx));
-        // Whoever keeps this future although it is done keeps neither handler nor turn.
+        let output = loop {
+            if let Some(turn) = self.as_mut().project().turn
+                && turn.check_lost(cx)
+            {
+                self.as_mut().end_lost();
+            }
+            if let Poll::Ready(output) = self.as_mut().advance(cx) {
+                break output;
+            }
+            // From here on the request waits, and a loss has to wake the task.
+            match self.as_mut().project().turn {
+                Some(turn) if !turn.is_watching() => {
+                    ready!(turn.poll_lost(cx));
+                    self.as_mut().end_lost();
+                }
+                _ => return Poll::Pending,
+            }
+        };
+        // A finished future that is not dropped keeps neither the handler nor the turn.
         let mut this = self.project();
         this.stage.set(Stage::Done);
         *this.turn = None;
@@ -119,22 +137,20 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     ResBody: Body<Data = Bytes>,
 {
+    /// Refuses a request whose turn was lost. The handler is dropped first: it must not run beside the next holder's.
+    fn end_lost(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        let rejection = this.settings.refuse(lost());
+        this.stage.set(Stage::Refused(rejection));
+        *this.turn = None;
+    }
+
     fn advance(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Outcome<LockBody<ResBody>, S::Error>> {
         let mut this = self.project();
         loop {
-            if this
-                .turn
-                .as_mut()
-                .is_some_and(|turn| turn.poll_lost(cx).is_some())
-            {
-                // Dropped first: a handler must not go on beside the next holder's.
-                let rejection = this.settings.refuse(lost());
-                this.stage.set(Stage::Refused(rejection));
-                *this.turn = None;
-            }
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
                     let rejection = rejection.clone().told_on(*this.wire);
@@ -154,7 +170,7 @@ where
                 }
                 StageProj::Readying => {
                     ready!(this.service.poll_ready(cx))?;
-                    // That may have taken longer than the lease lasts. What has not begun need not finish either.
+                    // The lease may have ended meanwhile. A handler that has not begun is not begun, not even with `LeaseLoss::Finish`.
                     if this.turn.as_ref().is_some_and(HeldTurn::is_lost) {
                         let rejection = this.settings.refuse(lost());
                         this.stage.set(Stage::Refused(rejection));
@@ -170,7 +186,7 @@ where
                     let Some(turn) = this.turn.take() else {
                         return Poll::Ready(respond(outcome, None, this.settings));
                     };
-                    // What the handler's future still holds must go before its turn does, its guards above all.
+                    // The handler's future may still hold guards, and is dropped before the turn ends.
                     this.stage.set(Stage::Done);
                     match end(turn, outcome, this.settings) {
                         End::Respond(outcome, guards) => {
@@ -201,7 +217,7 @@ where
     }
 }
 
-/// Runs a step of the handler where it can be seen which turns it runs under.
+/// Runs a step of the handler with its turns in the task-local of [`reentry`].
 fn under<T>(held: &Option<Held>, step: impl FnOnce() -> T) -> T {
     match held {
         Some(held) => reentry::scope(held, step),
@@ -213,7 +229,7 @@ fn lost() -> Error {
     Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
 }
 
-/// Notes in the request what was locked for it, and holds the turn.
+/// Adds the outcome of the lock to the request's extensions, and holds the turn.
 fn begin<B>(
     settings: &Settings,
     request: &mut Option<Request<B>>,
@@ -222,7 +238,7 @@ fn begin<B>(
     if let Some(request) = request {
         let noted = guards.as_ref().map_err(|reason| *reason);
         let noted = noted.map(Guards::as_slice);
-        RequestGuards::note(request.extensions_mut(), settings.name.clone(), noted);
+        RequestGuards::add_lock(request.extensions_mut(), settings.name.clone(), noted);
     }
     let watched = settings.loss == LeaseLoss::Cancel;
     guards.ok().map(|guards| HeldTurn::new(guards, watched))

@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     slice,
     sync::{Mutex, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use futures_util::future::{FutureExt, select_all};
@@ -25,7 +25,7 @@ impl Guards {
         }
     }
 
-    /// Whether nobody else holds any of the turns.
+    /// Whether these are the last guards of all turns.
     pub(super) fn are_only_ones(&self) -> bool {
         self.as_slice().iter().all(LockGuard::is_only_one)
     }
@@ -61,46 +61,65 @@ fn watch(guard: &LockGuard) -> Watch {
         let loss = lost.await;
         match turn.upgrade() {
             Some(guard) if guard.status() != Status::Released => loss,
-            // A handler has released its turn, and the lease has gone on without it.
+            // The handler has released the turn, and the lease serves others.
             _ => std::future::pending().await,
         }
     })
 }
 
-/// The turns of a request, and the future that tells of a loss.
+/// The turns of a request.
 pub(super) struct HeldTurn {
     guards: Guards,
-    /// Only ever used through `&mut`: the mutex makes a body `Sync` that holds this.
-    lost: Option<Mutex<Watch>>,
+    /// Whether a loss ends the work under these turns.
+    watched: bool,
+    /// Resolves with a loss. Made when the request has to wait: a handler that ends in its first poll needs only
+    /// [`is_lost`](Self::is_lost).
+    ///
+    /// Used through `&mut` only: the mutex makes a body with this field `Sync`.
+    watch: Option<Mutex<Watch>>,
 }
 
 impl HeldTurn {
     pub(super) fn new(guards: Guards, watched: bool) -> Self {
-        let lost = watched.then(|| Mutex::new(guards.watch()));
-        Self { guards, lost }
+        Self {
+            guards,
+            watched,
+            watch: None,
+        }
     }
 
-    /// Whether a turn was lost, if they are watched.
-    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Option<Loss> {
-        let watch = self.lost.as_mut()?.get_mut();
-        let watch = watch.unwrap_or_else(PoisonError::into_inner);
-        let Poll::Ready(loss) = watch.as_mut().poll(cx) else {
-            return None;
-        };
-        self.lost = None;
-        Some(loss)
+    /// Whether a watched turn is lost by now. A watch that is there is polled.
+    pub(super) fn check_lost(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.watch {
+            Some(_) => self.poll_lost(cx).is_ready(),
+            None => self.watched && self.is_lost(),
+        }
     }
 
-    /// Resolves when a turn is lost, if they are watched.
+    /// Whether a later loss wakes the task: [`poll_lost`](Self::poll_lost) was called.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// The loss of a watched turn. The task is woken when one comes later.
+    pub(super) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Loss> {
+        if !self.watched {
+            return Poll::Pending;
+        }
+        let Self { guards, watch, .. } = self;
+        let watch = watch.get_or_insert_with(|| Mutex::new(guards.watch()));
+        let watch = watch.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let loss = ready!(watch.as_mut().poll(cx));
+        (self.watched, self.watch) = (false, None);
+        Poll::Ready(loss)
+    }
+
+    /// Resolves when a watched turn is lost.
     pub(super) async fn lost(&mut self) -> Loss {
-        std::future::poll_fn(|cx| match self.poll_lost(cx) {
-            Some(loss) => Poll::Ready(loss),
-            None => Poll::Pending,
-        })
-        .await
+        std::future::poll_fn(|cx| self.poll_lost(cx)).await
     }
 
-    /// By the clock: the loss need not have been told yet.
+    /// Whether a turn is lost by the clock, even if no watch has resolved yet.
     pub(super) fn is_lost(&self) -> bool {
         let mut guards = self.guards.as_slice().iter();
         guards.any(|guard| matches!(guard.status(), Status::Lost(_)))

@@ -19,7 +19,7 @@ use crate::{
 /// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
 ///
 /// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
-/// process they wait in one line, and only the first in it speaks to the store. The handler gets its turn as
+/// process they wait in one line, and only the first of the line asks the store. The handler gets its turn as
 /// a [`LockGuard`](crate::LockGuard).
 ///
 /// With axum (the feature `axum`, on by default):
@@ -90,33 +90,32 @@ use crate::{
 ///
 /// On axum, `post(handler).route_layer(..)` or `Router::route_layer`: requests without a route do not
 /// contend then. Further in than authentication, whose tenant is part of the key; further out than a concurrency limit:
-/// the inner service is made ready only once the turn has come, so a request that waits does not sit on a permit.
+/// the inner service is made ready only once the turn has come, and a waiting request takes no permit.
 ///
-/// With `LoadShed`: outside of this layer it sheds nothing, because this layer is always ready, and its requests wait in line instead
-/// of in `poll_ready`. Put it inside, around what is really limited; the length of a line is limited by
+/// `LoadShed` outside of this layer sheds nothing: this layer is always ready, and its requests wait in line instead of in
+/// `poll_ready`. Put `LoadShed` inside, around the service with the limited capacity. The length of a line is limited by
 /// [`longest_line`](crate::LocksBuilder::longest_line).
 ///
-/// # What a handler must not do
+/// # Mistakes in handlers
 ///
-/// - **Lock its own key again.** The request would wait for its own end. In the handler's task this is noticed, and fails at once with
-///   [`ErrorKind::Held`](crate::ErrorKind::Held); in a task that the handler spawns it waits for as long as it may. Use the guard, or a
-///   clone of it.
-/// - **Lock a second key while another handler does it the other way round.** Two handlers that each hold their layer's key and ask for
-///   the other's wait for each other until one's limit ends it. Lock both in the layer ([`key::all_of`](crate::key::all_of())), or
-///   neither, with [`lock_all`](crate::Locks::lock_all) in the handler.
-/// - **Rely on task-locals in a [`detached`](Self::detached) handler.** It is a task of its own: task-locals that a layer further out has set
-///   are not there. The same goes for a handler behind an [`IdempotencyLayer`](crate::IdempotencyLayer). The tracing span is.
+/// - **Locking the request's own key again.** The request would wait for its own end. In the handler's task, the lock fails at once with
+///   [`ErrorKind::Held`](crate::ErrorKind::Held); in a task that the handler spawns, the lock waits until its limit. Use the guard, or a
+///   clone of the guard.
+/// - **Locking a second key.** Two handlers that each hold their layer's key, and lock the other's, wait for each other until a limit
+///   ends the wait. Lock both keys in the layer ([`key::all_of`](crate::key::all_of())), or both in the handler
+///   ([`lock_all`](crate::Locks::lock_all)).
+/// - **Task-locals in a [`detached`](Self::detached) handler.** The handler is a separate task, without the task-locals that layers further
+///   out have set. The same holds behind an [`IdempotencyLayer`](crate::IdempotencyLayer). The tracing span is carried over.
 ///
 /// # When a client goes away
 ///
-/// A server drops the request's future when it notices that the connection is gone: a request that waits then leaves
-/// the line, a handler is dropped, and the key freed at once. For handlers that must run to their end there is
-/// [`detached`](Self::detached).
+/// A server that notices a closed connection drops the request's future: a waiting request leaves the line, a running handler is
+/// dropped, and the key is freed at once. For handlers that must run to their end there is [`detached`](Self::detached).
 ///
-/// Over HTTP/1, hyper notices it only once it has read the whole request. A small body that comes with the head is
-/// read ahead; what is left unread of any other (because the request still waits, or because its handler does not take
-/// or drops it) hides that the client has gone. Such a request waits on and runs to its end, and its key is free
-/// only then. With [`ReadBodyLayer`](crate::ReadBodyLayer) in front, bodies are read before their requests contend.
+/// Over HTTP/1, hyper notices a closed connection only after the whole request was read. A small body that comes with the head is
+/// read ahead. A larger body that stays unread, because the request waits or the handler ignores it, hides that the client has gone.
+/// Such a request waits on and runs to its end. With [`ReadBodyLayer`](crate::ReadBodyLayer) in front, bodies are read before their
+/// requests contend.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct DistributedLockLayer {
@@ -124,7 +123,7 @@ pub struct DistributedLockLayer {
 }
 
 impl DistributedLockLayer {
-    /// Locks what `key` derives from each request, by `locks`. A key function that derives several keys
+    /// Locks the key that `key` derives from each request. A key function that derives several keys
     /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has them locked together: one after another in one fixed
     /// order, all or none within one [`wait`](Self::wait), and released together.
     pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
@@ -133,7 +132,7 @@ impl DistributedLockLayer {
         }
     }
 
-    /// Names the layer, so that a handler behind several can tell their guards apart
+    /// Names the layer, for handlers behind several layers
     /// ([`LockGuards::named`](super::LockGuards::named)). Default: no name.
     ///
     /// Two layers of the same key are one turn. Different keys are locked from the outermost layer to the innermost, and
@@ -144,7 +143,7 @@ impl DistributedLockLayer {
     }
 
     /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default: those that are not safe (RFC 9110:
-    /// all but GET, HEAD, OPTIONS and TRACE).
+    /// all methods but GET, HEAD, OPTIONS and TRACE).
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = Methods::Chosen(methods.into_iter().collect());
         self.set(|settings| settings.methods = methods)
@@ -163,9 +162,9 @@ impl DistributedLockLayer {
 
     /// Refuses a request at once, with 423, when its key is held. Default: waits 5 s.
     ///
-    /// The response of a request that had its turn then goes out only after the key is free in the store, so that the
-    /// same client's next request is not refused. That wait is bounded (2 s), and there is none where the turn goes on:
-    /// with another guard, or with the body ([`hold_until_body_ends`](Self::hold_until_body_ends)).
+    /// A response then goes out only after the key is free in the store: the next request of the same client is not refused. This wait
+    /// takes 2 s at most. A turn that goes on, with another guard or with the body
+    /// ([`hold_until_body_ends`](Self::hold_until_body_ends)), is not waited for.
     pub fn reject_if_held(self) -> Self {
         self.set(|settings| settings.wait = None)
     }
@@ -183,16 +182,16 @@ impl DistributedLockLayer {
         self.set(|settings| settings.holding.max_hold = Some(longest))
     }
 
-    /// What happens to a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
+    /// The fate of a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
     pub fn on_lease_loss(self, loss: LeaseLoss) -> Self {
         self.set(|settings| settings.loss = loss)
     }
 
-    /// Asks the store before each response whether the lease is still ours, and answers 409 if it is not, or if the store
-    /// does not say. Default: no.
+    /// Confirms the lease in the store before each response, and answers 409 if the lease is not held any more or the store does not
+    /// answer. Default: no.
     ///
-    /// A short handler ends before any renewal could notice that its key has vanished. This costs a round trip before
-    /// the response, and no further command where the release is that question.
+    /// A short handler ends before any renewal could notice that its key has vanished. The confirmation costs a round trip before
+    /// the response. Where the turn ends with the response, the release is the confirmation.
     pub fn confirm_before_response(self) -> Self {
         self.set(|settings| settings.confirm = true)
     }
@@ -206,22 +205,22 @@ impl DistributedLockLayer {
 
     /// Lets requests pass without a lock when the store cannot be reached. Default: they are refused with 503.
     ///
-    /// Only for what may run twice at once without harm. Such a request has no guard.
+    /// Only for handlers that may run twice at once without harm. A request that passes in this way has no guard.
     ///
-    /// A store that hangs costs the request that finds it out its whole [`wait`](Self::wait). So for a second after that, and as long as the
-    /// store stays away, one request in each second asks, and all others pass at once.
+    /// The first request to a store that hangs waits for its whole [`wait`](Self::wait). From then on, until the store answers, one request
+    /// per second asks the store, and all others pass at once.
     pub fn fail_open(self) -> Self {
         self.set(|settings| settings.fail_open = true)
     }
 
-    /// What `Retry-After` says, where a later try makes sense. Default: 1 s; what is left of a lease says little
-    /// about when the key will be free.
+    /// The value of `Retry-After` in refusals that a later try may avoid. Default: 1 s; the rest of a lease says little about when the key
+    /// will be free.
     pub fn retry_after(self, after: Duration) -> Self {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Renders this layer's refusals in one's own way; for those of all layers there is
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         self,
         render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
@@ -229,10 +228,10 @@ impl DistributedLockLayer {
         self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
-    /// Runs each handler to its end, as a task of its own, although its client goes away; and its turn with it.
+    /// Runs each handler to its end, as a separate task, although its client goes away. The turn lasts as long.
     ///
-    /// [`Locks::close`] waits for such handlers. A lease that is lost still cancels them, unless
-    /// [`on_lease_loss`](Self::on_lease_loss) says otherwise. A request that waits for its turn is not detached yet.
+    /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless [`on_lease_loss`](Self::on_lease_loss) is
+    /// [`LeaseLoss::Finish`]. A request that waits for its turn is not detached yet.
     pub fn detached(self) -> DetachedLockLayer {
         DetachedLockLayer::new(self)
     }

@@ -7,20 +7,20 @@ use std::{
 
 use tokio::time::Instant;
 
-/// For how long a store that was out of reach is not asked by others than one.
+/// The time in which one request only asks a store that was out of reach.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// When a store that was out of reach is worth another try.
 ///
-/// A store that hangs costs every request that asks the whole time that the request may wait. So after a failure one request asks in
-/// every moment, and all others pass without a lock.
+/// A request to a store that hangs waits for as long as it may. After a failure, one request per [`A_MOMENT`] asks the store, and all
+/// others pass without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     retry_at: Mutex<Option<Instant>>,
 }
 
 impl Outage {
-    /// Whether a request may pass without asking the store. The one that is told to ask keeps the others from it for a moment.
+    /// Whether a request may pass without asking the store. After a `false`, the answer is `true` for a moment.
     pub(super) fn is_on(&self) -> bool {
         let mut retry_at = self.lock();
         let now = Instant::now();

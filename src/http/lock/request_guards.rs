@@ -1,42 +1,56 @@
-//! The turns of a request, among its extensions.
+//! The turns of a request, in an extension of the request.
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 use http::Extensions;
 
-use crate::{LockGuard, LockKey, Locks, locks::WeakGuard};
+use crate::{
+    LockGuard, LockKey, Locks,
+    locks::{WeakGuard, reentry::WeakGuards},
+};
 
-/// What each layer that the request has passed has done, from the outermost to the innermost.
+/// The outcome of each layer that a request has passed.
 ///
-/// Private, so that nobody else's type collides with it. The handles are weak: a stray copy of the extensions does
+/// Private, so that no other crate's type collides with this extension. The handles are weak: a stray copy of the extensions does
 /// not prolong a turn.
-#[derive(Clone, Default)]
-pub(crate) struct RequestGuards(Vec<Passed>);
+#[derive(Clone)]
+pub(crate) struct RequestGuards {
+    innermost: Passed,
+    /// The outcomes of the layers further out, from the outermost on.
+    outer: Vec<Passed>,
+}
 
 #[derive(Clone)]
 struct Passed {
     by: Layer,
-    name: Option<Arc<str>>,
-    turns: Result<Arc<[WeakGuard]>, NotLocked>,
+    turns: Result<WeakGuards, NotLocked>,
 }
 
-/// What kind of layer a request has passed.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The kind of a layer that a request has passed.
+#[derive(Clone, PartialEq, Eq)]
 enum Layer {
-    Lock,
+    /// A lock's layer, with its optional name.
+    Lock(Option<Arc<str>>),
     Idempotency,
 }
 
-/// Under what name a request's guards have the idempotency layer's.
-const IDEMPOTENCY: &str = "idempotency";
+impl Layer {
+    /// The name by which [`LockGuards`] find the layer's guard.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Lock(name) => name.as_deref(),
+            Self::Idempotency => Some("idempotency"),
+        }
+    }
+}
 
-/// Why a request that has passed a lock's layer has no guard of it.
+/// Why a request that has passed a lock's layer was not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NotLocked {
-    /// The layer does not lock this method: by default only those that are not safe.
+    /// The layer does not lock this method. By default, safe methods are not locked.
     Method,
-    /// The layer's key said that this request needs no lock.
+    /// The layer's key function has returned no key.
     NoKey,
     /// The router found no route for the request.
     NoRoute,
@@ -44,88 +58,99 @@ pub enum NotLocked {
     FailedOpen,
 }
 
-/// Why there is no [`LockGuard`] to be had.
+/// Why a request has no [`LockGuard`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoGuard {
     /// The request has passed no [`DistributedLockLayer`](crate::DistributedLockLayer), or none of that name.
     NoLayer,
-    /// It has, and was not locked on purpose.
+    /// The layer has not locked the request, on purpose.
     NotLocked(NotLocked),
-    /// It was locked, and the turn has ended.
+    /// The request was locked, and its turn has ended.
     Ended,
-    /// The layer has locked several keys for the request, and no one of their tokens fences it: see [`LockGuards`].
+    /// The layer has locked several keys for the request, and no single token fences all of them: see [`LockGuards`].
     Several,
 }
 
 impl RequestGuards {
-    /// Notes what a lock's layer has done.
-    pub(super) fn note(
+    /// Adds the outcome of a lock's layer.
+    pub(super) fn add_lock(
         extensions: &mut Extensions,
         name: Option<Arc<str>>,
         guards: Result<&[LockGuard], NotLocked>,
     ) {
-        Self::push(extensions, Layer::Lock, name, guards);
+        let turns = guards.map(WeakGuards::of);
+        Self::add(extensions, Layer::Lock(name), turns);
     }
 
-    /// Notes what an idempotency layer has claimed.
-    pub(crate) fn note_claim(extensions: &mut Extensions, guard: Result<&LockGuard, NotLocked>) {
-        let name = Some(IDEMPOTENCY.into());
-        let guards = guard.map(std::slice::from_ref);
-        Self::push(extensions, Layer::Idempotency, name, guards);
+    /// Adds the claim of an idempotency layer.
+    pub(crate) fn add_claim(extensions: &mut Extensions, guard: &LockGuard) {
+        let turns = WeakGuards::of(std::slice::from_ref(guard));
+        Self::add(extensions, Layer::Idempotency, Ok(turns));
     }
 
-    fn push(
-        extensions: &mut Extensions,
-        by: Layer,
-        name: Option<Arc<str>>,
-        guards: Result<&[LockGuard], NotLocked>,
-    ) {
-        let turns = guards.map(|guards| guards.iter().map(LockGuard::downgrade).collect());
-        let passed = extensions.get_or_insert_default::<Self>();
-        passed.0.push(Passed { by, name, turns });
+    fn add(extensions: &mut Extensions, by: Layer, turns: Result<WeakGuards, NotLocked>) {
+        let innermost = Passed { by, turns };
+        match extensions.get_mut::<Self>() {
+            Some(guards) => {
+                let outer = std::mem::replace(&mut guards.innermost, innermost);
+                guards.outer.push(outer);
+            }
+            None => {
+                let outer = Vec::new();
+                extensions.insert(Self { innermost, outer });
+            }
+        }
     }
 
-    /// The turn that the request has at this key already, and still.
+    /// The turn that the request already holds at this key.
     pub(crate) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
-        let passed = extensions.get::<Self>()?.0.iter();
-        passed
-            .flat_map(Passed::guards)
-            .find(|guard| guard.is_for(locks, key) && guard.is_held())
+        let mut guards = extensions.get::<Self>()?.outward().flat_map(Passed::guards);
+        guards.find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 
-    /// What the last lock's layer that the request has passed has done, whatever those further out did.
-    fn last_lock(extensions: &Extensions) -> Result<&Passed, NoGuard> {
-        let turns = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
-        let mut locks = turns.0.iter().rev();
-        locks
-            .find(|passed| passed.by == Layer::Lock)
-            .ok_or(NoGuard::NoLayer)
-    }
-
-    /// All guards of the last lock's layer that the request has passed.
-    pub(super) fn last(extensions: &Extensions) -> Result<Vec<LockGuard>, NoGuard> {
-        let passed = Self::last_lock(extensions)?;
+    /// All guards of the innermost lock's layer.
+    pub(super) fn of_innermost_lock(extensions: &Extensions) -> Result<Vec<LockGuard>, NoGuard> {
+        let passed = Self::innermost_lock(extensions)?;
         match passed.turns {
             Ok(_) => Ok(passed.guards().collect()),
             Err(reason) => Err(NoGuard::NotLocked(reason)),
         }
     }
+
+    /// The outcome of the innermost lock's layer. Layers further out do not count.
+    fn innermost_lock(extensions: &Extensions) -> Result<&Passed, NoGuard> {
+        let guards = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
+        guards
+            .outward()
+            .find(|passed| passed.is_lock())
+            .ok_or(NoGuard::NoLayer)
+    }
+
+    fn outward(&self) -> impl Iterator<Item = &Passed> {
+        std::iter::once(&self.innermost).chain(self.outer.iter().rev())
+    }
+
+    fn inward(&self) -> impl Iterator<Item = &Passed> {
+        self.outer.iter().chain(std::iter::once(&self.innermost))
+    }
 }
 
 impl Passed {
+    fn is_lock(&self) -> bool {
+        matches!(self.by, Layer::Lock(_))
+    }
+
     fn guards(&self) -> impl Iterator<Item = LockGuard> {
-        let turns = self.turns.iter().flat_map(|turns| turns.iter());
+        let turns = self.turns.iter().flat_map(WeakGuards::as_slice);
         turns.filter_map(WeakGuard::upgrade)
     }
 
     /// The one guard of the layer.
     fn guard(&self) -> Result<LockGuard, NoGuard> {
-        match &self.turns {
-            Ok(turns) => match &**turns {
-                [turn] => turn.upgrade().ok_or(NoGuard::Ended),
-                _ => Err(NoGuard::Several),
-            },
+        match self.turns.as_ref().map(WeakGuards::as_slice) {
+            Ok([turn]) => turn.upgrade().ok_or(NoGuard::Ended),
+            Ok(_) => Err(NoGuard::Several),
             Err(reason) => Err(NoGuard::NotLocked(*reason)),
         }
     }
@@ -134,8 +159,8 @@ impl Passed {
 impl LockGuard {
     /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that this request has passed.
     ///
-    /// Only that layer's: where it did not lock the request, there is no guard, whatever layers further out have locked. A guard of
-    /// another key would fence the wrong thing. All others go by their name, see [`LockGuards::named`].
+    /// If that layer has not locked the request, the request has no guard, even if layers further out have locked it: a guard of
+    /// another key would fence the wrong resource. The guards of other layers are found by name, see [`LockGuards::named`].
     ///
     /// With axum, take a `LockGuard` as a handler's argument instead.
     ///
@@ -143,37 +168,38 @@ impl LockGuard {
     ///
     /// See [`NoGuard`].
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, NoGuard> {
-        RequestGuards::last_lock(extensions)?.guard()
+        RequestGuards::innermost_lock(extensions)?.guard()
     }
 }
 
-/// All guards of a request, by the [`name`](crate::DistributedLockLayer::name) of their layer. With the feature `axum` it is
-/// an extractor.
+/// All guards of a request, by the [`name`](crate::DistributedLockLayer::name) of their layer. An extractor with
+/// the feature `axum`.
 ///
-/// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`.
+/// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`. A request that passed that layer without a
+/// key has none ([`NoGuard::NoLayer`]).
 #[derive(Clone, Default)]
-pub struct LockGuards(RequestGuards);
+pub struct LockGuards(Option<RequestGuards>);
 
 impl LockGuards {
     /// The guards of the layers that this request has passed.
     pub fn from_extensions(extensions: &Extensions) -> Self {
-        Self(extensions.get().cloned().unwrap_or_default())
+        Self(extensions.get().cloned())
     }
 
-    /// The guard of the layer with this name; of the innermost, if there are several.
+    /// The guard of the layer with this name; of the innermost, if several layers have the name.
     ///
     /// # Errors
     ///
     /// See [`NoGuard`].
     pub fn named(&self, name: &str) -> Result<LockGuard, NoGuard> {
-        let mut passed = self.0.0.iter().rev();
+        let mut passed = self.0.iter().flat_map(RequestGuards::outward);
         passed
-            .find(|passed| passed.name.as_deref() == Some(name))
+            .find(|passed| passed.by.name() == Some(name))
             .ok_or(NoGuard::NoLayer)?
             .guard()
     }
 
-    /// The guard of this key, by whichever lock's layer it is held.
+    /// The guard of this key, from any lock's layer.
     pub fn of(&self, key: &LockKey) -> Option<LockGuard> {
         self.locks().find(|guard| guard.key() == key)
     }
@@ -185,15 +211,19 @@ impl LockGuards {
     }
 
     fn locks(&self) -> impl Iterator<Item = LockGuard> {
-        let passed = self.0.0.iter().filter(|passed| passed.by == Layer::Lock);
-        passed.flat_map(Passed::guards)
+        let passed = self.0.iter().flat_map(RequestGuards::inward);
+        passed
+            .filter(|passed| passed.is_lock())
+            .flat_map(Passed::guards)
     }
 }
 
 impl fmt::Debug for LockGuards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.0.iter().map(|passed| &passed.name);
-        f.debug_list().entries(names).finish()
+        let passed = self.0.iter().flat_map(RequestGuards::inward);
+        f.debug_list()
+            .entries(passed.map(|passed| passed.by.name()))
+            .finish()
     }
 }
 

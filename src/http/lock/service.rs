@@ -1,17 +1,31 @@
-//! The service that the layer makes.
+//! The service, and the first steps of a request: its keys, and the wait for its turn.
 
 use std::{
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use http_body::Body;
+use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{LockBody, ResponseFuture, settings::Settings};
-use crate::rejection::Wire;
+use super::{
+    LockBody, ResponseFuture,
+    held::Guards,
+    request_guards::{NotLocked, RequestGuards},
+    settings::Settings,
+};
+use crate::{
+    Error, ErrorKind, LockGuard, LockKey,
+    key::Derived,
+    locks::Wait,
+    rejection::{Rejection, Wire, grpc},
+    time::later,
+    trace,
+};
 
 /// A service whose requests have their turn at their key. See [`DistributedLockLayer`](super::DistributedLockLayer).
 #[derive(Debug, Clone)]
@@ -54,5 +68,148 @@ where
             plan,
             wire,
         )
+    }
+}
+
+/// The way of a request through the layer.
+pub(super) enum Plan {
+    /// The request is not locked.
+    Pass(NotLocked),
+    /// Layers further out have locked all keys of the request.
+    Enter(Guards),
+    /// The request waits for its turn.
+    Lock(Wanted),
+    /// The key function has failed.
+    Refuse(Rejection),
+}
+
+/// The turn that a request wants.
+pub(super) struct Wanted {
+    keys: Keys,
+    /// How long the request waits at most; not at all if `None`.
+    wait: Option<Duration>,
+}
+
+/// The keys of a turn. One, as usual, needs no list.
+enum Keys {
+    One(LockKey),
+    /// In the order of the key function, each once. Keys that layers further out have locked come with their guard.
+    Several(Vec<(LockKey, Option<LockGuard>)>),
+}
+
+impl Settings {
+    pub(super) fn plan(&self, parts: &mut Parts) -> Plan {
+        if !self.methods.contains(&parts.method) {
+            return Plan::Pass(NotLocked::Method);
+        }
+        if let Err(error) = self.locks.check_holding(self.holding) {
+            return Plan::Refuse(Rejection::misconfigured(error.to_string()));
+        }
+        let keys = match self.key.derive(parts) {
+            Ok(Derived::Key(key)) => {
+                match RequestGuards::find(&parts.extensions, &self.locks, &key) {
+                    Some(held) => return Plan::Enter(Guards::One(held)),
+                    None => Keys::One(key),
+                }
+            }
+            Ok(Derived::Keys(keys)) => {
+                let wanted = self.each_once(parts, keys);
+                if wanted.is_empty() {
+                    return Plan::Pass(NotLocked::NoKey);
+                }
+                let held = wanted.iter().map(|(_, held)| held.clone());
+                if let Some(held) = held.collect::<Option<Vec<_>>>() {
+                    return Plan::Enter(Guards::from(held));
+                }
+                Keys::Several(wanted)
+            }
+            Ok(Derived::NoLock) => return Plan::Pass(NotLocked::NoKey),
+            Ok(Derived::NoRoute) => return Plan::Pass(NotLocked::NoRoute),
+            Err(error) => return Plan::Refuse(Rejection::from_key_error(error)),
+        };
+        let wait = self.wait.map(|wait| within_deadline(parts, wait));
+        Plan::Lock(Wanted { keys, wait })
+    }
+
+    fn each_once(&self, parts: &Parts, keys: Vec<LockKey>) -> Vec<(LockKey, Option<LockGuard>)> {
+        let mut wanted: Vec<(LockKey, Option<LockGuard>)> = Vec::with_capacity(keys.len());
+        for key in keys {
+            if !wanted.iter().any(|(known, _)| *known == key) {
+                let held = RequestGuards::find(&parts.extensions, &self.locks, &key);
+                wanted.push((key, held));
+            }
+        }
+        wanted
+    }
+
+    /// Waits for the turn; `None` if the request may go on without one.
+    pub(super) async fn acquire(self: Arc<Self>, wanted: Wanted) -> Result<Option<Guards>, Error> {
+        if self.fail_open && self.outage.is_on() {
+            return Ok(None);
+        }
+        let until = wanted.wait.map(|limit| later(Instant::now(), limit));
+        let outcome = match wanted.keys {
+            Keys::One(key) => self.lock(&key, until).await.map(Guards::One),
+            Keys::Several(keys) => self.lock_all(keys, until).await,
+        };
+        match outcome {
+            Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
+                self.outage.begin();
+                trace::failed_open(&error);
+                Ok(None)
+            }
+            outcome => {
+                self.outage.end();
+                outcome.map(Some)
+            }
+        }
+    }
+
+    /// Takes one key after another, in one fixed order, within one limit for all. On an error, the taken keys are released.
+    async fn lock_all(
+        &self,
+        wanted: Vec<(LockKey, Option<LockGuard>)>,
+        until: Option<Instant>,
+    ) -> Result<Guards, Error> {
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by(|&one, &other| wanted[one].0.cmp(&wanted[other].0));
+        loop {
+            let mut guards: Vec<Option<LockGuard>> = vec![None; wanted.len()];
+            for &at in &order {
+                let (key, held) = &wanted[at];
+                guards[at] = match held {
+                    Some(held) => Some(held.clone()),
+                    None => Some(self.lock(key, until).await?),
+                };
+            }
+            // The wait for the later keys may have outlasted the leases of the earlier ones.
+            let is_held = |((_, held), guard): (&(_, Option<LockGuard>), &Option<LockGuard>)| {
+                held.is_some() || guard.as_ref().is_some_and(LockGuard::begin_anew)
+            };
+            if wanted.len() == 1 || wanted.iter().zip(&guards).all(is_held) {
+                let guards = guards.into_iter().flatten();
+                return Ok(Guards::from(guards.collect::<Vec<_>>()));
+            }
+        }
+    }
+
+    async fn lock(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+        let wait = until.map_or(Wait::NotAtAll, |until| {
+            Wait::AtMost(until.saturating_duration_since(Instant::now()))
+        });
+        let Self {
+            holding, fail_open, ..
+        } = *self;
+        self.locks
+            .lock_for_layer(key, wait, holding, fail_open)
+            .await
+    }
+}
+
+/// A gRPC client that has given up does not wait in line any more.
+fn within_deadline(parts: &Parts, wait: Duration) -> Duration {
+    match grpc::timeout(&parts.headers) {
+        Some(deadline) => wait.min(deadline),
+        None => wait,
     }
 }

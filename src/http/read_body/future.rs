@@ -53,7 +53,7 @@ where
         renderer: Renderer,
     ) -> Self {
         let (parts, body) = request.into_parts();
-        // A length that is told beforehand need not be read.
+        // A body that declares a larger length is refused unread.
         let hint = body.size_hint();
         let stage = match hint.lower() > limit as u64 {
             true => Stage::Refused(too_large(limit)),
@@ -130,7 +130,7 @@ fn too_large(limit: usize) -> Rejection {
     Rejection::new(Reason::BodyTooLarge, detail)
 }
 
-/// A limit further out stays what it is.
+/// A body over a limit further out stays a 413.
 fn broken(error: Box<dyn StdError + Send + Sync>) -> Rejection {
     match body_error::is_over_limit(&*error) {
         true => Rejection::new(Reason::BodyTooLarge, "the request's body is too large"),

@@ -3,12 +3,12 @@
 use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
 
-/// Joins data frames. A single frame is not copied; several are copied once where the length was told beforehand.
+/// Joins data frames. A single frame is not copied. Several frames are copied once, if the body has declared its length.
 #[derive(Debug)]
 pub(crate) struct Joined {
     first: Bytes,
     all: BytesMut,
-    /// How long the body says it is at least.
+    /// The declared length of the body.
     expected: usize,
 }
 

@@ -7,14 +7,13 @@ use tower_layer::Layer;
 use super::{AnyBody, ReadBody, SameBody};
 use crate::rejection::{Rejection, Renderer};
 
-/// Reads the whole body of each request, up to a limit, before it goes on.
+/// Reads the whole body of each request, up to a limit, before the inner service is called.
 ///
-/// In front of a [`DistributedLockLayer`](crate::DistributedLockLayer), so that a request contends only once
-/// it is complete: an upload that trickles in holds no key, and an HTTP/1 server notices a client that goes away while
-/// its request waits or its handler runs.
+/// In front of a [`DistributedLockLayer`](crate::DistributedLockLayer), only complete requests contend: a slow upload holds no key, and an
+/// HTTP/1 server notices a client that goes away while its request waits or its handler runs.
 ///
-/// A body over the limit, or over one further out, is refused with 413, as soon as that is known; one that breaks off, with 400.
-/// Trailers are not kept. Key functions further in find the body as [`WholeBody`].
+/// A body over this limit, or over a limit further out, is refused with 413 as soon as that is known. A body that breaks off is refused
+/// with 400. Trailers are not kept. Key functions further in find the body as [`WholeBody`].
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -34,7 +33,7 @@ pub struct ReadBodyLayer<M = SameBody> {
     body: PhantomData<M>,
 }
 
-/// The whole body of a request, among its extensions: a [`ReadBodyLayer`] leaves it there for the key functions of layers further in.
+/// The whole body of a request: an extension that [`ReadBodyLayer`] adds for the key functions of layers further in.
 ///
 /// ```
 /// use http::request::Parts;
@@ -68,8 +67,8 @@ impl ReadBodyLayer {
         }
     }
 
-    /// Gives the inner service a [`RequestBody`](super::RequestBody). Default: the same type of body, which has to be one that can be
-    /// made from [`Bytes`], as axum's can, and hyper's `Incoming` cannot.
+    /// Gives the inner service a [`RequestBody`](super::RequestBody). Default: the same type of body, which must implement
+    /// `From<Bytes>`, as axum's does and hyper's `Incoming` does not.
     pub fn any_body(self) -> ReadBodyLayer<AnyBody> {
         ReadBodyLayer {
             limit: self.limit,
@@ -80,8 +79,8 @@ impl ReadBodyLayer {
 }
 
 impl<M> ReadBodyLayer<M> {
-    /// Renders this layer's refusals in one's own way; for those of all layers there is
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         mut self,
         render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The body that a request goes on with, once its body was read.
+//! The request body that the inner service gets after the body was read.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-/// How a request's body is made again from its bytes: [`SameBody`] or [`AnyBody`].
+/// Makes a request body from bytes that were read: [`SameBody`] or [`AnyBody`].
 pub trait Rebuild<B>: sealed::Sealed + Send + Sync + 'static {
     /// The body that the inner service gets.
     type Body;
@@ -17,7 +17,7 @@ pub trait Rebuild<B>: sealed::Sealed + Send + Sync + 'static {
     /// A body that was read.
     fn whole(bytes: Bytes) -> Self::Body;
 
-    /// A body that was not.
+    /// A body that was not read.
     fn unread(body: B) -> Self::Body;
 }
 
@@ -27,11 +27,11 @@ mod sealed {
     impl Sealed for super::AnyBody {}
 }
 
-/// The inner service takes the same type of body: one that can be made from [`Bytes`], such as axum's.
+/// The inner service takes the same type of body, which must implement `From<Bytes>`, as axum's does.
 #[derive(Debug, Clone, Copy)]
 pub struct SameBody;
 
-/// The inner service takes a [`RequestBody`], so that the body can be any, such as hyper's `Incoming` or tonic's.
+/// The inner service takes a [`RequestBody`]. The body can be of any type, such as hyper's `Incoming` or tonic's.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBody;
 
@@ -59,7 +59,7 @@ impl<B> Rebuild<B> for AnyBody {
     }
 }
 
-/// A request's body that was read already, or was left as it is. See [`AnyBody`].
+/// A request body that was read, or was left unread. See [`AnyBody`].
 #[derive(Debug)]
 #[pin_project]
 pub struct RequestBody<B>(#[pin] Kind<B>);

@@ -49,7 +49,7 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // A clone will do: it is made ready later, `self.inner` never.
+        // The clone is made ready later, and `self.inner` never: no swap is needed.
         ResponseFuture::new(
             self.inner.clone(),
             request,

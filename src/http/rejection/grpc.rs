@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{Reason, Rejection};
+use super::Rejection;
 
-/// How a request's refusal is told.
+/// The protocol in which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Wire {
     #[default]
@@ -26,18 +26,18 @@ impl Wire {
     }
 }
 
-/// Whether these are the headers of a gRPC request or response. gRPC-Web has responses of its own, and is not meant.
+/// Whether these are the headers of a gRPC request or response. gRPC-Web, whose responses have another form, does not count.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
     let kind = content_type.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
     kind.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
-/// How long the client of a gRPC request waits for its answer.
+/// The time for which the client of a gRPC request waits for the answer.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    // At most eight digits, so that nothing overflows.
+    // Eight digits of any unit do not overflow.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -53,38 +53,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-impl Reason {
-    /// The status of a gRPC response, by its number.
-    ///
-    /// | status | reasons |
-    /// |---|---|
-    /// | INVALID_ARGUMENT (3) | bad-key, missing-idempotency-key, bad-idempotency-key, body-broken |
-    /// | RESOURCE_EXHAUSTED (8) | body-too-large, too-many-running |
-    /// | FAILED_PRECONDITION (9) | key-reused, answer-not-kept, outcome-unknown |
-    /// | ABORTED (10) | lease-lost |
-    /// | INTERNAL (13) | handler-panicked, record-unreadable, misconfigured |
-    /// | UNAVAILABLE (14) | held, in-progress, line-full, store-unreachable, closed |
-    pub fn grpc_status(self) -> u16 {
-        match self {
-            Self::BadKey
-            | Self::MissingIdempotencyKey
-            | Self::BadIdempotencyKey
-            | Self::BodyBroken => 3,
-            Self::BodyTooLarge | Self::TooManyRunning => 8,
-            Self::KeyReused | Self::AnswerNotKept | Self::OutcomeUnknown => 9,
-            Self::LeaseLost => 10,
-            Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => 13,
-            Self::Held
-            | Self::InProgress
-            | Self::LineFull
-            | Self::TooManyKeys
-            | Self::StoreUnreachable
-            | Self::Closed => 14,
-        }
-    }
-}
-
-/// As the gRPC protocol wants a message: everything but printable ASCII is encoded, and `%`.
+/// The encoding of gRPC messages: everything but printable ASCII is percent-encoded, and `%` too.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 pub(super) fn response(rejection: &Rejection) -> Response<Bytes> {
@@ -99,7 +68,7 @@ pub(super) fn response(rejection: &Rejection) -> Response<Bytes> {
     }
     let code = HeaderValue::from_static(rejection.reason.code());
     headers.insert("refusal-code", code);
-    // For clients with a retry policy; a negative number tells them not to retry at all.
+    // For clients with a retry policy; a negative number means: do not retry.
     let pushback = match rejection.retry_after {
         Some(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
         None => -1,
@@ -132,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_is_told_by_its_content_type() {
+    fn grpc_is_recognized_by_its_content_type() {
         let is = |text: &str| is_grpc(&headers("content-type", text));
         assert!(is("application/grpc") && is("application/grpc+proto"));
         assert!(!is("application/grpc-web") && !is("application/json"));

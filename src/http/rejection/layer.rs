@@ -19,9 +19,9 @@ use super::Rejection;
 
 /// Renders the refusals of all layers, extractors and handlers further in.
 ///
-/// Whatever was refused by this crate has its [`Rejection`] among the response's extensions. This layer replaces such a response by
-/// the one that a closure makes of it, and lets all others pass. The closure also gets what another one has taken from the request:
-/// its path, its id, the `Accept` header.
+/// Each response that is a refusal of this crate has a [`Rejection`] as an extension. This layer replaces such responses with those of a
+/// closure, and lets all others pass. The closure also gets a value that another closure has made from the request, such as its path, its
+/// id or the `Accept` header.
 ///
 /// ```
 /// use http::{Response, request::Parts};
@@ -37,7 +37,7 @@ use super::Rejection;
 /// );
 /// ```
 ///
-/// The response keeps the [`Rejection`] among its extensions. The log has the refusal already.
+/// The new response has the [`Rejection`] as an extension too. The refusal is not logged again.
 #[must_use]
 pub struct RejectionLayer<T, B> {
     rendering: Arc<Rendering<T, B>>,
@@ -52,7 +52,8 @@ type Note<T> = dyn Fn(&Parts) -> T + Send + Sync;
 type Render<T, B> = dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync;
 
 impl<T, B> RejectionLayer<T, B> {
-    /// Renders with `render`, which gets what `note` has taken from the request. `note` runs for every request, so it should be cheap.
+    /// Renders with `render`, which gets the value that `note` has made from the request. `note` runs for every request and should be
+    /// cheap.
     pub fn new(
         note: impl Fn(&Parts) -> T + Send + Sync + 'static,
         render: impl Fn(&Rejection, &T) -> Response<B> + Send + Sync + 'static,

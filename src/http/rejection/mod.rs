@@ -1,18 +1,24 @@
-//! Every refusal, and how it is told: as `application/problem+json` (RFC 9457).
+//! Refusals, as `application/problem+json` (RFC 9457) or as gRPC statuses.
 //!
-//! Each response also has the [`Rejection`] itself among its extensions. So a [`RejectionLayer`] further out can render the
-//! refusals of all layers, of extractors and of handlers in one's own way, in one place; a layer's own
-//! [`on_rejection`](crate::DistributedLockLayer::on_rejection) does so for that layer.
+//! Each such response has the [`Rejection`] as an extension. A [`RejectionLayer`] further out renders the refusals of all layers,
+//! extractors and handlers with one closure; [`on_rejection`](crate::DistributedLockLayer::on_rejection) of a layer renders those of that
+//! layer.
 //!
-//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would give.
+//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would send.
 //!
-//! gRPC requests, told by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
+//! gRPC requests, recognized by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
 //! clients that retry, and the reason's code as `refusal-code`.
 //!
-//! `type` is a URI that does not change, one for each of the reasons below, whose last part is [`Reason::code`]; `title` and `status` go with it. `detail`
-//! says what happened, `instance` is a `urn:uuid:` that also stands in the log, and `retryable` says whether the same
-//! request may simply be sent again: it is `false` where the handler may have acted. Refusals of the idempotency layer have
-//! the request's key as `idempotency_key`, where it was readable.
+//! The members of the problem document:
+//!
+//! | member | content |
+//! |---|---|
+//! | `type` | a stable URI for each reason below, which ends with [`Reason::code`] |
+//! | `title`, `status` | the same for all refusals of one reason |
+//! | `detail` | a sentence for a person |
+//! | `instance` | a `urn:uuid:` that is also in the log |
+//! | `retryable` | whether the same request may be sent again; `false` where the handler may have acted |
+//! | `idempotency_key` | the request's key, in refusals of the idempotency layer, if the key was readable |
 //!
 //! # bad-key
 //! **400**. No lock key can be derived from the request.
@@ -24,7 +30,7 @@
 //! **400**. The request's `Idempotency-Key` is doubled or malformed.
 //!
 //! # body-broken
-//! **400**. The request's body ended before its time.
+//! **400**. The request's body broke off.
 //!
 //! # lease-lost
 //! **409**. The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
@@ -33,39 +39,39 @@
 //! **409**, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
 //!
 //! # answer-not-kept
-//! **409**. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: it was too large, or
-//! streamed.
+//! **409**. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: the answer was too
+//! large, or a stream.
 //!
 //! # outcome-unknown
-//! **409**. A request with the same `Idempotency-Key` was begun, and nobody knows how it ended: its handler was cancelled, its lock was
-//! lost, or it gave no answer. The handler does not run a second time.
+//! **409**. A request with the same `Idempotency-Key` was begun, and its outcome is not known: the handler was
+//! cancelled, its lock was lost, or the inner service failed. The handler does not run a second time.
 //!
 //! # body-too-large
-//! **413**. The request's body is larger than what is read before locking.
+//! **413**. The request's body is larger than the limit of a layer that reads it.
 //!
 //! # key-reused
 //! **422**. The `Idempotency-Key` was used for another request.
 //!
 //! # held
-//! **423**, with `Retry-After`. Somebody else holds the key.
+//! **423**, with `Retry-After`. Another request holds the key.
 //!
 //! # too-many-running
 //! **429**, with `Retry-After`. The client has too many requests under way.
 //!
 //! # handler-panicked
-//! **500**. The handler of a request with this `Idempotency-Key` panicked. It may have acted, and does not run a second time.
+//! **500**. The handler of a request with this `Idempotency-Key` panicked. The handler may have acted, and does not run a second time.
 //!
 //! # record-unreadable
 //! **500**. The kept answer cannot be read. The handler does not run a second time.
 //!
 //! # misconfigured
-//! **500**. The layer is where its key cannot be derived, or an extractor where no layer is.
+//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without its layer.
 //!
 //! # line-full
 //! **503**, with `Retry-After`. Too many requests wait for the key already.
 //!
 //! # too-many-keys
-//! **503**, with `Retry-After`. This process has as many keys in use as it may.
+//! **503**, with `Retry-After`. Too many keys are in use in this process.
 //!
 //! # store-unreachable
 //! **503**, with `Retry-After`. The store that holds the locks does not answer.
@@ -77,6 +83,7 @@ pub(crate) mod body_error;
 pub(crate) mod grpc;
 mod layer;
 mod problem;
+mod reason;
 mod render;
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
@@ -85,11 +92,14 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
 pub(crate) use self::{grpc::Wire, render::Renderer};
+pub use self::{
+    layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
+    reason::Reason,
+};
 use crate::{Error, ErrorKind, key::KeyError};
 
-/// A refusal: why, and what the client is told.
+/// A refusal: its reason, and its details for the client and the log.
 #[derive(Debug, Clone)]
 pub struct Rejection {
     reason: Reason,
@@ -101,100 +111,12 @@ pub struct Rejection {
     wire: Wire,
 }
 
-/// What only the log is told.
+/// The cause, for the log only.
 #[derive(Debug, Clone)]
 enum Source {
     Error(Error),
     Cause(Arc<dyn StdError + Send + Sync>),
     Misconfigured(String),
-}
-
-/// Why a request was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// No lock key can be derived from the request: 400.
-    BadKey,
-    /// The request has no `Idempotency-Key`, and needs one: 400.
-    MissingIdempotencyKey,
-    /// The `Idempotency-Key` is doubled or malformed: 400.
-    BadIdempotencyKey,
-    /// The request's body ended before its time: 400.
-    BodyBroken,
-    /// The lease was lost while the handler ran: 409.
-    LeaseLost,
-    /// A request with the same `Idempotency-Key` is under way: 409.
-    InProgress,
-    /// A request with the same `Idempotency-Key` was completed, and its answer not kept: 409.
-    AnswerNotKept,
-    /// A request with the same `Idempotency-Key` was begun, and nobody knows how it ended: 409.
-    OutcomeUnknown,
-    /// The request's body is larger than what is read before locking: 413.
-    BodyTooLarge,
-    /// The `Idempotency-Key` was used for another request: 422.
-    KeyReused,
-    /// Somebody else holds the key: 423.
-    Held,
-    /// The client has too many requests under way: 429.
-    TooManyRunning,
-    /// The handler panicked: 500. Only kept answers have this reason: it is for the duplicates of the request.
-    Panicked,
-    /// The kept answer cannot be read: 500.
-    RecordUnreadable,
-    /// The layer is where its key cannot be, or is not there at all: 500.
-    Misconfigured,
-    /// Too many requests wait for the key already: 503.
-    LineFull,
-    /// Too many keys are in use already: 503.
-    TooManyKeys,
-    /// The store does not answer: 503.
-    StoreUnreachable,
-    /// This process is about to end: 503.
-    Closed,
-}
-
-impl Reason {
-    /// The status of the response.
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::BadKey
-            | Self::MissingIdempotencyKey
-            | Self::BadIdempotencyKey
-            | Self::BodyBroken => StatusCode::BAD_REQUEST,
-            Self::LeaseLost | Self::InProgress | Self::AnswerNotKept | Self::OutcomeUnknown => {
-                StatusCode::CONFLICT
-            }
-            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Held => StatusCode::LOCKED,
-            Self::TooManyRunning => StatusCode::TOO_MANY_REQUESTS,
-            Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-            Self::LineFull | Self::TooManyKeys | Self::StoreUnreachable | Self::Closed => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-        }
-    }
-
-    /// A word for programs, which does not change: the heading in [this module](self) that explains the reason.
-    pub fn code(self) -> &'static str {
-        problem::name(self).0
-    }
-
-    /// Whether the same request may simply be sent again: later it may succeed, and the handler has not acted.
-    pub fn is_retryable(self) -> bool {
-        matches!(
-            self,
-            Self::InProgress
-                | Self::Held
-                | Self::TooManyRunning
-                | Self::LineFull
-                | Self::TooManyKeys
-                | Self::StoreUnreachable
-                | Self::Closed
-        )
-    }
 }
 
 impl Rejection {
@@ -215,13 +137,13 @@ impl Rejection {
         self
     }
 
-    /// Told as the request wants it.
+    /// Sets the protocol of the response.
     pub(crate) fn told_on(mut self, wire: Wire) -> Self {
         self.wire = wire;
         self
     }
 
-    /// Why it happened, for the log.
+    /// Adds the cause, for the log.
     pub(crate) fn with_cause(mut self, cause: Box<dyn StdError + Send + Sync>) -> Self {
         self.source = Some(Source::Cause(cause.into()));
         self
@@ -232,7 +154,7 @@ impl Rejection {
         self
     }
 
-    /// A misconfiguration. What it is stands in the log; only a debug build tells a client.
+    /// A misconfiguration. The log has the details; the client gets them from a debug build only.
     pub(crate) fn misconfigured(detail: String) -> Self {
         let told = match cfg!(debug_assertions) {
             true => detail.clone().into(),
@@ -250,10 +172,10 @@ impl Rejection {
         }
     }
 
-    /// A turn that was not to be had, with the time after which a client may try again.
+    /// The refusal for an error of the locks. `retry_after`: the time after which a client may try again.
     pub(crate) fn from_error(error: Error, retry_after: Duration) -> Self {
         let (reason, detail) = match error.kind() {
-            ErrorKind::Held => (Reason::Held, "somebody else holds what this request needs"),
+            ErrorKind::Held => (Reason::Held, "another request holds the lock"),
             ErrorKind::LineFull => (
                 Reason::LineFull,
                 "too many requests wait for the same already",
@@ -288,30 +210,29 @@ impl Rejection {
         self.reason.status()
     }
 
-    /// What happened, for a person.
+    /// A sentence for a person.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// What tells this refusal from every other; it stands in the log too.
+    /// The id of this refusal, which is also in the log.
     pub fn instance(&self) -> Uuid {
         self.instance
     }
 
-    /// After what time a client may try again, where that makes sense.
+    /// The time after which a client may try again, for refusals that a later try may avoid.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Whether the same request may simply be sent again.
+    /// Whether the same request may be sent again.
     pub fn is_retryable(&self) -> bool {
         self.reason.is_retryable()
     }
 
-    /// The refusal as a response, the way it is told unless one's own
-    /// [`on_rejection`](crate::DistributedLockLayer::on_rejection) tells it otherwise. Writes nothing to the log.
+    /// The refusal as a response: the default of [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
     ///
-    /// A gRPC request (by its content type) gets a gRPC status, see [`Reason::grpc_status`].
+    /// The response to a gRPC request, recognized by its content type, has a gRPC status: see [`Reason::grpc_status`].
     pub fn to_response(&self) -> Response<Bytes> {
         if self.wire == Wire::Grpc {
             let mut response = grpc::response(self);
@@ -324,7 +245,7 @@ impl Rejection {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, json);
         if let Some(after) = self.retry_after {
-            // Whole seconds, and none too early.
+            // Whole seconds, rounded up.
             let seconds = after
                 .as_secs()
                 .saturating_add(u64::from(after.subsec_nanos() > 0));
@@ -334,12 +255,12 @@ impl Rejection {
         response
     }
 
-    /// The request's `Idempotency-Key`, where there was one to read.
+    /// The request's `Idempotency-Key`, if there was a readable one.
     pub fn idempotency_key(&self) -> Option<&str> {
         self.idempotency_key.as_deref()
     }
 
-    /// What the log is told beyond the detail.
+    /// The cause, or the detail if there is no other cause.
     pub(crate) fn background(&self) -> &dyn fmt::Display {
         match &self.source {
             Some(Source::Error(error)) => error,
@@ -366,7 +287,7 @@ impl StdError for Rejection {
     }
 }
 
-/// As a layer would refuse, with a `Retry-After` of 1 s where a later try makes sense.
+/// The refusal of a layer with the default `Retry-After` of 1 s.
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         Self::from_error(error, Duration::from_secs(1))
@@ -381,7 +302,7 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// So that `?` works in handlers: the response is the one that a layer would give, see [`rejection`](self).
+/// Lets `?` work in handlers: the response is that of a layer, see [`rejection`](self).
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Error {
     fn into_response(self) -> axum::response::Response {

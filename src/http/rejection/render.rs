@@ -1,4 +1,4 @@
-//! Refusals in one's own words.
+//! The closure of a layer that renders its refusals.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,7 @@ use http::Response;
 use super::Rejection;
 use crate::trace;
 
-/// How a layer tells its refusals: as it was told to, or by [`Rejection::to_response`].
+/// Renders the refusals of a layer: with a closure, or by [`Rejection::to_response`].
 #[derive(Clone, Default)]
 pub(crate) struct Renderer(Option<Render>);
 

@@ -1,10 +1,10 @@
-//! A flight: one request that runs, and those that wait for its answer.
+//! A flight: one request that runs, and the requests that wait for its answer.
 //!
-//! The store hands an answer over as a record in the place of the key's lease. A record has to stay for a moment, so that the waiting
-//! instances can fetch it; a request that comes in that moment, and did not wait, must not get it. So:
+//! The store hands an answer over as a record in the place of the key's lease. The record stays for a moment, in which the waiting
+//! instances fetch it. A request that comes in that moment, and did not wait, must not get the record. Therefore:
 //!
-//! 1. The first request of a process claims without waiting. If that finds a record, the record is older than the request, and is shared
-//!    only if it is marked as [kept](KEPT).
+//! 1. The first request of a process claims without waiting. A record that this claim finds is older than the request, and is shared
+//!    only if marked as [kept](KEPT).
 //! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another number.
 //! 3. The other requests of the process take part in the generation that the first one has found, for as long as that flight is under way
 //!    ([`Flights`](super::flights::Flights)).
@@ -26,22 +26,21 @@ use crate::{
     ErrorKind, LockGuard, LockKey,
     idempotency::{
         Answer, Fingerprint, IdempotentBody, Keeping, Outcome, ReadResponse, Record, Tombstone,
-        kept_headers, read_response,
+        read_response, replayed, run_to_end,
     },
     key,
     locks::{Holding, NoTurn, Wait},
-    trace,
 };
 
-/// How long an answer is there for those who waited for it.
+/// How long an answer stays in the store for the requests that waited for it.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// How many flights of one key may end within [`HANDOVER`]; the requests of further ones run by themselves.
+/// How many flights of one key may end within [`HANDOVER`]. The requests of further flights run by themselves.
 const GENERATIONS: u8 = 8;
-/// The claim of all flights: their keys tell them apart.
+/// The claim of all flights, which differ by their keys.
 const CLAIM: Bytes = Bytes::from_static(b"flight");
-/// How long to try to store an answer.
+/// How long to retry to store an answer.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
-/// The mark of an answer that is for those only who waited for it.
+/// The mark of an answer for the requests that waited for it.
 const HANDED_OVER: Fingerprint = Fingerprint::NONE;
 /// The mark of an answer that also serves requests that come later.
 const KEPT: Fingerprint = Fingerprint::ONES;
@@ -51,13 +50,13 @@ pub(super) fn key(method: &Method, of: &LockKey) -> LockKey {
     key::prefixed(method.as_str(), of)
 }
 
-/// The part of a request in its flight.
+/// The role of a request in its flight.
 enum Role {
-    /// It runs, and shares its answer.
+    /// The request runs, and shares its answer.
     Lead(Lead),
-    /// It gets a copy.
+    /// The request gets a copy.
     Follow(Box<Answer>),
-    /// It runs, and shares nothing.
+    /// The request runs, and shares nothing.
     Alone,
 }
 
@@ -80,7 +79,7 @@ where
     ReqBody: Send + 'static,
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
-    // A store that hangs must not hold up a request for longer than another one would.
+    // A store that hangs delays a request no longer than a slow flight does.
     let role = timeout(settings.wait, role(&settings, &key)).await;
     match role.unwrap_or(Role::Alone) {
         Role::Follow(answer) => Ok(answer.into_response()),
@@ -90,18 +89,9 @@ where
             Ok(response.map(IdempotentBody::inner))
         }
         Role::Lead(lead) => {
-            let busy = settings.locks.busy();
-            // Those who wait get the answer although this request's client goes away.
-            let task = trace::spawn(async move {
-                let _busy = busy;
-                lead.run(settings, service, request).await
-            });
-            match task.await {
-                Ok(response) => response,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The runtime shuts down.
-                Err(_) => std::future::pending().await,
-            }
+            // The waiting requests get the answer although this request's client goes away.
+            let locks = settings.locks.clone();
+            run_to_end(&locks, lead.run(settings, service, request)).await
         }
     }
 }
@@ -135,7 +125,7 @@ async fn role(settings: &Settings, of: &LockKey) -> Role {
     }
 }
 
-/// What the first request of a process finds in the store.
+/// The state of a flight in the store, as the first request of a process finds it.
 enum Found {
     Role(Role),
     /// A flight of this generation is under way.
@@ -232,7 +222,7 @@ impl Lead {
             ReadResponse::Whole { data, trailers } if !parts.status.is_informational() => {
                 let answer = Answer {
                     status: parts.status,
-                    headers: kept_headers(&parts.headers, &[]),
+                    headers: replayed(&parts.headers, &[]),
                     trailers: trailers.clone(),
                     body: data.clone(),
                 };
@@ -249,7 +239,7 @@ impl Lead {
         Response::from_parts(parts, body)
     }
 
-    /// Hands the outcome over to those who wait.
+    /// Hands the outcome over to the waiting requests.
     async fn end(self, settings: &Settings, outcome: Outcome) {
         let keep_for = settings.keep_for;
         let (fingerprint, retain) = match &outcome {

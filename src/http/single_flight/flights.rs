@@ -9,7 +9,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::LockKey;
 
-/// By the key of their requests. A flight that has ended is not in the map, although requests may still hold it.
+/// The flights by key. A flight that has ended is not in the map, although requests may still hold it.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<LockKey, Arc<Flight>>>);
 
@@ -40,7 +40,7 @@ impl Flights {
 }
 
 impl Part {
-    /// The flight's generation. While one request asks the store for it, the others of this process wait here.
+    /// The flight's generation. While one request asks the store, the others of this process wait for this lock.
     pub(super) fn generation(&self) -> &Flight {
         &self.flight
     }
@@ -57,7 +57,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // This part's handle and the map's: nobody else is left. New parts are made under the map's lock only.
+        // A count of two means: this part and the map. New parts are made under the map's lock only.
         let mut flights = self.flights.lock();
         let is_last = |flight: &Arc<Flight>| {
             Arc::ptr_eq(flight, &self.flight) && Arc::strong_count(flight) == 2
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flight_is_left_behind_by_nobody() {
+    fn a_flight_leaves_the_map_with_its_end_or_its_last_part() {
         let flights = Arc::new(Flights::default());
         let key = LockKey::new("k").unwrap();
         let [one, two] = [flights.enter(&key), flights.enter(&key)];

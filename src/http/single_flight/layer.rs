@@ -13,11 +13,11 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Of equal safe requests that are under way at once in the whole fleet, one runs; the others wait for its answer and get a copy.
+/// Runs one of several equal safe requests at a time, in the whole fleet; the others wait for its answer and get a copy.
 ///
-/// For an expensive answer that many ask for in the same moment: a cache that went cold, a dashboard that everybody opens at nine. Two
-/// requests are equal if they have the same method and the same key. Whatever the answer depends on belongs to the key: the path, the
-/// query, the language, and above all whose request it is.
+/// For an expensive answer that many clients request in the same moment: a cache that went cold, a dashboard that all users open at nine.
+/// Two requests are equal if they have the same method and the same key. The key must contain everything that the answer depends on: the
+/// path, the query, the language, and above all the tenant or user.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -39,19 +39,19 @@ use crate::{
 /// | you want | use |
 /// |---|---|
 /// | that a burst of equal reads costs one | this layer |
-/// | that an answer serves for minutes, is revalidated or invalidated | a cache; this layer in front of filling it |
+/// | that an answer serves for minutes, is revalidated or invalidated | a cache, filled behind this layer |
 /// | that one write happens at a time | [`DistributedLockLayer`](crate::DistributedLockLayer) |
 /// | that a write that is sent twice happens once | [`IdempotencyLayer`](crate::IdempotencyLayer) |
 ///
-/// # What is shared
+/// # Shared answers
 ///
-/// Every answer, errors too, with those who waited for it; none with requests that come later, unless
-/// [`keep_for`](Self::keep_for) says so. Headers of one exchange (see
+/// Each answer, errors included, is shared with the requests that waited for it. Later requests get successful answers only, and only
+/// with [`keep_for`](Self::keep_for). Headers of one exchange (see
 /// [`never_replay`](crate::IdempotencyLayer::never_replay)) are not part of a copy.
 ///
-/// A request runs by itself where sharing is not to be had: its method is not safe, the store cannot be reached, the answer is too
-/// large or does not end in time, the one that runs fails without an answer, or takes longer than [`wait`](Self::wait). The one that runs
-/// does so to its end although its client goes away.
+/// A request runs by itself if its method is not safe, the store cannot be reached, the answer is too large or does not end in time,
+/// or the running request fails without an answer or takes longer than [`wait`](Self::wait). The running request runs to its end although
+/// its client goes away.
 ///
 /// | option | default |
 /// |---|---|
@@ -100,7 +100,7 @@ impl SingleFlightLayer {
         self.set(|settings| settings.keep_for = duration)
     }
 
-    /// How long a request waits for the one that runs, before it runs itself. Default: 10 s.
+    /// How long a request waits for the running one, before it runs itself. Default: 10 s.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = limit)
     }
@@ -110,13 +110,13 @@ impl SingleFlightLayer {
         self.set(|settings| settings.max_response = bytes)
     }
 
-    /// How long an answer's body may take to end, so that it can be shared. Default: 5 s.
+    /// How long an answer's body may take to end. A slower answer is not shared. Default: 5 s.
     pub fn read_within(self, limit: Duration) -> Self {
         self.set(|settings| settings.read_within = limit)
     }
 
-    /// Renders this layer's refusals in one's own way; for those of all layers there is
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer). Default: [`Rejection::to_response`].
+    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         self,
         render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,

@@ -42,13 +42,13 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S, ReqBody, ResBody>;
 
-    /// Always ready: the inner service is made ready for a request once that is to run.
+    /// Always ready: the inner service is made ready for a request that will run.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        // A clone will do: it is made ready later, `self.inner` never.
+        // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
         if !request.method().is_safe() {
             return ResponseFuture::pass(inner, request);

@@ -1,4 +1,4 @@
-//! A header's one value.
+//! The single value of a header.
 
 use http::{HeaderMap, HeaderName};
 
@@ -6,8 +6,7 @@ use crate::key::{KeyError, KeyErrorKind};
 
 /// The header's value, `None` when there is no such header.
 ///
-/// Whoever reads the first of two lines sees another value than whoever reads the last, so two are refused, also
-/// when they are equal.
+/// A header with two lines is refused, even if both are equal: one program would read the first line, another the last.
 pub(super) fn read<'r>(
     headers: &'r HeaderMap,
     name: &HeaderName,
@@ -26,8 +25,8 @@ pub(super) fn read<'r>(
     text.map(Some).ok_or_else(|| not_visible(name))
 }
 
-/// Spaces are taken between words only: around a value HTTP/1 drops them and HTTP/2 keeps them, so that one client
-/// could write one name in two ways.
+/// Spaces are allowed between words only: around a value, HTTP/1 drops spaces and HTTP/2 keeps them, and a client could write one name in
+/// two ways.
 pub(super) fn visible(text: &str) -> Option<&str> {
     let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
     (text.trim() == text && text.bytes().all(is_visible)).then_some(text)

@@ -31,9 +31,9 @@ pub(super) fn canonical_text(text: &str) -> Result<String, KeyError> {
     canonical(&Authority::try_from(text).map_err(|_| malformed())?)
 }
 
-/// In lower case, without port and without the root's dot: in whichever way a client writes it, it is one host.
+/// In lower case, without port and without the root's dot: one host has one form.
 fn canonical(authority: &Authority) -> Result<String, KeyError> {
-    // Names a user, not a host, and has been used to make one host look like another.
+    // User names in an authority have been used to make one host look like another.
     if authority.as_str().contains('@') {
         return Err(malformed());
     }

@@ -23,7 +23,7 @@ pub(super) struct Part {
     label: String,
     source: Source,
     absent: Absent,
-    /// Brings a value into its one form; `None` for a value that has none.
+    /// Brings a value into its canonical form; `None` for a value that does not parse.
     canonical: Option<Canonical>,
 }
 
@@ -32,15 +32,15 @@ type Canonical = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 /// The meaning of a part's absence.
 #[derive(Debug, Clone)]
 pub(super) enum Absent {
-    /// No key.
+    /// The request is refused.
     Refused,
-    /// The same as this value.
+    /// The part has this value.
     SameAs(String),
-    /// A value of its own, which no other can equal.
+    /// The part has a value that no request can send.
     Distinct,
 }
 
-/// Where the values of a key come from.
+/// The source of a key's values.
 pub(super) enum Values<'r> {
     Request(&'r RequestView<'r>),
     Given(&'r Given),
@@ -64,7 +64,7 @@ impl Part {
         matches!(self.source, Source::Name(_))
     }
 
-    /// Whether the program has set the value already, so that neither a request nor a caller gives one.
+    /// Whether the value is set by the program.
     pub(super) fn is_constant(&self) -> bool {
         matches!(self.source, Source::Name(_) | Source::Value(..))
     }
@@ -125,7 +125,7 @@ impl Part {
         if value.is_empty() {
             return Err(self.source.empty());
         }
-        // A client can make most values as long as it likes. A path, and a value that the program made, must not fail.
+        // Values of any length come from clients, and are refused. A path, and a value of the program, must not fail.
         let is_hashed = self.source.is_hashed_when_long();
         if !is_hashed && value.len() > max_value_len {
             let message = format!("{} is longer than {max_value_len} bytes", self.source);
@@ -174,7 +174,7 @@ impl Part {
                 self.source.encode(&self.in_one_form(value.into())?, out);
                 Ok(())
             }
-            // Nothing after the `=`: an empty value is refused, so no request can be this one by what it sends.
+            // Nothing after the `=`: no request can send an empty value, which is refused.
             (Absent::Distinct, _) => Ok(()),
         }
     }

@@ -8,8 +8,8 @@ use crate::key::{KeyError, KeyErrorKind};
 
 /// The parameter's decoded value, `None` when the query has no such parameter.
 ///
-/// The query is read as a form, like axum's `Query` reads it, with one difference: that one replaces bytes
-/// that are not UTF-8, and so gives different queries the same value. Here they are refused.
+/// The query is read as a form, like axum's `Query`, with one difference: `Query` replaces bytes that are not UTF-8, which gives
+/// different queries the same value. Here such bytes are refused.
 pub(super) fn read<'r>(
     query: Option<&'r str>,
     name: &str,
@@ -38,7 +38,7 @@ pub(super) fn read<'r>(
 }
 
 fn decode(text: &str) -> Option<Cow<'_, str>> {
-    // Before the percent-decoding: an encoded `+` is a plus, not a space.
+    // Spaces are replaced before the percent-decoding: an encoded `+` is a plus.
     if text.contains('+') {
         let spaced = text.replace('+', " ");
         let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;

@@ -1,4 +1,4 @@
-//! Where the value of a part comes from.
+//! The source of a part's value.
 
 use std::{
     borrow::Cow,
@@ -33,7 +33,7 @@ pub(in crate::key) enum Source {
 }
 
 impl Source {
-    /// An extension, as `text` writes it.
+    /// An extension, as text by a closure.
     pub(in crate::key) fn extension<T, D>(
         label: Text,
         text: impl Fn(&T) -> D + Send + Sync + 'static,
@@ -49,7 +49,7 @@ impl Source {
         Self::Extension(label, Arc::new(read))
     }
 
-    /// An extension that is written as its `Display` writes it.
+    /// An extension, as text by its `Display`.
     pub(in crate::key) fn displayed_extension<T: Display + Send + Sync + 'static>(
         label: Text,
     ) -> Self {
@@ -57,7 +57,7 @@ impl Source {
         Self::Extension(label, Arc::new(read))
     }
 
-    /// The label that the part has unless the program gives another: the name of the value, not where it came from.
+    /// The default label: the name of the value.
     pub(super) fn label(&self) -> &str {
         match self {
             Self::Method => "method",
@@ -115,7 +115,7 @@ impl Source {
         }
     }
 
-    /// Takes a value that was given outside of a request, in the form in which a request would have it.
+    /// A value that was given outside of a request, in the form of a request's value.
     pub(super) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
         match self {
             Self::Host => host::canonical_text(value).map(Cow::Owned),
@@ -154,8 +154,7 @@ impl Source {
         }
     }
 
-    /// The refusal of a request that does not have this part. A part that only the program can have forgotten is the
-    /// program's fault.
+    /// The refusal of a request without this part. A missing extension or path parameter is a mistake of the program.
     #[cfg_attr(not(feature = "axum"), allow(unused_variables))] // only a route can tell more
     pub(super) fn missing(&self, request: &RequestView<'_>) -> KeyError {
         match self {
@@ -180,7 +179,7 @@ fn written(value: &impl Display) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// How messages name the source.
+/// The name of the source in messages.
 impl Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     Away, HeldLease, Line, NoTurn, Place, SILENT_AFTER, State, Transition, WaitRequest, differ,
-    held, recorded,
+    elsewhere, held, recorded,
 };
 use crate::{
     Error, LockKey,
@@ -220,7 +220,7 @@ impl Line {
             if differ(&request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint);
             }
-            (!request.patient).then(|| held(found.label.as_deref()).into())
+            (!request.patient).then(|| held(found.label.as_deref().map(elsewhere)).into())
         });
         !self.waiters.is_empty()
     }

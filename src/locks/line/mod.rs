@@ -140,11 +140,15 @@ impl Line {
         }
     }
 
-    /// The label of the instance that holds the key, if the store has told it.
-    pub(crate) fn holder(&self) -> Option<Arc<str>> {
+    /// Where the key is held and since when, for messages, as far as that is known.
+    pub(crate) fn holder(&self, now: Instant) -> Option<String> {
         match &self.state {
-            State::Contending(contending) => contending.holder().cloned(),
-            _ => None,
+            State::Contending(contending) => contending.holder().map(|label| elsewhere(label)),
+            State::Taken(held) | State::Outlived(held) => {
+                let millis = now.saturating_duration_since(held.began).as_millis();
+                Some(format!("in this process, for {millis} ms"))
+            }
+            State::Confirming(..) | State::Gone => None,
         }
     }
 
@@ -219,12 +223,14 @@ impl HasKey for Contention {
 }
 
 /// The key is held, by the store of this label if that is known.
-pub(crate) fn held(holder: Option<&str>) -> Error {
-    let message = match holder {
-        Some(holder) => format!("the key is held elsewhere, by {holder}"),
-        None => "the key is held by another request".into(),
-    };
-    Error::new(ErrorKind::Held, message)
+/// `holder`: where the key is held, as [`Line::holder`] says it.
+pub(crate) fn held(holder: Option<String>) -> Error {
+    let holder = holder.as_deref().unwrap_or("by another request");
+    Error::new(ErrorKind::Held, format!("the key is held {holder}"))
+}
+
+fn elsewhere(label: &str) -> String {
+    format!("elsewhere, by {label}")
 }
 
 fn recorded() -> Error {

@@ -45,7 +45,9 @@ pub(super) struct HeldLease {
     pub(super) tokens: Tokens,
     /// How many turns the lease has served, the present one included.
     turn: u64,
-    /// How long the present turn may last.
+    /// When the present turn began,
+    pub(super) began: Instant,
+    /// and how long it may last.
     max_hold: Duration,
     /// Since when, and since how many turns, another instance is known to wait.
     pub(super) wanted: Option<(Instant, u64)>,
@@ -61,6 +63,7 @@ impl HeldLease {
             lease,
             tokens: grant.tokens,
             turn: 0,
+            began: now,
             max_hold: Duration::MAX,
             wanted: grant.others_wait.then_some((now, 0)),
             refill_asked: false,
@@ -203,6 +206,7 @@ impl Line {
         };
         held.turn += 1;
         let max_hold = next.request.holding.max_hold;
+        held.began = t.now;
         held.max_hold = max_hold.unwrap_or(t.limits.max_hold);
         held.lease.begin_turn(t.now, held.max_hold);
         // The turn may end before the scheduler would look at the lease again.

@@ -112,8 +112,7 @@ impl Line {
             return Err(away.into_error(t.now, "others wait for this key").into());
         }
         if !request.patient && !is_being_asked {
-            let holder = self.holder();
-            return Err(held(holder.as_deref()).into());
+            return Err(held(self.holder(t.now)).into());
         }
         if self.waiters.len() >= t.limits.longest_line {
             let waiting = self.waiters.len();

@@ -38,7 +38,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A payment that takes so long.
+    /// A payment that takes this long.
     pub(crate) async fn pay(&mut self, key: &str, work_ms: u64) -> Answer {
         self.try_pay(key, work_ms).await.expect("an answer")
     }

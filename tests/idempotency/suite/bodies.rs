@@ -41,7 +41,7 @@ pub(crate) async fn a_request_over_the_limit_is_413_without_a_claim(subject: imp
     let too_large = [
         Body::from("123456789"),
         Body::from_stream(chunks([Ok("12345"), Ok("6789")])),
-        // It is not read any further than necessary.
+        // The body is read no further than necessary.
         Body::from_stream(chunks([Ok("123456789")]).chain(stream::pending())),
     ];
     for body in too_large {
@@ -98,7 +98,7 @@ pub(crate) async fn a_response_over_the_limit_is_delivered_and_not_run_again(
     assert_eq!(runs.begun(), 2);
 }
 
-/// A handler that streams what the test sends it, after a first word; and the sender.
+/// A handler that streams a first word and then the texts of a sender, and that sender.
 fn streaming(
     runs: &Runs,
     content_type: &'static str,
@@ -134,7 +134,7 @@ async fn assert_streams(app: axum::Router, more: tokio::sync::mpsc::UnboundedSen
     assert!(body.next().await.is_none());
 }
 
-pub(crate) async fn a_stream_is_held_back_for_so_long_and_not_run_again(subject: impl Subject) {
+pub(crate) async fn a_stream_is_delayed_by_the_read_limit_and_not_run_again(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let (handler, more) = streaming(&runs, "application/json");
     let app = app(layer(&locks).read_within(A_WHILE), handler);
@@ -163,7 +163,7 @@ pub(crate) async fn a_stream_that_ends_at_once_is_kept(subject: impl Subject) {
     }
 }
 
-/// As from an upstream: the length is told in a header, and the body itself does not know it.
+/// As from an upstream: the length is in a header, and unknown to the body.
 pub(crate) async fn a_body_in_several_frames_is_awaited_and_kept(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     for (tenant, length) in [("told", Some("10")), ("untold", None)] {
@@ -253,7 +253,7 @@ fn with_trailers(data: &'static str, grpc_status: u16) -> Body {
     Body::new(StreamBody::new(stream::iter(frames)))
 }
 
-pub(crate) async fn trailers_are_kept_and_given_again(subject: impl Subject) {
+pub(crate) async fn trailers_are_kept_and_replayed(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let app = app(layer(&locks), async || with_trailers("body", 0));
     for replayed in [false, true] {
@@ -271,7 +271,7 @@ pub(crate) async fn trailers_are_kept_and_given_again(subject: impl Subject) {
     }
 }
 
-pub(crate) async fn a_grpc_answer_goes_by_its_own_status(subject: impl Subject) {
+pub(crate) async fn a_grpc_answer_is_kept_by_its_grpc_status(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     const GRPC: [(&str, &str); 1] = [("content-type", "application/grpc+proto")];
     let runs_of = async |status: u16, trailers_only: bool| {
@@ -304,7 +304,23 @@ pub(crate) async fn a_grpc_answer_goes_by_its_own_status(subject: impl Subject) 
     }
 }
 
-pub(crate) async fn a_switch_of_protocols_is_not_given_again(subject: impl Subject) {
+pub(crate) async fn a_policy_sees_the_trailers_of_a_grpc_answer(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let handler = {
+        let runs = runs.clone();
+        async move || {
+            runs.run().await;
+            let grpc = [("content-type", "application/grpc")];
+            (grpc, with_trailers("\0message", 0))
+        }
+    };
+    let app = app(layer(&locks).keep(Keep::only_success), handler);
+    send(&app, pay()).await;
+    assert!(send(&app, pay()).await.is_replayed());
+    assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn a_switch_of_protocols_is_not_replayed(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let switch = |keep: Option<Keep>| {
         move || {

@@ -39,7 +39,7 @@ fn assert_all(answers: &[Answer], status: u16, text: &str) {
     }
 }
 
-/// Sends one request, and ten equal ones to two replicas while it runs; then lets it go on.
+/// Sends one request, and ten equal ones to two replicas while the first runs; then lets the first go on.
 async fn a_flight(
     subject: &impl Subject,
     runs: &Runs,
@@ -53,7 +53,7 @@ async fn a_flight(
     runs.arrival().await;
     let others: Vec<_> = (0..10).map(|at| sending(&apps[at % 2], report())).collect();
     wait_in_line(&replicas[0], 5).await;
-    // Those of the other replica have asked, were told that the key is held, and are queued now.
+    // The requests of the other replica have found the key held, and are queued.
     let key = key("flight,0,GET,report,path=/reports/7");
     eventually("the other replica is queued", async || {
         subject.store().see(&key).await.queue.len() == 1
@@ -85,7 +85,7 @@ pub(crate) async fn a_later_request_runs_again(subject: impl Subject) {
     }
 }
 
-pub(crate) async fn errors_are_shared_with_those_who_wait_and_never_kept(subject: impl Subject) {
+pub(crate) async fn errors_are_shared_with_waiting_requests_and_never_kept(subject: impl Subject) {
     let runs = Runs::gated();
     let (first, others, _) = a_flight(&subject, &runs, 500).await;
     assert_all(&[first], 500, "run 1");
@@ -134,7 +134,7 @@ pub(crate) async fn other_keys_and_methods_are_other_flights(subject: impl Subje
     }
 }
 
-pub(crate) async fn those_who_wait_get_the_answer_although_the_first_goes_away(
+pub(crate) async fn waiting_requests_get_the_answer_although_the_first_client_goes_away(
     subject: impl Subject,
 ) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
@@ -189,7 +189,7 @@ pub(crate) async fn without_its_store_a_request_runs_by_itself(subject: impl Sub
     subject.cut_off(false);
 }
 
-pub(crate) async fn one_that_waits_too_long_runs_by_itself(subject: impl Subject) {
+pub(crate) async fn a_request_that_waits_too_long_runs_by_itself(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
     let app = app(layer(&locks).wait(A_WHILE), runs.handler());
     let first = sending(&app, report());

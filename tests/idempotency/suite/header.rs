@@ -31,7 +31,7 @@ pub(crate) async fn strict_takes_the_drafts_form_only(subject: impl Subject) {
     assert_eq!(quoted.text(), "run 1");
 }
 
-pub(crate) async fn what_is_no_key_is_refused_before_anything_happens(subject: impl Subject) {
+pub(crate) async fn a_malformed_key_is_refused_before_the_store_is_asked(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.handler());
     let long = "x".repeat(256);
@@ -77,7 +77,7 @@ pub(crate) async fn a_request_without_a_key_passes_or_is_refused_if_one_is_requi
     assert_eq!((runs.begun(), subject.asked().await), (2, asked));
 }
 
-pub(crate) async fn what_is_out_of_scope_needs_no_key(subject: impl Subject) {
+pub(crate) async fn a_request_out_of_scope_needs_no_key(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let scope = key::header("x-tenant-id").only_when(|parts| parts.uri.path() != "/webhooks");
     let layer = IdempotencyLayer::new(locks.clone(), scope).required();
@@ -100,7 +100,9 @@ pub(crate) async fn what_is_out_of_scope_needs_no_key(subject: impl Subject) {
         .assert_refused(400, "missing-idempotency-key");
 }
 
-pub(crate) async fn post_and_patch_are_looked_at_and_others_by_a_setter(subject: impl Subject) {
+pub(crate) async fn post_and_patch_are_handled_by_default_and_other_methods_by_a_setter(
+    subject: impl Subject,
+) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let usual = app(layer(&locks).required(), runs.handler());
     for (at, method) in ["POST", "PATCH"].iter().enumerate() {
@@ -123,7 +125,7 @@ pub(crate) async fn post_and_patch_are_looked_at_and_others_by_a_setter(subject:
     assert_eq!(send(&put, pay()).await.text(), "run 5");
 }
 
-pub(crate) async fn refusals_name_the_key_where_it_was_readable(subject: impl Subject) {
+pub(crate) async fn refusals_contain_the_key_if_it_was_readable(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.handler());
     let nobody = http::Request::post("/pay").header("idempotency-key", "\"k \\\" 1\"");

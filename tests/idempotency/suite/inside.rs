@@ -1,4 +1,4 @@
-//! What a handler sees, shutting down, and other layers on the same route.
+//! The handler's view, shutting down, and other layers on the same route.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subj
     assert_eq!(answer.text(), format!("k {token}"));
 }
 
-pub(crate) async fn an_optional_key_is_none_without_one(subject: impl Subject) {
+pub(crate) async fn an_optional_key_is_none_for_a_request_without_a_key(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let optional = async |name: Option<IdempotencyKey>, guards: LockGuards| {
         assert_eq!(name.is_some(), guards.named("idempotency").is_ok());
@@ -105,7 +105,9 @@ impl std::fmt::Display for Tenant {
     }
 }
 
-pub(crate) async fn authentication_then_idempotency_then_lock(subject: impl Subject) {
+pub(crate) async fn authentication_idempotency_and_lock_work_together_in_this_order(
+    subject: impl Subject,
+) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
     let account = key::name("account")
         .extension::<Tenant>("tenant")
@@ -178,7 +180,7 @@ pub(crate) async fn a_lock_that_was_skipped_is_not_replaced_by_the_claim(subject
     answer.assert_refused(500, "misconfigured");
 }
 
-pub(crate) async fn two_layers_around_one_another_are_one(subject: impl Subject) {
+pub(crate) async fn two_nested_layers_act_as_one(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.handler()).route_layer(layer(&locks));
     for replayed in [false, true] {

@@ -41,7 +41,7 @@ pub(crate) async fn an_answer_is_stored_late_if_the_key_is_only_queued_for(subje
     let app = app(layer(&locks), runs.handler());
     let first = sending(&app, pay());
     runs.arrival().await;
-    // Somebody waits who is slow to take the key when it is free.
+    // A waiting attempt is slow to take the free key.
     let slow = owner();
     subject
         .store()
@@ -87,7 +87,7 @@ pub(crate) async fn an_answer_is_not_stored_over_another(subject: impl Subject) 
     assert_eq!(record, "the second's");
 }
 
-pub(crate) async fn a_late_answer_does_not_disturb_one_who_runs(subject: impl Subject) {
+pub(crate) async fn a_late_answer_does_not_disturb_a_running_request(subject: impl Subject) {
     let runs = Runs::gated();
     let first_runs = Runs::gated();
     let replica = || subject.replica().build().unwrap();
@@ -112,7 +112,7 @@ pub(crate) async fn a_late_answer_does_not_disturb_one_who_runs(subject: impl Su
 pub(crate) async fn after_a_crash_a_retry_runs_once_the_lease_has_passed(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.handler());
-    // A holder that says nothing any more, whose answers would be kept for a day.
+    // A silent holder, whose answers would be kept for a day.
     let crashed = tower_distributed_lock::store::Acquire {
         lease: 2 * A_WHILE,
         ..attempt(&lock_key(), owner())
@@ -123,7 +123,7 @@ pub(crate) async fn after_a_crash_a_retry_runs_once_the_lease_has_passed(subject
     assert!(began.elapsed() >= 2 * A_WHILE);
 }
 
-/// Locks whose turns are lost after a while although the store is well, and long before it forgets the lease.
+/// Locks whose turns are lost soon although the store is healthy, long before the lease ends in the store.
 fn short_tempered(subject: &impl Subject) -> Locks {
     let builder = subject.replica().max_hold(A_WHILE);
     builder.lease(Duration::from_secs(600)).build().unwrap()

@@ -13,12 +13,12 @@ use crate::{
     web::{Runs, app, layer, lock_key, pay, pay_as, send, sending},
 };
 
-/// Waits until so many requests stand in the replica's line.
+/// Waits until this number of requests is in the replica's line.
 async fn in_line(locks: &Locks, waiting: usize) {
     eventually("they wait", async || locks.stats().waiting == waiting).await;
 }
 
-/// Waits until so many replicas stand in the store's queue.
+/// Waits until this number of replicas is in the store's queue.
 async fn queued(subject: &impl Subject, replicas: usize) {
     eventually("they are queued", async || {
         let seen = subject.store().inspect(lock_key()).await.unwrap();
@@ -60,7 +60,7 @@ pub(crate) async fn local_duplicates_do_not_ask_the_store(subject: impl Subject)
     for duplicate in join_all(duplicates).await {
         assert!(duplicate.unwrap().is_replayed());
     }
-    // The first one's record.
+    // The record of the first request.
     assert_eq!(subject.asked().await - before, 1);
 }
 
@@ -107,7 +107,9 @@ pub(crate) async fn fifty_duplicates_over_two_replicas_run_once(subject: impl Su
     assert_eq!((runs.begun(), replayed), (1, 49));
 }
 
-pub(crate) async fn after_the_wait_limit_it_is_409_and_the_first_goes_on(subject: impl Subject) {
+pub(crate) async fn after_the_wait_limit_a_duplicate_gets_409_and_the_first_goes_on(
+    subject: impl Subject,
+) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let limited = |locks| {
@@ -142,7 +144,7 @@ pub(crate) async fn after_the_wait_limit_it_is_409_and_the_first_goes_on(subject
     assert!(send(&apps[1], pay()).await.is_replayed());
 }
 
-pub(crate) async fn without_waiting_it_is_409_at_once(subject: impl Subject) {
+pub(crate) async fn without_waiting_a_duplicate_gets_409_at_once(subject: impl Subject) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let hasty = |locks| app(layer(locks).reject_if_running(), runs.handler());
@@ -211,7 +213,9 @@ pub(crate) async fn a_waiting_client_that_goes_away_changes_nothing(subject: imp
     assert!(send(&apps[1], pay()).await.is_replayed());
 }
 
-pub(crate) async fn a_panic_is_kept_as_its_500_and_those_who_wait_get_it(subject: impl Subject) {
+pub(crate) async fn a_panic_is_kept_as_a_500_and_waiting_duplicates_get_the_500(
+    subject: impl Subject,
+) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let handler = |runs: Runs| {
@@ -229,7 +233,7 @@ pub(crate) async fn a_panic_is_kept_as_its_500_and_those_who_wait_get_it(subject
     in_line(&replicas[0], 1).await;
     queued(&subject, 1).await;
     runs.open();
-    // As without the layer: who serves the request catches it, and answers 500.
+    // As without the layer, the server catches the panic.
     assert!(first.await.unwrap_err().is_panic());
     for other in others {
         let other = other.await.unwrap();

@@ -21,15 +21,15 @@ macro_rules! idempotency {
             $crate::suite::idempotency!(@tests $subject, $args, header:
                 a_string_and_a_bare_value_are_the_same_key,
                 strict_takes_the_drafts_form_only,
-                what_is_no_key_is_refused_before_anything_happens,
+                a_malformed_key_is_refused_before_the_store_is_asked,
                 a_request_without_a_key_passes_or_is_refused_if_one_is_required,
-                what_is_out_of_scope_needs_no_key,
-                post_and_patch_are_looked_at_and_others_by_a_setter,
-                refusals_name_the_key_where_it_was_readable
+                a_request_out_of_scope_needs_no_key,
+                post_and_patch_are_handled_by_default_and_other_methods_by_a_setter,
+                refusals_contain_the_key_if_it_was_readable
             );
             $crate::suite::idempotency!(@tests $subject, $args, replay:
-                status_body_and_headers_are_given_again,
-                headers_of_one_exchange_are_not_given_again,
+                status_body_and_headers_are_replayed,
+                headers_of_one_exchange_are_not_replayed,
                 a_replay_asks_the_store_once,
                 another_replica_gives_the_same_answer,
                 two_tenants_do_not_see_each_others_answers,
@@ -42,31 +42,31 @@ macro_rules! idempotency {
                 local_duplicates_do_not_ask_the_store,
                 waiting_replicas_are_all_woken,
                 fifty_duplicates_over_two_replicas_run_once,
-                after_the_wait_limit_it_is_409_and_the_first_goes_on,
-                without_waiting_it_is_409_at_once,
+                after_the_wait_limit_a_duplicate_gets_409_and_the_first_goes_on,
+                without_waiting_a_duplicate_gets_409_at_once,
                 without_waiting_concurrent_retries_get_the_kept_answer,
                 a_client_that_goes_away_does_not_cancel_the_handler,
                 a_waiting_client_that_goes_away_changes_nothing,
-                a_panic_is_kept_as_its_500_and_those_who_wait_get_it
+                a_panic_is_kept_as_a_500_and_waiting_duplicates_get_the_500
             );
             $crate::suite::idempotency!(@tests $subject, $args, reuse:
                 another_request_with_the_key_is_422_after_the_first,
                 another_request_with_the_key_is_422_while_the_first_runs,
                 every_part_of_a_request_counts,
-                what_was_not_kept_leaves_the_key_to_another_request,
-                one_who_leaves_at_once_does_not_decide_for_another_request
+                an_answer_that_was_not_kept_leaves_the_key_to_another_request,
+                a_request_that_does_not_wait_does_not_decide_for_another_request
             );
             $crate::suite::idempotency!(@tests $subject, $args, policy:
-                what_may_have_changed_something_is_kept,
-                what_says_that_nothing_was_done_is_not_kept,
-                ones_own_policy_decides,
+                answers_of_handlers_that_may_have_acted_are_kept,
+                answers_that_say_that_nothing_was_done_are_not_kept,
+                a_policy_of_the_program_decides,
                 a_handler_overrules_the_policy_either_way,
                 a_handler_that_is_one_transaction_keeps_its_successes_only,
                 a_handler_that_was_timed_out_is_not_run_again,
                 after_an_answer_that_is_not_kept_the_next_waiter_runs
             );
             $crate::suite::idempotency!(@tests $subject, $args, reasons:
-                a_refusal_is_never_kept_whatever_its_status,
+                a_refusal_is_never_kept_even_with_status_200,
                 a_lock_lost_inside_is_a_tombstone,
                 an_error_of_the_inner_service_is_a_tombstone,
                 an_inner_service_that_does_not_become_ready_frees_the_key,
@@ -76,22 +76,23 @@ macro_rules! idempotency {
                 a_request_over_the_limit_is_413_without_a_claim,
                 a_body_that_breaks_off_is_400_without_a_claim,
                 a_response_over_the_limit_is_delivered_and_not_run_again,
-                a_stream_is_held_back_for_so_long_and_not_run_again,
+                a_stream_is_delayed_by_the_read_limit_and_not_run_again,
                 server_sent_events_are_not_held_back,
                 a_stream_that_ends_at_once_is_kept,
                 a_body_in_several_frames_is_awaited_and_kept,
                 two_hundred_frames_are_kept,
                 a_response_that_breaks_off_is_not_run_again,
                 a_cut_answer_looks_cut,
-                trailers_are_kept_and_given_again,
-                a_grpc_answer_goes_by_its_own_status,
-                a_switch_of_protocols_is_not_given_again
+                trailers_are_kept_and_replayed,
+                a_grpc_answer_is_kept_by_its_grpc_status,
+                a_policy_sees_the_trailers_of_a_grpc_answer,
+                a_switch_of_protocols_is_not_replayed
             );
             $crate::suite::idempotency!(@tests $subject, $args, loss:
                 an_answer_is_stored_late_if_the_key_is_free,
                 an_answer_is_stored_late_if_the_key_is_only_queued_for,
                 an_answer_is_not_stored_over_another,
-                a_late_answer_does_not_disturb_one_who_runs,
+                a_late_answer_does_not_disturb_a_running_request,
                 after_a_crash_a_retry_runs_once_the_lease_has_passed,
                 a_lost_claim_is_not_freed_while_its_handler_runs,
                 a_lost_claim_is_freed_when_its_answer_is_not_kept,
@@ -99,9 +100,9 @@ macro_rules! idempotency {
             );
             $crate::suite::idempotency!(@tests $subject, $args, storing:
                 a_store_that_is_down_at_the_claim_is_503,
-                a_store_that_is_down_afterwards_delays_the_answer_only_for_so_long,
+                a_store_that_is_down_after_the_handler_delays_the_answer_by_the_store_limit_only,
                 a_store_that_comes_back_in_time_gets_the_answer,
-                those_who_wait_get_an_answer_that_was_not_stored,
+                waiting_duplicates_get_an_answer_that_was_not_stored,
                 a_key_whose_answer_was_not_stored_is_not_free_at_once
             );
             $crate::suite::idempotency!(@tests $subject, $args, limits:
@@ -109,32 +110,33 @@ macro_rules! idempotency {
                 all_layers_of_a_process_count_together,
                 a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
                 a_damaged_record_is_an_error_and_not_a_second_run,
-                nothing_is_left_but_the_record
+                nothing_is_left_but_the_record,
+                a_layer_counts_its_stored_records_by_scope
             );
             $crate::suite::idempotency!(@tests $subject, $args, inside:
                 a_handler_can_extract_the_key_and_the_guard_by_its_name,
-                an_optional_key_is_none_without_one,
+                an_optional_key_is_none_for_a_request_without_a_key,
                 closing_waits_for_handlers_whose_clients_have_gone,
                 closing_turns_duplicates_away_and_the_answer_is_kept,
-                authentication_then_idempotency_then_lock,
+                authentication_idempotency_and_lock_work_together_in_this_order,
                 a_lock_that_was_skipped_is_not_replaced_by_the_claim,
-                two_layers_around_one_another_are_one,
+                two_nested_layers_act_as_one,
                 two_layers_on_two_routes_share_their_keys
             );
             $crate::suite::idempotency!(@tests $subject, $args, flight:
                 equal_requests_at_once_run_once_in_the_whole_fleet,
                 a_later_request_runs_again,
-                errors_are_shared_with_those_who_wait_and_never_kept,
+                errors_are_shared_with_waiting_requests_and_never_kept,
                 an_answer_that_is_kept_serves_later_requests,
                 other_keys_and_methods_are_other_flights,
-                those_who_wait_get_the_answer_although_the_first_goes_away,
+                waiting_requests_get_the_answer_although_the_first_client_goes_away,
                 an_answer_that_cannot_be_shared_lets_the_others_run,
                 without_its_store_a_request_runs_by_itself,
-                one_that_waits_too_long_runs_by_itself
+                a_request_that_waits_too_long_runs_by_itself
             );
             $crate::suite::idempotency!(@tests $subject, $args, once:
-                work_is_done_once_and_its_result_given_again,
-                whoever_comes_meanwhile_waits_for_the_result,
+                work_is_done_once_and_its_result_is_kept,
+                a_second_call_waits_for_the_result,
                 work_that_fails_is_done_again,
                 nothing_text_and_bytes_can_be_kept,
                 work_that_is_dropped_frees_the_key,
@@ -143,7 +145,8 @@ macro_rules! idempotency {
                 a_kept_result_that_cannot_be_read_is_an_error,
                 the_wait_limit_counts,
                 a_call_has_its_own_wait_limit,
-                the_work_is_told_of_a_lost_lease,
+                the_work_can_watch_its_lease,
+                the_error_names_the_process_that_began_first,
                 every_valid_key_can_be_used,
                 a_result_that_is_forgotten_at_once_is_not_stored
             );

@@ -1,4 +1,4 @@
-//! The same outside of HTTP.
+//! Work that is done once, outside of HTTP.
 
 use std::{
     convert::Infallible,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, LockKey, Locks, Loss,
     idempotency::{Recordable, RunOnceError},
@@ -22,7 +22,7 @@ use crate::{
     web::Runs,
 };
 
-/// Does the work, which comes to the number of its run.
+/// Does the work, whose result is the number of its run.
 async fn work(locks: &Locks, runs: &Runs) -> (String, bool) {
     let once = locks.run_once("webhook/1", LONG, async |_| {
         Ok::<_, Infallible>(runs.run().await.to_string())
@@ -32,7 +32,7 @@ async fn work(locks: &Locks, runs: &Runs) -> (String, bool) {
     (once.value, once.replayed)
 }
 
-pub(crate) async fn work_is_done_once_and_its_result_given_again(subject: impl Subject) {
+pub(crate) async fn work_is_done_once_and_its_result_is_kept(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     assert_eq!(work(&locks, &runs).await, ("1".into(), false));
     assert_eq!(work(&locks, &runs).await, ("1".into(), true));
@@ -42,7 +42,7 @@ pub(crate) async fn work_is_done_once_and_its_result_given_again(subject: impl S
     drop(locks.lock("webhook/1").await.unwrap());
 }
 
-pub(crate) async fn whoever_comes_meanwhile_waits_for_the_result(subject: impl Subject) {
+pub(crate) async fn a_second_call_waits_for_the_result(subject: impl Subject) {
     let replicas = [(); 2].map(|()| subject.replica().build().unwrap());
     let runs = Runs::gated();
     let spawned = |at: usize| {
@@ -107,7 +107,7 @@ pub(crate) async fn work_that_is_dropped_frees_the_key(subject: impl Subject) {
     assert_eq!(work(&locks, &runs).await, ("2".into(), false));
 }
 
-/// Tells when it is asked for its bytes: the work is done, and nothing stored yet.
+/// Reports when its bytes are requested: the work is done, and the result not stored yet.
 struct Watched(&'static Notify);
 
 impl Recordable for Watched {
@@ -141,7 +141,7 @@ pub(crate) async fn a_result_is_stored_although_its_caller_goes_away(subject: im
         () = leaving => panic!("it goes away before the result is stored"),
         () = async { done.notified().await } => {}
     }
-    // Somebody waits already, and must not begin.
+    // Another call waits already, and must not begin.
     let waiting = tokio::spawn({
         let (locks, runs) = (locks.clone(), runs.clone());
         async move { work(&locks, &runs).await }
@@ -222,12 +222,14 @@ pub(crate) async fn the_wait_limit_counts(subject: impl Subject) {
 }
 
 pub(crate) async fn a_call_has_its_own_wait_limit(subject: impl Subject) {
-    let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    let locks = subject.replica().wait_limit(LONG).build().unwrap();
+    let runs = Runs::gated();
     let first = tokio::spawn({
         let (locks, runs) = (locks.clone(), runs.clone());
         async move { work(&locks, &runs).await }
     });
     runs.arrival().await;
+    let began = Instant::now();
     let second = locks.run_once_within("webhook/1", LONG, A_WHILE, async |_| {
         Ok::<_, Infallible>(String::new())
     });
@@ -235,11 +237,15 @@ pub(crate) async fn a_call_has_its_own_wait_limit(subject: impl Subject) {
         panic!("the first one still works");
     };
     assert_eq!(error.kind(), ErrorKind::Held);
+    assert!(
+        began.elapsed() < LONG,
+        "it has waited as long as all others"
+    );
     runs.open();
     first.await.unwrap();
 }
 
-pub(crate) async fn the_work_is_told_of_a_lost_lease(subject: impl Subject) {
+pub(crate) async fn the_work_can_watch_its_lease(subject: impl Subject) {
     let locks = subject.replica().max_hold(A_WHILE).build().unwrap();
     let once = locks.run_once("webhook/1", LONG, async |guard: LockGuard| {
         assert_eq!(guard.key().as_str(), "once,webhook/1");
@@ -248,6 +254,33 @@ pub(crate) async fn the_work_is_told_of_a_lost_lease(subject: impl Subject) {
         Err::<(), _>(loss)
     });
     assert!(matches!(once.await, Err(RunOnceError::Work(Loss::MaxHold))));
+}
+
+pub(crate) async fn the_error_names_the_process_that_began_first(subject: impl Subject) {
+    let [here, elsewhere] = [(); 2].map(|()| subject.replica().build().unwrap());
+    let runs = Runs::gated();
+    let first = tokio::spawn({
+        let (locks, runs) = (here.clone(), runs.clone());
+        async move { work(&locks, &runs).await }
+    });
+    runs.arrival().await;
+    let refused = async |locks: &Locks| {
+        let second = locks.run_once_within("webhook/1", LONG, A_WHILE, async |_| {
+            Ok::<_, Infallible>(String::new())
+        });
+        second.await.unwrap_err().to_string()
+    };
+    let error = refused(&here).await;
+    assert!(error.contains("held in this process, for "), "{error}");
+    let seen = subject.store().see(&key("once,webhook/1")).await;
+    let label = seen.holder.expect("the first one holds the key").label;
+    let who = label.map_or("held by another request".into(), |label| {
+        format!("held elsewhere, by {label}")
+    });
+    let error = refused(&elsewhere).await;
+    assert!(error.contains(&who), "{error}, and not {who}");
+    runs.open();
+    first.await.unwrap();
 }
 
 pub(crate) async fn every_valid_key_can_be_used(subject: impl Subject) {

@@ -1,4 +1,4 @@
-//! What is kept.
+//! Kept answers.
 
 use axum::response::IntoResponse;
 use http::StatusCode;
@@ -10,7 +10,7 @@ use crate::{
     web::{Runs, app, layer, pay, pay_as, send, sending},
 };
 
-/// Sends the same twice, and says whether the handler ran once.
+/// Sends a request twice. Whether the handler ran once.
 async fn is_kept(subject: &impl Subject, status: u16) -> bool {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.answering(status));
@@ -21,7 +21,7 @@ async fn is_kept(subject: &impl Subject, status: u16) -> bool {
     runs.begun() == 1
 }
 
-pub(crate) async fn what_may_have_changed_something_is_kept(subject: impl Subject) {
+pub(crate) async fn answers_of_handlers_that_may_have_acted_are_kept(subject: impl Subject) {
     for status in [
         200, 201, 202, 204, 299, 301, 303, 304, 308, 402, 500, 501, 502, 504, 507, 599,
     ] {
@@ -29,13 +29,13 @@ pub(crate) async fn what_may_have_changed_something_is_kept(subject: impl Subjec
     }
 }
 
-pub(crate) async fn what_says_that_nothing_was_done_is_not_kept(subject: impl Subject) {
+pub(crate) async fn answers_that_say_that_nothing_was_done_are_not_kept(subject: impl Subject) {
     for status in [400, 401, 403, 404, 405, 409, 415, 422, 423, 429, 499, 503] {
         assert!(!is_kept(&subject, status).await, "{status}");
     }
 }
 
-pub(crate) async fn ones_own_policy_decides(subject: impl Subject) {
+pub(crate) async fn a_policy_of_the_program_decides(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let layer = |locks| {
         layer(locks).keep(|answer| match answer.status().as_u16() {

@@ -1,4 +1,4 @@
-//! Outcomes that go by their reason, not by their status.
+//! Outcomes whose reason decides, not their status.
 
 use std::{
     io,
@@ -34,7 +34,7 @@ fn lock(locks: &Locks) -> DistributedLockLayer {
     DistributedLockLayer::new(locks.clone(), key::name("account").value("id", 7))
 }
 
-pub(crate) async fn a_refusal_is_never_kept_whatever_its_status(subject: impl Subject) {
+pub(crate) async fn a_refusal_is_never_kept_even_with_status_200(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     // GraphQL and gRPC answer everything with 200.
     let fine = |_: &_| Response::new(Bytes::from_static(b"{\"errors\": []}"));
@@ -56,7 +56,7 @@ pub(crate) async fn a_refusal_is_never_kept_whatever_its_status(subject: impl Su
 
 pub(crate) async fn a_lock_lost_inside_is_a_tombstone(subject: impl Subject) {
     let (once, runs) = (subject.replica().build().unwrap(), Runs::gated());
-    // Its turn is lost soon, the claim is not.
+    // The lock's turn is lost soon; the claim is not.
     let short = subject.replica().max_hold(Duration::from_millis(100));
     let app = account(&once, lock(&short.build().unwrap()), &runs);
     let first = sending(&app, pay());
@@ -121,7 +121,7 @@ pub(crate) async fn an_inner_service_that_does_not_become_ready_frees_the_key(
     assert_eq!(send(&app, pay()).await.text(), "run 1");
 }
 
-/// Becomes ready when it is told to.
+/// Becomes ready when the test says so.
 #[derive(Clone)]
 struct Late(Arc<Semaphore>);
 
@@ -135,7 +135,7 @@ impl Service<Request<Body>> for Late {
         match acquiring.poll(cx) {
             Poll::Ready(_) => Poll::Ready(Ok(())),
             Poll::Pending => {
-                // The future above is gone, and with it its place: ask again soon.
+                // The future above is dropped, and wakes no task: poll again soon.
                 let waker = cx.waker().clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -14,7 +14,7 @@ use crate::{
     web::{Runs, app, layer, lock_key, pay, pay_as, send},
 };
 
-pub(crate) async fn status_body_and_headers_are_given_again(subject: impl Subject) {
+pub(crate) async fn status_body_and_headers_are_replayed(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
     let header = |name, value| {
         (
@@ -46,7 +46,7 @@ pub(crate) async fn status_body_and_headers_are_given_again(subject: impl Subjec
     assert_eq!(again, first);
 }
 
-pub(crate) async fn headers_of_one_exchange_are_not_given_again(subject: impl Subject) {
+pub(crate) async fn headers_of_one_exchange_are_not_replayed(subject: impl Subject) {
     const NEVER: [&str; 13] = [
         "set-cookie",
         "www-authenticate",
@@ -75,7 +75,7 @@ pub(crate) async fn headers_of_one_exchange_are_not_given_again(subject: impl Su
         }
         (headers, "body")
     };
-    // Around a router: within it, that would count the bytes and say so anew.
+    // Around a router, since a router would count the bytes and set the header.
     let service = layer(&locks).layer(Router::new().route("/pay", post(handler)));
     let mut answers = Vec::new();
     for _ in 0..2 {
@@ -97,7 +97,7 @@ pub(crate) async fn a_replay_asks_the_store_once(subject: impl Subject) {
     let first = subject.asked().await;
     assert!(send(&app, pay()).await.is_replayed());
     let again = subject.asked().await;
-    // A server may have forgotten a script, and is given it once more.
+    // The server may have lost a script, and gets the script once more.
     assert!(first - before >= 2);
     assert_eq!(again - first, 1);
 }
@@ -152,7 +152,7 @@ pub(crate) async fn after_its_retention_an_answer_is_forgotten(subject: impl Sub
     let app = app(layer(&locks).retain(retain), runs.handler());
     let began = tokio::time::Instant::now();
     assert_eq!(send(&app, pay()).await.text(), "run 1");
-    // By the store's own doing: nobody asks for the key.
+    // The store removes the record by itself, without a request for the key.
     eventually("the record is gone", async || {
         subject
             .store()

@@ -9,7 +9,7 @@ use crate::{
     web::{Runs, app, layer, pay, send, send_body, sending},
 };
 
-/// What differs from [`pay`], and in what.
+/// Requests that differ from [`pay`], each in one part.
 fn others() -> [(&'static str, Builder); 5] {
     let typed = |value| pay().header("content-type", value);
     [
@@ -80,7 +80,7 @@ pub(crate) async fn every_part_of_a_request_counts(subject: impl Subject) {
         let other = send_body(&app, request, Body::from(body)).await;
         other.assert_refused(422, "key-reused");
     }
-    // What is no part of it: other headers, and how the body was cut into frames.
+    // Other headers, and the frames of the body, do not count.
     let frames = futures_util::stream::iter(["b", "c"].map(Ok::<_, std::convert::Infallible>));
     let request = typed().uri("/pay?q").header("x-request-id", "2");
     assert!(
@@ -90,7 +90,9 @@ pub(crate) async fn every_part_of_a_request_counts(subject: impl Subject) {
     );
 }
 
-pub(crate) async fn what_was_not_kept_leaves_the_key_to_another_request(subject: impl Subject) {
+pub(crate) async fn an_answer_that_was_not_kept_leaves_the_key_to_another_request(
+    subject: impl Subject,
+) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let app = app(layer(&locks), runs.answering(503));
     assert_eq!(
@@ -104,7 +106,7 @@ pub(crate) async fn what_was_not_kept_leaves_the_key_to_another_request(subject:
     );
 }
 
-pub(crate) async fn one_who_leaves_at_once_does_not_decide_for_another_request(
+pub(crate) async fn a_request_that_does_not_wait_does_not_decide_for_another_request(
     subject: impl Subject,
 ) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
@@ -119,7 +121,7 @@ pub(crate) async fn one_who_leaves_at_once_does_not_decide_for_another_request(
     tokio::task::yield_now().await;
     leaving.abort();
     let other = other.await.unwrap();
-    // It depends on who came first to the store; never are there two runs for two requests with one key.
+    // The first request at the store decides. Two requests with one key never run both.
     match other.status {
         StatusCode::CREATED => assert_eq!(other.text(), "run 1"),
         _ => other.assert_refused(422, "key-reused"),

@@ -23,7 +23,7 @@ pub(crate) async fn a_store_that_is_down_at_the_claim_is_503(subject: impl Subje
     assert_eq!(answer.problem()["idempotency_key"], "k");
     assert_eq!(runs.begun(), 0);
     subject.cut_off(false);
-    // What was asked meanwhile may have to be cleared away first.
+    // Calls that were made meanwhile may have to be cleared away first.
     eventually("it works again", async || {
         send(&app, pay()).await.status == 201
     })
@@ -31,7 +31,7 @@ pub(crate) async fn a_store_that_is_down_at_the_claim_is_503(subject: impl Subje
     assert_eq!(runs.begun(), 1);
 }
 
-pub(crate) async fn a_store_that_is_down_afterwards_delays_the_answer_only_for_so_long(
+pub(crate) async fn a_store_that_is_down_after_the_handler_delays_the_answer_by_the_store_limit_only(
     subject: impl Subject,
 ) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
@@ -68,7 +68,7 @@ pub(crate) async fn a_store_that_comes_back_in_time_gets_the_answer(subject: imp
     assert_eq!(runs.begun(), 1);
 }
 
-pub(crate) async fn those_who_wait_get_an_answer_that_was_not_stored(subject: impl Subject) {
+pub(crate) async fn waiting_duplicates_get_an_answer_that_was_not_stored(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
     let app = app(
         layer(&locks).store_within(WITHIN).wait(PATIENCE),
@@ -101,7 +101,7 @@ pub(crate) async fn a_key_whose_answer_was_not_stored_is_not_free_at_once(subjec
     runs.open();
     first.await.unwrap();
     subject.cut_off(false);
-    // Either the lease is still there, or what was on its way has arrived after all.
+    // Either the lease is still there, or the record has arrived after all.
     let retried = async || {
         let answer = send(&app, pay()).await;
         answer.is_replayed() || answer.status == 409

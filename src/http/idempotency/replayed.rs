@@ -1,0 +1,88 @@
+//! The headers of an answer that are replayed.
+
+use http::{HeaderMap, HeaderName, header};
+
+/// Headers that belong to one exchange, and are not replayed.
+const NEVER_REPLAYED: [&str; 28] = [
+    // Of one connection.
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "alt-svc",
+    // Of one request.
+    "date",
+    "age",
+    "via",
+    "x-request-id",
+    "x-correlation-id",
+    "request-id",
+    "traceparent",
+    "tracestate",
+    "server-timing",
+    // Of one client.
+    "set-cookie",
+    "www-authenticate",
+    // Of one origin.
+    "access-control-allow-origin",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-expose-headers",
+    "access-control-max-age",
+];
+
+/// The headers of a replay: without those above, those of the layer's own list, and those that `Connection` names.
+pub(crate) fn replayed(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
+    let connection = headers.get_all(header::CONNECTION).iter();
+    let named = connection
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse::<HeaderName>().ok());
+    let mut kept = headers.clone();
+    for name in NEVER_REPLAYED {
+        kept.remove(name);
+    }
+    for name in never.iter().cloned().chain(named) {
+        kept.remove(name);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn headers_of_one_exchange_are_not_replayed() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("set-cookie", "s"),
+            ("date", "d"),
+            ("content-length", "1"),
+            ("connection", "x-hop, close"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("www-authenticate", "w"),
+            ("x-request-id", "r"),
+            ("access-control-allow-origin", "o"),
+            ("x-mine", "m"),
+            ("location", "/l"),
+            ("content-type", "t"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let kept = replayed(&headers, &[HeaderName::from_static("x-mine")]);
+        let mut names: Vec<_> = kept.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "location"]);
+    }
+}

@@ -1,0 +1,114 @@
+//! How many allocations the layers make for a request, beyond those of the inner service and of the lock itself.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use stats_alloc::Region;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_distributed_lock::{
+    DistributedLockLayer, IdempotencyLayer, LockKey, Locks, SingleFlightLayer, key,
+};
+
+use crate::{ALLOCATOR, ALONE};
+
+type Body = Full<Bytes>;
+
+/// Requests in one measurement.
+const REQUESTS: usize = 1_000;
+
+/// The most allocations of the lock's layer for a request: the text of the key, its shared copy, the box of the future that waits,
+/// and the request's extension.
+const MOST_OF_LOCK: f64 = 4.0;
+
+fn inner()
+-> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone
+{
+    service_fn(|_: Request<Body>| std::future::ready(Ok(Response::new(Body::default()))))
+}
+
+/// A request with an extension, as every request behind a router has.
+fn request(method: Method) -> Request<Body> {
+    Request::builder()
+        .method(method)
+        .uri("/accounts/7")
+        .header("x-account", "7")
+        .extension(0_u8)
+        .body(Body::default())
+        .unwrap()
+}
+
+/// The allocations of one request, on average.
+async fn each(mut act: impl AsyncFnMut()) -> f64 {
+    act().await;
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..REQUESTS {
+        act().await;
+    }
+    let used = region.change();
+    (used.allocations + used.reallocations) as f64 / REQUESTS as f64
+}
+
+async fn through<S, B>(service: S, method: Method) -> f64
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone,
+{
+    each(async || {
+        let answer = service.clone().oneshot(request(method.clone())).await;
+        assert!(answer.is_ok_and(|response| response.status() == 200));
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_request_that_passes_through_allocates_nothing() {
+    let _alone = ALONE.lock().await;
+    let locks = Locks::in_memory();
+    let out_of_scope = key::name("account").only_when(|_| false);
+    let once = IdempotencyLayer::new(locks.clone(), key::name("everybody"));
+    let scoped = IdempotencyLayer::new(locks.clone(), out_of_scope.clone()).required();
+    let flight = SingleFlightLayer::new(locks, out_of_scope);
+    let bare = through(inner(), Method::POST).await;
+    for (case, passing) in [
+        ("no key", through(once.layer(inner()), Method::POST).await),
+        (
+            "another method",
+            through(once.layer(inner()), Method::GET).await,
+        ),
+        (
+            "out of scope",
+            through(scoped.layer(inner()), Method::POST).await,
+        ),
+        (
+            "an unsafe method",
+            through(flight.layer(inner()), Method::POST).await,
+        ),
+        (
+            "no flight",
+            through(flight.layer(inner()), Method::GET).await,
+        ),
+    ] {
+        // The harness may allocate something once, on a thread of its own.
+        assert!(
+            passing < bare + 0.5,
+            "{case}: {passing}, and {bare} without the layer"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_locks_layer_allocates_little_beyond_the_lock() {
+    let _alone = ALONE.lock().await;
+    let locks = Locks::in_memory();
+    let key = LockKey::new("account,x-account=7").unwrap();
+    let bare = through(inner(), Method::POST).await;
+    let lock = each(async || drop(locks.lock(&key).await.unwrap())).await;
+    let layer = DistributedLockLayer::new(locks, key::name("account").header("x-account"));
+    let layered = through(layer.layer(inner()), Method::POST).await;
+    let own = layered - bare - lock;
+    println!(
+        "{layered:.1} allocations: {bare:.1} without a lock, {lock:.1} for the lock, {own:.1} for the layer"
+    );
+    assert!(own <= MOST_OF_LOCK + 0.5, "{own} allocations by the layer");
+}
