@@ -15,6 +15,7 @@ mod several;
 mod shutdown;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiter;
 
 use std::{fmt, sync::Arc, time::Duration};

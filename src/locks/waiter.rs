@@ -8,22 +8,22 @@ use std::{
 
 use super::{
     LockGuard,
-    contender::{Contender, FirstQuestion},
+    contender::Contender,
     inner::Inner,
-    line::{NoTurn, Place, WaitRequest},
+    line::{NoTurn, WaitRequest},
+    turn::Turn,
 };
-use crate::{Error, ErrorKind, LockKey};
+use crate::LockKey;
 
 /// Resolves when it is this request's turn, or when there is no point in waiting any longer.
 ///
 /// Dropping it gives the place up, and the turn too if that has come in the meantime.
 pub(crate) struct Waiter {
-    inner: Arc<Inner>,
     key: LockKey,
-    place: Place,
-    /// If this request was the first, it puts the first question to the store.
-    question: Option<FirstQuestion>,
-    told: bool,
+    /// Taken out when the request has been told what became of it.
+    turn: Option<Arc<Turn>>,
+    /// If this request was the first, it waits for the answer to the first question to the store.
+    contender: Option<Contender>,
 }
 
 impl Waiter {
@@ -32,16 +32,14 @@ impl Waiter {
         key: &LockKey,
         request: WaitRequest,
     ) -> Result<Self, NoTurn> {
-        let joined = inner.lines.join(key, request)?;
-        let question = joined
-            .contention
-            .map(|contention| FirstQuestion::new(Contender::new(inner.clone(), contention)));
+        let joined = inner.lines.join(inner, key, request)?;
+        let contender = joined
+            .first
+            .map(|demand| Contender::first(inner, key, joined.turn.id, demand));
         Ok(Self {
-            inner: inner.clone(),
             key: key.clone(),
-            place: joined.place,
-            question,
-            told: false,
+            turn: Some(joined.turn),
+            contender,
         })
     }
 }
@@ -50,36 +48,29 @@ impl Future for Waiter {
     type Output = Result<LockGuard, NoTurn>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(question) = &mut self.question {
-            question.poll(cx);
+        // Taken out, so that one that panics is not polled again.
+        if let Some(contender) = self.contender.take() {
+            self.contender = contender.poll_first(cx);
         }
-        let answer = ready!(Pin::new(&mut self.place.answer).poll(cx));
-        self.told = true;
-        Poll::Ready(match answer {
-            Ok(Ok(granted)) => Ok(LockGuard::new(self.inner.clone(), granted)),
-            Ok(Err(why)) => Err(why),
-            Err(_) => Err(NoTurn::Failed(Error::new(
-                ErrorKind::Unreachable,
-                "the line was abandoned: the runtime that served it has shut down",
-            ))),
-        })
+        let turn = self.turn.as_ref().expect("not polled after it was ready");
+        let outcome = ready!(turn.poll(cx));
+        let turn = self.turn.take().expect("it was there a moment ago");
+        Poll::Ready(outcome.map(|()| LockGuard::new(turn)))
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.told {
-            return;
-        }
-        // Closed first: from here on a turn that is being handed over goes back to the line.
-        self.place.answer.close();
-        match self.place.answer.try_recv() {
-            Ok(Ok(granted)) => drop(self.inner.end_turn(&granted, false)),
-            Ok(Err(_)) => {}
-            Err(_) => {
-                let id = self.place.id;
-                self.inner.with_line(&self.key, |line, _| line.leave(id));
+        if let Some(turn) = self.turn.take() {
+            let inner = &turn.inner;
+            inner.with_line(&self.key, |line, _| line.leave(turn.id));
+            // From here on the turn has been granted, or never will be.
+            if let Some(granted) = turn.granted() {
+                drop(inner.end_turn(granted, false));
             }
+        }
+        if let Some(contender) = self.contender.take() {
+            contender.go_on();
         }
     }
 }
