@@ -422,7 +422,7 @@ fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
-    let store = MemoryStore::new();
+    let store = crate::store::FaultyStore::new();
     let locks = Locks::builder(store.clone())
         .wait_forever()
         .build()

@@ -10,7 +10,7 @@ use axum::{Router, routing::post};
 use http::StatusCode;
 use tower_distributed_lock::{
     DistributedLockLayer, LockKey, Locks, key,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 use tracing::{
     Event, Instrument, Level, Metadata, Subscriber, field::Field, subscriber::DefaultGuard,
@@ -61,7 +61,7 @@ where
 #[tokio::test]
 async fn the_instance_of_every_refusal_stands_in_the_log() {
     let (log, _guard) = Log::start();
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).reject_if_held();
@@ -100,7 +100,7 @@ async fn the_instance_of_every_refusal_stands_in_the_log() {
 #[tokio::test]
 async fn keys_are_told_at_debug_level_only() {
     let (log, _guard) = Log::start();
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let handler = {
         let gate = gate.clone();
