@@ -4,10 +4,14 @@
 //! 2. The task holds the instance weakly, and ends with it.
 //! 3. The task is gone when its runtime is. The next use of the instance within a runtime starts a new task, which
 //!    finds every lease where the old one left it. Whoever watches for a loss is woken, so that this use comes soon.
-//! 4. The task looks at the leases no later than the earliest time that [`Scheduler::look_by`] was told. `looks_at` is the time
-//!    that the task sleeps until. While the task looks, `looks_at` is [`NEVER`], so that every call from then on notifies it.
+//! 4. The task looks at the leases at `looks_at`, which is never later than the earliest time that a lease is scheduled for: whoever
+//!    schedules a lease lowers it ([`Scheduler::look_by`]), and only a look at all leases raises it. A lease that is gone
+//!    before its time costs nothing but that one look, for many leases together.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use crate::{
     store::{Hint, Hints},
@@ -16,7 +20,7 @@ use crate::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         yield_now,
     },
-    time::{Instant, can_sleep, now, sleep_until},
+    time::{Instant, can_sleep, later, now, sleep_until},
 };
 
 /// After so many rounds the task lets others run, should it have been ready all the time.
@@ -38,9 +42,9 @@ pub(crate) trait LeaseEvents: Send + Sync + 'static {
 }
 
 pub(crate) struct Scheduler {
-    /// The task should look before `looks_at`.
+    /// `looks_at` was lowered.
     changed: Notify,
-    /// In nanoseconds from `epoch` on.
+    /// When the task looks at the leases, in nanoseconds from `epoch` on.
     looks_at: AtomicU64,
     epoch: Instant,
     closed: AtomicBool,
@@ -114,12 +118,18 @@ impl Scheduler {
         }
     }
 
-    fn look<E: LeaseEvents>(&self, events: &Arc<E>) -> Option<Instant> {
+    /// Looks at all leases now.
+    fn look<E: LeaseEvents>(&self, events: &Arc<E>) {
+        // Raised first: a lease that is scheduled while others are looked at lowers it again.
         self.looks_at.store(NEVER, Ordering::Release);
-        let next = events.on_time(now());
-        let at = next.map_or(NEVER, |at| self.nanos(at));
-        self.looks_at.store(at, Ordering::Release);
-        next
+        if let Some(next) = events.on_time(now()) {
+            self.looks_at.fetch_min(self.nanos(next), Ordering::AcqRel);
+        }
+    }
+
+    fn looks_at(&self) -> Option<Instant> {
+        let at = self.looks_at.load(Ordering::Acquire);
+        (at != NEVER).then(|| later(self.epoch, Duration::from_nanos(at)))
     }
 
     fn nanos(&self, at: Instant) -> u64 {
@@ -130,26 +140,28 @@ impl Scheduler {
 
 async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
     let scheduler = &*running.scheduler;
-    let mut next = None;
-    let mut is_time = true;
+    // An earlier task may have left leases behind that nobody has looked at since.
+    if let Some(events) = running.events.upgrade() {
+        scheduler.look(&events);
+    }
     for round in 1_u64.. {
         if scheduler.closed.load(Ordering::Acquire) {
             return;
         }
-        if is_time && let Some(events) = running.events.upgrade() {
-            next = scheduler.look(&events);
-        }
-        is_time = tokio::select! {
+        tokio::select! {
             biased;
-            () = scheduler.changed.notified() => true,
-            () = sleep_until_some(next) => true,
+            () = scheduler.changed.notified() => {}
+            () = sleep_until_some(scheduler.looks_at()) => {
+                if let Some(events) = running.events.upgrade() {
+                    scheduler.look(&events);
+                }
+            }
             Some(hint) = hints.recv() => {
                 if let Some(events) = running.events.upgrade() {
                     events.on_hint(hint);
                 }
-                false
             }
-        };
+        }
         if round.is_multiple_of(ROUNDS_AT_ONCE) {
             yield_now().await;
         }

@@ -9,9 +9,7 @@ use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::{
     inner::Inner,
-    line::{
-        After, Demand, DueRenewal, Limits, Line, NoTurn, Numbers, Transition, WaitRequest,
-    },
+    line::{After, Demand, DueRenewal, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
     turn::Turn,
 };
 use crate::{

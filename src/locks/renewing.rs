@@ -84,8 +84,7 @@ impl Inner {
     }
 
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
-        let gives_up =
-            self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
+        let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
         // Else the lease was released or lost meanwhile.
         if let Some(gives_up) = gives_up.flatten() {
             trace::renewal_unknown(lease.owner, &error);

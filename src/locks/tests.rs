@@ -11,11 +11,7 @@ use std::{
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::sleep;
 
-use super::{
-    line::Ended,
-    turn::Turn,
-    *,
-};
+use super::{line::Ended, turn::Turn, *};
 use crate::{
     Loss,
     lease::Lease,

@@ -4,7 +4,7 @@ use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, Locks,
     store::{
-        Acquire, Acquired, Ending, Fault, Instance, FaultyStore, Mode, Owner, Queueing, Release,
+        Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
         Released, Store,
     },
 };

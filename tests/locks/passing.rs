@@ -7,7 +7,7 @@ use tokio::{
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Locks, Loss, Status,
     store::{
-        Acquire, Acquired, Ending, Fault, Instance, FaultyStore, Mode, Owner, Queueing, Release,
+        Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
         Store,
     },
 };

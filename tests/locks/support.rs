@@ -10,7 +10,7 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
     LockKey, Locks, LocksBuilder, Stats,
-    store::{Inspection, FaultyStore, Owner, Store},
+    store::{FaultyStore, Inspection, Owner, Store},
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.

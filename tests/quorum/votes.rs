@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_distributed_lock::store::{Acquired, Fault, Hint, FaultyStore, Store};
+use tower_distributed_lock::store::{Acquired, Fault, FaultyStore, Hint, Store};
 
 use crate::{memory, settle, support::words::*};
 

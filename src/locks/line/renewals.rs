@@ -63,7 +63,11 @@ impl Line {
         let is_due = held.renewal.send_if_due(&t.limits.pace, t.now);
         held.schedule(t);
         is_due.then(|| DueRenewal {
-            refill: if held.lacks_tokens(waiting) { refill } else { 0 },
+            refill: if held.lacks_tokens(waiting) {
+                refill
+            } else {
+                0
+            },
             doubts: lease.doubts(),
             lease,
         })

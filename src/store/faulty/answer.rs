@@ -42,10 +42,7 @@ impl<T: Unpin> Future for Answer<T> {
             Self::Waiting(answer) => {
                 let answer = ready!(Pin::new(answer).poll(cx));
                 Poll::Ready(answer.unwrap_or_else(|_| {
-                    Err(Error::new(
-                        ErrorKind::Unreachable,
-                        "the store is gone",
-                    ))
+                    Err(Error::new(ErrorKind::Unreachable, "the store is gone"))
                 }))
             }
         }

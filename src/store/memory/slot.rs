@@ -236,12 +236,7 @@ impl Slot {
     }
 
     /// The key is not granted: queues the attempt, or removes its place.
-    fn hold_off(
-        &mut self,
-        request: &Acquire,
-        now: Instant,
-        hints: &mut Vec<HintFor>,
-    ) -> Held {
+    fn hold_off(&mut self, request: &Acquire, now: Instant, hints: &mut Vec<HintFor>) -> Held {
         let Queueing::Wait {
             deadline,
             head_start,
@@ -298,13 +293,7 @@ impl Slot {
     }
 
     /// Removes an attempt's place. If that makes another one the head of a free key, it is offered the key.
-    fn leave(
-        &mut self,
-        key: &LockKey,
-        owner: Owner,
-        now: Instant,
-        hints: &mut Vec<HintFor>,
-    ) {
+    fn leave(&mut self, key: &LockKey, owner: Owner, now: Instant, hints: &mut Vec<HintFor>) {
         let was_head = self.queue.front().is_some_and(|head| head.owner == owner);
         self.leave_queue(owner);
         if was_head && self.taken.is_none() {

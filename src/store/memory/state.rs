@@ -4,11 +4,7 @@
 //! 2. `due` has exactly one entry for each slot, at the slot's earliest expiry.
 //! 3. Every method first forgets what has expired, so that what is there is valid.
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
 use super::{
     super::{Acquire, Acquired, Inspection, Release, Released, Renew, Renewed},
