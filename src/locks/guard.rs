@@ -12,14 +12,14 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use super::{
     Locks,
     inner::Inner,
-    line::{Granted, Lost, lost},
+    line::{Granted, lost},
     turn::Turn,
+    watch,
 };
 use crate::{
     Error, LockKey, Loss,
-    lease::Lease,
     store::Released,
-    time::{Instant, can_sleep, now, sleep_until},
+    time::{Instant, now},
     trace,
 };
 
@@ -285,33 +285,7 @@ impl LockGuard {
 
     /// Resolves when the lease is lost; does not keep the turn from ending.
     fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let (inner, lease) = (self.inner().clone(), self.granted().lease.clone());
-        async move {
-            let mut is_under_way = true;
-            loop {
-                // The scheduler ends with the runtime that it runs on; this is another, perhaps.
-                let started = inner.scheduler.start(&inner);
-                let told = lease.told();
-                if let Some(loss) = lease.loss() {
-                    return loss;
-                }
-                if started && !inner.scheduler.is_running() {
-                    continue;
-                }
-                let end = inner.end_to_watch(&lease).filter(|_| is_under_way);
-                let Some((end, loss)) = end else {
-                    told.await;
-                    continue;
-                };
-                tokio::select! {
-                    biased;
-                    () = told => {}
-                    () = sleep_until(end) => {
-                        is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
-                    }
-                }
-            }
-        }
+        watch::loss(self.inner().clone(), self.granted().lease.clone())
     }
 
     /// Counts the turn's time anew. Says whether the turn is still under way.
@@ -324,23 +298,6 @@ impl LockGuard {
 
     pub(crate) fn downgrade(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
-    }
-}
-
-impl Inner {
-    /// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
-    /// which nobody may be driving.
-    fn end_to_watch(&self, lease: &Lease) -> Option<(Instant, Loss)> {
-        if self.scheduler.is_on_this_runtime() || !can_sleep() {
-            return None;
-        }
-        Some({
-            let (deadline, turn_ends) = (lease.deadline(), lease.turn_ends());
-            match deadline <= turn_ends {
-                true => (deadline, Loss::Expired),
-                false => (turn_ends, Loss::MaxHold),
-            }
-        })
     }
 }
 

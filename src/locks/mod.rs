@@ -17,6 +17,7 @@ mod shutdown;
 mod tests;
 mod turn;
 mod waiter;
+mod watch;
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 

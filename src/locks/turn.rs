@@ -61,17 +61,19 @@ impl Turn {
 
     /// Begins the turn. Called once, under the lock of the line, which has taken the request out.
     pub(super) fn grant(&self, granted: Granted) {
-        let mut told = self.told.lock();
-        let _ = self.granted.set(granted);
-        let waker = told.waker.take();
-        drop(told);
-        waker.into_iter().for_each(Waker::wake);
+        self.tell(|_| {
+            let _ = self.granted.set(granted);
+        });
     }
 
     /// Tells why there is no turn. Called once, under the lock of the line, which has taken the request out.
     pub(super) fn refuse(&self, why: impl Into<NoTurn>) {
+        self.tell(|told| told.refused = Some(why.into()));
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Told)) {
         let mut told = self.told.lock();
-        told.refused = Some(why.into());
+        what(&mut told);
         let waker = told.waker.take();
         drop(told);
         waker.into_iter().for_each(Waker::wake);
@@ -86,7 +88,10 @@ impl Turn {
         if let Some(why) = told.refused.take() {
             return Poll::Ready(Err(why));
         }
-        told.waker = Some(cx.waker().clone());
+        match &mut told.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => told.waker = Some(cx.waker().clone()),
+        }
         Poll::Pending
     }
 
