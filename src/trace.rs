@@ -66,6 +66,7 @@ pub(crate) fn releasing(key: &str, owner: Owner) {
 }
 
 /// A store tells this where it keeps a release that it owes.
+#[cfg(any(test, feature = "redis", feature = "test-util"))]
 pub(crate) fn release_failed(owner: Owner, error: &Error) {
     event!(warn, %owner, %error, "lock.release_failed");
 }

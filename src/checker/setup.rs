@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::random::Random;
-use crate::{Locks, store::MemoryStore};
+use crate::{Locks, store::FaultyStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A lost hint costs a poll, a dead head of the queue its head start.
@@ -124,7 +124,7 @@ impl Setup {
     }
 
     /// Places in the store's queue last longer than a free key may stand still.
-    pub(super) fn locks(&self, store: &MemoryStore) -> Locks {
+    pub(super) fn locks(&self, store: &FaultyStore) -> Locks {
         let builder = Locks::builder(store.clone())
             .lease(self.lease)
             .max_hold(self.max_hold)

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     LockKey, Locks, Stats,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
     time::{Instant, model, now},
 };
 
@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) keys: Vec<String>,
     pub(super) instances: Vec<Locks>,
     pub(super) witness: Arc<Witness>,
-    store: MemoryStore,
+    store: FaultyStore,
     /// Tasks that have not finished, requests that wait or hold, and those of them that hold. Not shuttle's atomics: no part
     /// of the core uses these.
     unfinished: AtomicUsize,
@@ -70,7 +70,7 @@ pub(super) async fn run() {
 
 impl World {
     fn new(setup: Setup, began: Instant) -> Self {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let keys: Vec<_> = (0..setup.keys).map(|n| format!("k{n}")).collect();
         let settings = Settings {
             lease: setup.lease,

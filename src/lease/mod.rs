@@ -1,13 +1,15 @@
 //! An instance's time-limited hold of a key, and what keeps it alive.
 
 mod renewal;
+mod schedule;
 mod scheduler;
 
 use std::{fmt, sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 
-pub(crate) use renewal::Pace;
+pub(crate) use renewal::{Pace, Renewal};
+pub(crate) use schedule::{Entry, Schedule};
 pub(crate) use scheduler::{LeaseEvents, Scheduler};
 
 use crate::{
@@ -51,7 +53,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A lease as its turns see it.
+/// A lease as its guards see it. What only its line needs to know is in the line's `HeldLease`.
 ///
 /// 1. The deadline moves forward while the lease is valid, and never again once it was seen to be over: whoever sees the
 ///    clock pass the deadline *ends* the lease in the same atomic step. So a guard is never held again after it was lost.

@@ -71,13 +71,13 @@ impl Renewal {
     }
 
     /// Asks for a renewal at once, or right after the one that is on its way.
-    pub(crate) fn hurry(&mut self, now: Instant) {
+    pub(crate) fn renew_now(&mut self, now: Instant) {
         self.next = self.next.min(now);
         self.again = self.sent.is_some();
     }
 
     /// The lease is being passed on: its next renewal comes sooner than that of a quiet one.
-    pub(crate) fn quicken(&mut self, pace: &Pace, now: Instant) {
+    pub(crate) fn renew_soon(&mut self, pace: &Pace, now: Instant) {
         self.next = self.next.min(later(now, pace.every_when_passing));
     }
 
@@ -181,7 +181,7 @@ mod tests {
             };
             let now = Instant::now();
             let mut renewal = Renewal::new(&pace, lease, now);
-            renewal.hurry(now);
+            renewal.renew_now(now);
             assert!(renewal.send_if_due(&pace, now));
             renewal.unknown(&pace, now);
             assert!(
@@ -190,10 +190,10 @@ mod tests {
             );
 
             let mut renewal = Renewal::new(&pace, lease, now);
-            renewal.quicken(&pace, now);
+            renewal.renew_soon(&pace, now);
             assert!(
                 lease == SECOND || !renewal.send_if_due(&pace, now),
-                "quickened to at once: {lease:?}"
+                "renewed at once: {lease:?}"
             );
         }
     }
@@ -213,11 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn a_hurry_during_a_renewal_is_not_forgotten() {
+    fn a_renewal_asked_for_during_another_is_not_forgotten() {
         let (pace, t0, mut renewal) = start();
-        renewal.hurry(t0 + SECOND);
+        renewal.renew_now(t0 + SECOND);
         assert!(renewal.send_if_due(&pace, t0 + SECOND));
-        renewal.hurry(t0 + 2 * SECOND);
+        renewal.renew_now(t0 + 2 * SECOND);
         assert!(!renewal.send_if_due(&pace, t0 + 2 * SECOND));
         renewal.renewed();
         assert!(renewal.send_if_due(&pace, t0 + 2 * SECOND));
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_passed_on_is_renewed_sooner() {
         let (pace, t0, mut renewal) = start();
-        renewal.quicken(&pace, t0);
+        renewal.renew_soon(&pace, t0);
         assert_eq!(renewal.due(), Some(t0 + SECOND));
         assert!(renewal.send_if_due(&pace, t0 + SECOND));
         renewal.renewed();

@@ -71,10 +71,11 @@ impl Config {
             max_hold: self.max_hold,
             waiter_deadline: self.waiter_deadline,
             fail_fast: self.fail_fast,
+            pace: self.pace(),
         }
     }
 
-    pub(crate) fn pace(&self) -> Pace {
+    fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
             every,

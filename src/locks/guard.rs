@@ -12,14 +12,14 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use super::{
     Locks,
     inner::Inner,
-    line::{Granted, Lost, lost},
+    line::{Granted, lost},
+    turn::Turn,
+    watch,
 };
 use crate::{
     Error, LockKey, Loss,
-    lease::Lease,
     store::Released,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Instant, can_sleep, now, sleep_until},
+    time::{Instant, now},
     trace,
 };
 
@@ -34,7 +34,6 @@ use crate::{
 ///   resource compares [`token`](LockGuard::token)s.
 ///
 /// `Clone` is re-entry: the same turn is held once more, with the same token.
-#[derive(Clone)]
 #[must_use = "a guard that is dropped at once gives the key back at once"]
 pub struct LockGuard(Arc<Turn>);
 
@@ -50,29 +49,32 @@ pub enum Status {
     Lost(Loss),
 }
 
-/// One turn. Ends when it is dropped, unless it was released before.
-struct Turn {
-    inner: Arc<Inner>,
-    granted: Granted,
-    released: AtomicBool,
-}
-
 impl LockGuard {
-    /// To be called before the next `.await` after a turn was granted, so that no cancellation loses it.
-    pub(crate) fn new(inner: Arc<Inner>, granted: Granted) -> Self {
-        let released = AtomicBool::new(false);
-        let (lease, token) = (&granted.lease, granted.token);
-        trace::turn_began(lease.key.as_str(), lease.owner, token, granted.turn > 1);
-        Self(Arc::new(Turn {
-            inner,
-            granted,
-            released,
-        }))
+    /// The first guard of a turn that has begun. To be called before the next `.await`, so that no cancellation loses the turn.
+    pub(crate) fn new(turn: Arc<Turn>) -> Self {
+        turn.add_guard();
+        let guard = Self(turn);
+        let Granted {
+            lease,
+            number,
+            token,
+        } = guard.granted();
+        trace::turn_began(lease.key.as_str(), lease.owner, *token, *number > 1);
+        guard
+    }
+
+    fn granted(&self) -> &Granted {
+        let granted = self.0.granted();
+        granted.expect("a guard is made when its turn has begun")
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.0.inner
     }
 
     /// What is locked.
     pub fn key(&self) -> &LockKey {
-        &self.0.granted.lease.key
+        &self.granted().lease.key
     }
 
     /// The fencing token: it rises with every turn at a key, in the whole fleet.
@@ -80,7 +82,7 @@ impl LockGuard {
     /// Send it along with every write. A resource that keeps the highest token seen, and refuses lower ones, is safe
     /// even from a process that was paused for longer than its lease and does not know it yet.
     pub fn token(&self) -> u64 {
-        self.0.granted.token
+        self.granted().token
     }
 
     /// Whether the key is ours, by this process's clock.
@@ -96,8 +98,7 @@ impl LockGuard {
     pub fn remaining(&self) -> Duration {
         match self.status() {
             Status::Held => self
-                .0
-                .granted
+                .granted()
                 .lease
                 .deadline()
                 .saturating_duration_since(now()),
@@ -107,8 +108,8 @@ impl LockGuard {
 
     /// Whether the turn is still under way, or how it ended.
     pub fn status(&self) -> Status {
-        let lease = &self.0.granted.lease;
-        if self.0.released.load(Ordering::Acquire) {
+        let lease = &self.granted().lease;
+        if self.0.is_released() {
             Status::Released
         } else if let Some(loss) = lease.loss() {
             Status::Lost(loss)
@@ -127,7 +128,7 @@ impl LockGuard {
     /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
     pub async fn lost(&self) -> Loss {
         let loss = self.watch_lease().await;
-        if self.0.released.load(Ordering::Acquire) {
+        if self.0.is_released() {
             // The lease had gone on to other turns.
             std::future::pending::<()>().await;
         }
@@ -154,13 +155,13 @@ impl LockGuard {
     pub async fn release(self) -> Result<(), Error> {
         if let Status::Lost(loss) = self.status() {
             // Nothing is left to be released, and the clones shall go on to see the loss.
-            drop(self.0.inner.end_turn(&self.0.granted, false));
+            drop(self.inner().end_turn(self.granted(), false));
             return Err(lost(Some(loss)));
         }
-        if self.0.released.swap(true, Ordering::AcqRel) {
+        if self.0.set_released() {
             return Ok(());
         }
-        let ended = self.0.inner.end_turn(&self.0.granted, true);
+        let ended = self.inner().end_turn(self.granted(), true);
         ended.confirmed().await
     }
 }
@@ -237,7 +238,7 @@ impl LockGuard {
         if self.status() == Status::Released {
             return Ok(());
         }
-        let answer = self.0.inner.confirm(&self.0.granted.lease).await;
+        let answer = self.inner().confirm(&self.granted().lease).await;
         match self.status() {
             Status::Released => Ok(()),
             _ => answer,
@@ -254,18 +255,13 @@ impl LockGuard {
         record: (&Bytes, Duration),
         until: Instant,
     ) -> Result<Released, Error> {
-        let Turn {
-            inner,
-            granted,
-            released,
-        } = &*self.0;
-        if released.load(Ordering::Acquire) {
+        if self.0.is_released() {
             // A clone has ended the turn, and the same lease may serve another by now.
             return Ok(Released::NotOurs);
         }
-        let outcome = inner.record(granted, record, until).await;
+        let outcome = self.inner().record(self.granted(), record, until).await;
         if let Ok(Released::Freed) = outcome {
-            released.store(true, Ordering::Release);
+            self.0.set_released();
         }
         outcome
     }
@@ -273,55 +269,29 @@ impl LockGuard {
     /// Ends the turn as [`record`](Self::record) does, but does not touch the lease in the store any more: its time
     /// ends it, unless the record that was on its way takes its place after all.
     pub(crate) fn abandon(self, content: &Bytes) {
-        self.0.released.store(true, Ordering::Release);
-        self.0.inner.finish(&self.0.granted, content);
+        self.0.set_released();
+        self.inner().finish(self.granted(), content);
     }
 
     /// Whether nobody else holds this turn.
     pub(crate) fn is_only_one(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        self.0.guards() == 1
     }
 
     /// Whether asking `locks` for `key` would wait for this very turn.
     pub(crate) fn is_for(&self, locks: &Locks, key: &LockKey) -> bool {
-        self.key() == key && self.0.inner.space == locks.0.space
+        self.key() == key && self.inner().space == locks.0.space
     }
 
     /// Resolves when the lease is lost; does not keep the turn from ending.
     fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let (inner, lease) = (self.0.inner.clone(), self.0.granted.lease.clone());
-        async move {
-            let mut is_under_way = true;
-            loop {
-                // The scheduler ends with the runtime that it runs on; this is another, perhaps.
-                let started = inner.scheduler.start(&inner);
-                let told = lease.told();
-                if let Some(loss) = lease.loss() {
-                    return loss;
-                }
-                if started && !inner.scheduler.is_running() {
-                    continue;
-                }
-                let end = inner.end_to_watch(&lease).filter(|_| is_under_way);
-                let Some((end, loss)) = end else {
-                    told.await;
-                    continue;
-                };
-                tokio::select! {
-                    biased;
-                    () = told => {}
-                    () = sleep_until(end) => {
-                        is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
-                    }
-                }
-            }
-        }
+        watch::loss(self.inner().clone(), self.granted().lease.clone())
     }
 
     /// Counts the turn's time anew. Says whether the turn is still under way.
     pub(crate) fn begin_anew(&self) -> bool {
-        let Turn { inner, granted, .. } = &*self.0;
-        inner
+        let granted = self.granted();
+        self.inner()
             .with_line(&granted.lease.key, |line, t| line.begin_anew(granted, t))
             .unwrap_or(false)
     }
@@ -331,37 +301,28 @@ impl LockGuard {
     }
 }
 
-impl Inner {
-    /// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
-    /// which nobody may be driving.
-    fn end_to_watch(&self, lease: &Lease) -> Option<(Instant, Loss)> {
-        if self.scheduler.is_on_this_runtime() || !can_sleep() {
-            return None;
-        }
-        Some({
-            let (deadline, turn_ends) = (lease.deadline(), lease.turn_ends());
-            match deadline <= turn_ends {
-                true => (deadline, Loss::Expired),
-                false => (turn_ends, Loss::MaxHold),
-            }
-        })
-    }
-}
-
 /// A handle that does not keep its turn from ending.
 #[derive(Clone)]
 pub(crate) struct WeakGuard(Weak<Turn>);
 
 impl WeakGuard {
     pub(crate) fn upgrade(&self) -> Option<LockGuard> {
-        self.0.upgrade().map(LockGuard)
+        let turn = self.0.upgrade()?;
+        turn.add_guard_if_held().then(|| LockGuard(turn))
     }
 }
 
-impl Drop for Turn {
+impl Clone for LockGuard {
+    fn clone(&self) -> Self {
+        self.0.add_guard();
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !*self.released.get_mut() {
-            drop(self.inner.end_turn(&self.granted, false));
+        if self.0.remove_guard() && !self.0.is_released() {
+            drop(self.inner().end_turn(self.granted(), false));
         }
     }
 }

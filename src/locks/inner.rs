@@ -7,20 +7,20 @@ use futures_util::StreamExt;
 use super::{
     config::Config,
     contender::Contender,
-    line::{Contention, Ended, Granted, Line, Lost, Transition, lost},
+    line::{After, Ended, Granted, Line, Lost, Transition, lost},
     lines::Lines,
     renewing::Renewing,
 };
 use crate::{
     Error, LockKey, Loss,
     lease::{Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Owner, Renew, Renewed, Store},
+    store::{Hint, Hints, Instance, Renew, Renewed, Store},
     sync::{
         Notify, Runtime,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         random,
     },
-    time::now,
+    time::{Instant, now},
     trace,
 };
 
@@ -32,7 +32,6 @@ pub(crate) struct Inner {
     pub(crate) space: Arc<str>,
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
-    attempts: AtomicU64,
     /// How often the store was out of reach and came back.
     reconnects: AtomicU64,
     /// Contenders and renewals under way.
@@ -43,30 +42,24 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
-        let scheduler = Arc::new(Scheduler::new(config.pace()));
+        let scheduler = Arc::new(Scheduler::new());
+        let instance = Instance::new();
         Self {
             space: store.space(),
-            instance: Instance::new(),
+            instance,
             lines: Lines::new(
                 config.limits(),
                 config.max_keys,
+                instance,
                 scheduler.clone(),
                 store.clone(),
             ),
             scheduler,
             store,
-            attempts: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
             background: Arc::default(),
             busy: Arc::default(),
             config,
-        }
-    }
-
-    pub(crate) fn fresh_owner(&self) -> Owner {
-        Owner {
-            instance: self.instance,
-            attempt: self.attempts.fetch_add(1, Ordering::Relaxed) + 1,
         }
     }
 
@@ -82,21 +75,20 @@ impl Inner {
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
     ) -> Option<T> {
         let (outcome, after) = self.lines.with(key, work)?;
+        self.finish_transition(key, after);
+        Some(outcome)
+    }
+
+    fn finish_transition(self: &Arc<Self>, key: &LockKey, after: After) {
         if let Some((lease, loss)) = after.lost {
-            trace::lost(lease.key.as_str(), lease.owner, loss);
+            trace::lost(key.as_str(), lease.owner, loss);
         }
         if let Some(owner) = after.released {
             trace::releasing(key.as_str(), owner);
         }
-        if let Some(contention) = after.contend {
-            self.contend(contention);
+        if let Some(number) = after.contend {
+            Contender::new(self.clone(), key.clone(), number).go_on();
         }
-        Some(outcome)
-    }
-
-    fn contend(self: &Arc<Self>, contention: Arc<Contention>) {
-        let contender = Contender::new(self.clone(), contention);
-        self.run_in_background(contender.contend());
     }
 
     /// Ends a turn. See [`Line::end`].
@@ -108,14 +100,8 @@ impl Inner {
 
     /// A lease is lost, if the reason for it still holds.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) -> Lost {
-        let lost = self.with_line(&lease.key, |line, t| line.lost(lease, loss, t));
-        let lost = lost.unwrap_or(Lost::NotHere);
-        match lost {
-            Lost::Yes => {}
-            Lost::NotYet => self.scheduler.track_on(lease),
-            Lost::NotHere => self.scheduler.untrack(lease), // released meanwhile
-        }
-        lost
+        self.with_line(&lease.key, |line, t| line.lost(lease, loss, t))
+            .unwrap_or(Lost::NotHere)
     }
 
     /// Renews a lease now, beside its schedule.
@@ -179,26 +165,36 @@ impl LeaseEvents for Inner {
             Hint::Reconnected => {
                 // Counted first: a lease that is granted meanwhile is doubted here or by its contender.
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
-                self.scheduler.doubt_all();
+                self.lines.doubt_leases(|_| true);
                 self.lines.wake_contenders();
             }
             #[cfg(feature = "redis")]
             Hint::Moved(keys) => {
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
-                self.scheduler.doubt_where(|key| keys.contains(key));
+                self.lines.doubt_leases(|key| keys.contains(key));
                 self.lines.wake_contenders();
             }
         }
     }
 
-    fn on_end(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
-        self.lose(lease, loss);
+    fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+        let due = self.lines.look(now);
+        for (key, after) in due.after {
+            self.finish_transition(&key, after);
+        }
+        if !due.renewals.is_empty() {
+            trace::renewing(due.renewals.len());
+            let renewing = Renewing::new(self.clone(), due.renewals, now);
+            self.run_in_background(renewing.run());
+        }
+        due.next
     }
 
-    fn on_due(self: &Arc<Self>, leases: Vec<Arc<Lease>>) {
-        trace::renewing(leases.len());
-        let renewing = Renewing::new(self.clone(), leases);
-        self.run_in_background(renewing.run());
+    fn on_stop(&self) {
+        // Nobody would tell their loss any more, were it not for those who watch for it on another runtime.
+        for lease in self.lines.leases() {
+            lease.wake_watchers();
+        }
     }
 }
 

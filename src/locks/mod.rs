@@ -15,9 +15,11 @@ mod several;
 mod shutdown;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiter;
+mod watch;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -212,41 +214,24 @@ impl Locks {
         turn.map_err(NoTurn::into_error)
     }
 
-    async fn turn(
-        &self,
-        key: &LockKey,
+    fn turn<'a>(
+        &'a self,
+        key: &'a LockKey,
         request: WaitRequest,
         wait: Wait,
-    ) -> Result<LockGuard, NoTurn> {
-        trace::acquiring(key.as_str(), async {
-            let waiting = self.wait(key, request);
-            let Wait::AtMost(limit) = wait else {
-                return waiting.await;
-            };
+    ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
+        let waiter = Waiter::new(&self.0, key, request);
+        trace::acquiring(key.as_str(), async move {
             // Pinned out here, so that the place in line is still there when the limit is reached.
-            let mut waiting = std::pin::pin!(waiting);
-            match timeout(limit, &mut waiting).await {
+            let mut waiter = pin!(waiter);
+            let Wait::AtMost(limit) = wait else {
+                return waiter.await;
+            };
+            match timeout(limit, waiter.as_mut()).await {
                 Some(outcome) => outcome,
                 None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
             }
         })
-        .await
-    }
-
-    async fn wait(&self, key: &LockKey, request: WaitRequest) -> Result<LockGuard, NoTurn> {
-        if !self.0.scheduler.start(&self.0) {
-            return Err(NoTurn::Failed(Error::new(
-                ErrorKind::Unreachable,
-                "locks need a tokio runtime with its time driver on (`enable_time`) to be renewed on, and this is not within one",
-            )));
-        }
-        loop {
-            let guard = Waiter::join(&self.0, key, request.clone())?.await?;
-            // This task may have been kept from running for longer than the lease.
-            if guard.is_held() {
-                return Ok(guard);
-            }
-        }
     }
 
     /// Why a request has not had its turn within its limit.

@@ -66,7 +66,7 @@ impl Inner {
         (content, retain): (&Bytes, Duration),
         until: Instant,
     ) -> Result<Late, Error> {
-        let owner = self.fresh_owner();
+        let owner = self.lines.fresh_owner(key);
         let claiming = self.store.acquire(Acquire {
             key: key.clone(),
             owner,

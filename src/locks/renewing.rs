@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 
-use super::{inner::Inner, line::Answer};
+use super::{
+    inner::Inner,
+    line::{Answer, DueRenewal},
+};
 use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
     store::{Renew, Renewed},
-    time::{Instant, now},
+    time::Instant,
     trace,
 };
 
@@ -17,34 +20,30 @@ use crate::{
 pub(super) struct Renewing {
     inner: Arc<Inner>,
     sent: Instant,
-    /// Each lease, until its answer has come, and how often it had been doubted before the renewal was begun.
-    leases: Vec<Option<(Arc<Lease>, u64)>>,
+    /// The renewal of each lease, until its answer has come.
+    renewals: Vec<Option<DueRenewal>>,
 }
 
 impl Renewing {
-    pub(super) fn new(inner: Arc<Inner>, leases: Vec<Arc<Lease>>) -> Self {
-        let with_doubts = |lease: Arc<Lease>| {
-            let doubts = lease.doubts();
-            Some((lease, doubts))
-        };
+    pub(super) fn new(inner: Arc<Inner>, renewals: Vec<DueRenewal>, sent: Instant) -> Self {
         Self {
             inner,
-            sent: now(),
-            leases: leases.into_iter().map(with_doubts).collect(),
+            sent,
+            renewals: renewals.into_iter().map(Some).collect(),
         }
     }
 
     pub(super) async fn run(mut self) {
-        let requests = self.leases.iter().flatten().map(|(lease, _)| Renew {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            lease: lease.length,
-            refill: self.inner.needs(lease),
+        let requests = self.renewals.iter().flatten().map(|renewal| Renew {
+            key: renewal.lease.key.clone(),
+            owner: renewal.lease.owner,
+            lease: renewal.lease.length,
+            refill: renewal.refill,
         });
         let mut answers = self.inner.store.renew(requests.collect());
         while let Some((index, answer)) = answers.next().await {
-            if let Some((lease, doubts)) = self.leases.get_mut(index).and_then(Option::take) {
-                self.inner.answered(&lease, (self.sent, doubts), answer);
+            if let Some(renewal) = self.renewals.get_mut(index).and_then(Option::take) {
+                self.inner.answered(&renewal, self.sent, answer);
             }
         }
     }
@@ -52,31 +51,19 @@ impl Renewing {
 
 impl Drop for Renewing {
     fn drop(&mut self) {
-        for (lease, doubts) in std::mem::take(&mut self.leases).into_iter().flatten() {
+        for renewal in std::mem::take(&mut self.renewals).into_iter().flatten() {
             let unknown = Renewed::Unknown(Error::new(
                 ErrorKind::Unreachable,
                 "the renewal was not answered: the runtime that sent it has shut down, or the store forgot to answer",
             ));
-            self.inner.answered(&lease, (self.sent, doubts), unknown);
+            self.inner.answered(&renewal, self.sent, unknown);
         }
     }
 }
 
 impl Inner {
-    fn needs(self: &Arc<Self>, lease: &Lease) -> u32 {
-        self.with_line(&lease.key, |line, _| line.needs(lease))
-            .unwrap_or(0)
-    }
-
-    fn answered(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        (sent, doubts): (Instant, u64),
-        answer: Renewed,
-    ) {
-        if !self.scheduler.tracks(lease) {
-            return; // released or lost meanwhile
-        }
+    fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
+        let lease = &renewal.lease;
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -84,7 +71,7 @@ impl Inner {
             } => {
                 let answer = Answer {
                     sent,
-                    doubts,
+                    doubts: renewal.doubts,
                     tokens,
                     others_wait,
                 };
@@ -97,12 +84,13 @@ impl Inner {
     }
 
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
-        trace::renewal_unknown(lease.owner, &error);
-        lease.doubt();
-        let gives_up = self.scheduler.unknown(lease);
-        self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
-        if gives_up {
-            self.lose(lease, Loss::GaveUp);
+        let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
+        // Else the lease was released or lost meanwhile.
+        if let Some(gives_up) = gives_up.flatten() {
+            trace::renewal_unknown(lease.owner, &error);
+            if gives_up {
+                self.lose(lease, Loss::GaveUp);
+            }
         }
     }
 }

@@ -55,10 +55,15 @@ impl Locks {
     /// How much there is to do at the moment; all zero when nothing is left behind.
     pub fn stats(&self) -> Stats {
         let inner = &self.0;
+        let (mut waiting, mut leases) = (0, 0);
+        inner.lines.each(|line| {
+            waiting += line.waiting();
+            leases += usize::from(line.lease().is_some());
+        });
         Stats {
             keys: inner.lines.len(),
-            waiting: inner.lines.waiting(),
-            leases: inner.scheduler.leases(),
+            waiting,
+            leases,
             calls: inner.background.get(),
             releases: inner.store.owed(),
         }

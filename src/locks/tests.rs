@@ -11,10 +11,7 @@ use std::{
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::sleep;
 
-use super::{
-    line::{Contention, Ended, Granted, Place},
-    *,
-};
+use super::{line::Ended, turn::Turn, *};
 use crate::{
     Loss,
     lease::Lease,
@@ -274,19 +271,19 @@ async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
     let inner = &locks.0;
     assert!(inner.scheduler.start(inner));
     let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
-    let joined = inner.lines.join(&key, patient()).unwrap();
+    let turn = inner.lines.join(inner, &key, patient()).unwrap().turn;
     let lease = lease(inner, &key, inner.config.lease);
-    inner.scheduler.track(lease.clone(), sent);
     tokio::time::advance(31 * SECOND).await;
 
     inner.lose(&lease, Loss::Expired);
-    assert_eq!(inner.scheduler.leases(), 0);
+    assert_eq!(locks.stats().leases, 0);
 
-    grant(inner, &joined.contention.unwrap(), lease.clone(), 1);
-    let granted = tokio::time::timeout(SECOND, joined.place.answer).await;
-    let granted = granted.expect("the line goes on").unwrap().unwrap();
+    grant(inner, turn.id, lease.clone(), sent, 1);
+    let begun = tokio::time::timeout(SECOND, begun(&turn)).await;
+    begun.expect("the line goes on");
+    let granted = turn.granted().unwrap();
     assert_ne!(granted.lease.owner, lease.owner);
-    drop(inner.end_turn(&granted, false));
+    drop(inner.end_turn(granted, false));
     settle().await;
     assert_eq!(locks.stats(), Stats::default());
 }
@@ -296,42 +293,48 @@ fn patient() -> WaitRequest {
 }
 
 fn lease(inner: &Inner, key: &LockKey, length: Duration) -> Arc<Lease> {
-    let owner = inner.fresh_owner();
+    let owner = inner.lines.fresh_owner(key);
     let lease = Lease::new(key.clone(), owner, None, Instant::now(), length);
     Arc::new(lease)
 }
 
-fn grant(inner: &Arc<Inner>, contention: &Arc<Contention>, lease: Arc<Lease>, tokens: u32) {
+/// Resolves when the turn has begun.
+async fn begun(turn: &Turn) {
+    std::future::poll_fn(|cx| turn.poll(cx)).await.unwrap();
+}
+
+fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, tokens: u32) {
     let grant = Grant {
         tokens: Tokens::new(1, tokens),
         others_wait: false,
     };
     let granted = inner.with_line(&lease.key.clone(), |line, t| {
-        assert!(line.is_contended_by(contention));
-        line.granted(lease, grant, t);
+        assert!(line.is_contended_by(contender));
+        line.granted(lease, sent, grant, t);
     });
     assert!(granted.is_some(), "the line is there");
 }
 
 /// Two who wait for a key, the first of whom has just got it, for a second.
-fn two_in_line(inner: &Arc<Inner>) -> (Granted, Place) {
+fn two_in_line(inner: &Arc<Inner>) -> (Arc<Turn>, Arc<Turn>) {
     let key = LockKey::new("k").unwrap();
-    let mut first = inner.lines.join(&key, patient()).unwrap();
-    let second = inner.lines.join(&key, patient()).unwrap();
+    let first = inner.lines.join(inner, &key, patient()).unwrap().turn;
+    let second = inner.lines.join(inner, &key, patient()).unwrap().turn;
     let lease = lease(inner, &key, SECOND);
-    grant(inner, &first.contention.unwrap(), lease, 2);
-    let first = first.place.answer.try_recv().unwrap().unwrap();
-    (first, second.place)
+    grant(inner, first.id, lease, Instant::now(), 2);
+    assert!(first.granted().is_some());
+    (first, second)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_ends_in_time_is_passed_on_with_the_next_token() {
     let locks = Locks::in_memory();
-    let (first, mut second) = two_in_line(&locks.0);
+    let (first, second) = two_in_line(&locks.0);
+    let first = first.granted().unwrap();
     tokio::time::advance(crate::lease::validity(SECOND) - Duration::from_millis(1)).await;
-    assert!(matches!(locks.0.end_turn(&first, false), Ended::Quietly));
-    let next = second.answer.try_recv().unwrap().unwrap();
-    assert_eq!((next.turn, next.token), (2, 2));
+    assert!(matches!(locks.0.end_turn(first, false), Ended::Quietly));
+    let next = second.granted().unwrap();
+    assert_eq!((next.number, next.token), (2, 2));
     assert_eq!(next.lease.owner, first.lease.owner);
 }
 
@@ -340,10 +343,12 @@ async fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
     for confirm in [false, true] {
         let locks = Locks::in_memory();
         let (first, second) = two_in_line(&locks.0);
+        let first = first.granted().unwrap();
         tokio::time::advance(crate::lease::validity(SECOND)).await;
-        drop(locks.0.end_turn(&first, confirm));
+        drop(locks.0.end_turn(first, confirm));
         assert_eq!(first.lease.loss(), Some(Loss::Expired));
-        let next = second.answer.await.unwrap().unwrap();
+        begun(&second).await;
+        let next = second.granted().unwrap();
         assert_ne!(next.lease.owner, first.lease.owner);
     }
 }
@@ -351,11 +356,12 @@ async fn a_turn_that_ends_at_its_deadline_is_not_passed_on() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_once() {
     let locks = Locks::in_memory();
-    let (first, mut second) = two_in_line(&locks.0);
-    assert!(matches!(locks.0.end_turn(&first, false), Ended::Quietly));
-    second.answer.try_recv().unwrap().unwrap();
+    let (first, second) = two_in_line(&locks.0);
+    let first = first.granted().unwrap();
+    assert!(matches!(locks.0.end_turn(first, false), Ended::Quietly));
+    assert!(second.granted().is_some());
     // The second has its turn now, under the same lease.
-    assert!(matches!(locks.0.end_turn(&first, false), Ended::Over(None)));
+    assert!(matches!(locks.0.end_turn(first, false), Ended::Over(None)));
     assert!(first.lease.is_valid(Instant::now()));
 }
 
@@ -367,11 +373,12 @@ async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
         .max_hold(SECOND / 2)
         .build()
         .unwrap();
-    let (first, mut second) = two_in_line(&locks.0);
+    let (first, second) = two_in_line(&locks.0);
+    let first = first.granted().unwrap();
     tokio::time::advance(SECOND / 2).await;
     // The scheduler has found the first turn's time over, and comes to tell it after that turn has ended.
-    drop(locks.0.end_turn(&first, false));
-    let next = second.answer.try_recv().unwrap().unwrap();
+    drop(locks.0.end_turn(first, false));
+    let next = second.granted().unwrap();
     locks.0.lose(&first.lease, Loss::MaxHold);
     assert_eq!(next.lease.loss(), None);
     tokio::time::advance(SECOND / 4).await;
@@ -411,7 +418,7 @@ fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
-    let store = MemoryStore::new();
+    let store = crate::store::FaultyStore::new();
     let locks = Locks::builder(store.clone())
         .wait_forever()
         .build()
@@ -431,7 +438,7 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
     });
     settle().await;
     // A lease with tokens for another turn, so that only the record keeps it from being passed on.
-    locks.0.scheduler.doubt_all();
+    locks.0.lines.doubt_leases(|_| true);
     settle().await;
     // The record takes effect, and whoever recorded it goes away before the answer: its runtime shuts down, say.
     store.set_fault(Some(crate::store::Fault::Mute));

@@ -8,78 +8,93 @@ use std::{
 
 use super::{
     LockGuard,
-    contender::{Contender, FirstQuestion},
+    contender::Contender,
     inner::Inner,
-    line::{NoTurn, Place, WaitRequest},
+    line::{NoTurn, WaitRequest},
+    turn::Turn,
 };
 use crate::{Error, ErrorKind, LockKey};
 
-/// Resolves when it is this request's turn, or when there is no point in waiting any longer.
+/// Waits in the key's line. Resolves when it is this request's turn, or when there is no point in waiting any longer.
 ///
 /// Dropping it gives the place up, and the turn too if that has come in the meantime.
-pub(crate) struct Waiter {
-    inner: Arc<Inner>,
-    key: LockKey,
-    place: Place,
-    /// If this request was the first, it puts the first question to the store.
-    question: Option<FirstQuestion>,
-    told: bool,
+pub(crate) struct Waiter<'a> {
+    inner: &'a Arc<Inner>,
+    key: &'a LockKey,
+    request: WaitRequest,
+    /// There from when the request is in line until it was told what became of it.
+    turn: Option<Arc<Turn>>,
+    /// If this request was the first, it waits for the answer to the first question to the store.
+    contender: Option<Contender>,
 }
 
-impl Waiter {
-    pub(crate) fn join(
-        inner: &Arc<Inner>,
-        key: &LockKey,
-        request: WaitRequest,
-    ) -> Result<Self, NoTurn> {
-        let joined = inner.lines.join(key, request)?;
-        let question = joined
-            .contention
-            .map(|contention| FirstQuestion::new(Contender::new(inner.clone(), contention)));
-        Ok(Self {
-            inner: inner.clone(),
-            key: key.clone(),
-            place: joined.place,
-            question,
-            told: false,
-        })
+impl<'a> Waiter<'a> {
+    /// Joins the line when it is first polled.
+    pub(crate) fn new(inner: &'a Arc<Inner>, key: &'a LockKey, request: WaitRequest) -> Self {
+        Self {
+            inner,
+            key,
+            request,
+            turn: None,
+            contender: None,
+        }
+    }
+
+    fn join(&mut self) -> Result<(), NoTurn> {
+        let (inner, key) = (self.inner, self.key);
+        if !inner.scheduler.start(inner) {
+            return Err(NoTurn::Failed(Error::new(
+                ErrorKind::Unreachable,
+                "locks need a tokio runtime with its time driver on (`enable_time`) to be renewed on, and this is not within one",
+            )));
+        }
+        let joined = inner.lines.join(inner, key, self.request.clone())?;
+        let number = joined.turn.id;
+        self.turn = Some(joined.turn);
+        if let Some(demand) = joined.first {
+            self.contender = Some(Contender::first(inner, key, number, demand));
+        }
+        Ok(())
     }
 }
 
-impl Future for Waiter {
+impl Future for Waiter<'_> {
     type Output = Result<LockGuard, NoTurn>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(question) = &mut self.question {
-            question.poll(cx);
+        loop {
+            if self.turn.is_none() {
+                self.join()?;
+            }
+            // Taken out, so that one that panics is not polled again.
+            if let Some(contender) = self.contender.take() {
+                self.contender = contender.poll_first(cx);
+            }
+            let turn = self.turn.as_ref().expect("it has just joined");
+            let told = ready!(turn.poll(cx));
+            let turn = self.turn.take().expect("it was there just now");
+            told?;
+            let guard = LockGuard::new(turn);
+            // This task may have been kept from running for longer than the lease: then it goes into line again.
+            if guard.is_held() {
+                return Poll::Ready(Ok(guard));
+            }
         }
-        let answer = ready!(Pin::new(&mut self.place.answer).poll(cx));
-        self.told = true;
-        Poll::Ready(match answer {
-            Ok(Ok(granted)) => Ok(LockGuard::new(self.inner.clone(), granted)),
-            Ok(Err(why)) => Err(why),
-            Err(_) => Err(NoTurn::Failed(Error::new(
-                ErrorKind::Unreachable,
-                "the line was abandoned: the runtime that served it has shut down",
-            ))),
-        })
     }
 }
 
-impl Drop for Waiter {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if self.told {
-            return;
-        }
-        // Closed first: from here on a turn that is being handed over goes back to the line.
-        self.place.answer.close();
-        match self.place.answer.try_recv() {
-            Ok(Ok(granted)) => drop(self.inner.end_turn(&granted, false)),
-            Ok(Err(_)) => {}
-            Err(_) => {
-                let id = self.place.id;
-                self.inner.with_line(&self.key, |line, _| line.leave(id));
+        if let Some(turn) = self.turn.take() {
+            self.inner
+                .with_line(self.key, |line, _| line.leave(turn.id));
+            // From here on the turn has been granted, or never will be.
+            if let Some(granted) = turn.granted() {
+                drop(self.inner.end_turn(granted, false));
             }
+        }
+        if let Some(contender) = self.contender.take() {
+            contender.go_on();
         }
     }
 }

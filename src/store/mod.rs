@@ -4,6 +4,8 @@
 //! documentation *is* the specification: one conformance suite (`tests/conformance`) holds every store to it.
 //! The trait is sealed while the crate is 0.x, so that it can still grow.
 
+#[cfg(any(test, feature = "test-util"))]
+mod faulty;
 mod memory;
 mod quorum;
 #[cfg(feature = "redis")]
@@ -14,7 +16,9 @@ use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 
-pub use memory::{Calls, Fault, MemoryStore};
+#[cfg(any(test, feature = "test-util"))]
+pub use faulty::{Calls, Fault, FaultyStore};
+pub use memory::MemoryStore;
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     Locks, Loss,
-    store::{Calls, Fault, MemoryStore},
+    store::{Calls, Fault, FaultyStore},
 };
 
 use crate::{
@@ -25,7 +25,7 @@ fn total(calls: Calls) -> u64 {
 fn cost(lease: Duration, load: Load, fault: Option<Fault>) -> Cost {
     let name = format!("{load:?} under {fault:?} with a lease of {lease:?}");
     let scenario = on_a_thread(true, async move || {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         // The renewal of a lease of an hour is due after the default of `max_hold`.
         let builder = Locks::builder(store.clone()).lease(lease);
         let locks = builder.max_hold(Duration::MAX).build().unwrap();
@@ -106,7 +106,7 @@ fn a_key_that_is_waited_for_costs_a_few_calls_a_second_at_most_under_any_fault()
 fn a_short_poll_interval_costs_no_storm_either() {
     // Below a 96th of the lease, a renewal that was brought forward used to be due again at once.
     let calls = on_a_thread(true, async || {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let builder = Locks::builder(store.clone()).poll_interval(Duration::from_millis(100));
         let locks = builder.build().unwrap();
         let _running = Load::Hot.start(&locks).await;
@@ -121,7 +121,7 @@ fn a_short_poll_interval_costs_no_storm_either() {
 #[test]
 fn an_endless_lease_is_hardly_ever_renewed() {
     let calls = on_a_thread(true, async || {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let builder = Locks::builder(store.clone()).lease(Duration::MAX);
         let locks = builder.max_hold(Duration::MAX).build().unwrap();
         let _running = Load::Quiet.start(&locks).await;
@@ -135,7 +135,7 @@ fn an_endless_lease_is_hardly_ever_renewed() {
 #[test]
 fn giving_up_after_five_failed_renewals_takes_five_pauses() {
     let lost_after = on_a_thread(true, async || {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let locks = Locks::builder(store.clone())
             .lease(Duration::from_secs(120))
             .give_up_after(NonZeroU32::new(5).unwrap())

@@ -15,6 +15,9 @@ mod support;
 
 suite::conformance!(memory_store, crate::memory::Memory, (start_paused = true));
 
+#[cfg(feature = "test-util")]
+suite::conformance!(faulty_store, crate::memory::Faulty, (start_paused = true));
+
 #[cfg(feature = "redis")]
 suite::conformance!(redis_store, crate::redis::Redis, ());
 

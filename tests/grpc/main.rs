@@ -25,7 +25,7 @@ use tonic::{
 use tower::ServiceBuilder;
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LockGuard, Locks, key,
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 
 /// Far more than anything here takes, also on a machine that is busy with other things.
@@ -158,7 +158,7 @@ async fn a_request_without_its_key_is_an_invalid_argument() {
 
 #[tokio::test]
 async fn a_lost_lease_is_aborted_and_its_outcome_unknown() {
-    let builder = Locks::builder(MemoryStore::new()).max_hold(Duration::from_millis(300));
+    let builder = Locks::builder(FaultyStore::new()).max_hold(Duration::from_millis(300));
     let locks = builder.build().unwrap();
     let mut bank = Bank::open(&locks, |lock| lock).await;
     let status = bank.pay(HANGS, &ONCE).await.unwrap_err();
@@ -171,7 +171,7 @@ async fn a_lost_lease_is_aborted_and_its_outcome_unknown() {
 
 #[tokio::test]
 async fn a_store_out_of_reach_is_unavailable() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let mut bank = Bank::open(&locks, |lock| lock).await;
     store.set_fault(Some(Fault::Unreachable));

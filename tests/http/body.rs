@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::mpsc;
-use tower_distributed_lock::{Locks, store::MemoryStore};
+use tower_distributed_lock::{Locks, store::FaultyStore};
 
 use crate::support::{Server, eventually, lock, nothing_left, take_away, watchful, within};
 
@@ -127,7 +127,7 @@ async fn a_client_that_goes_away_in_mid_body_frees_the_key() {
 
 #[tokio::test]
 async fn a_lease_lost_in_mid_stream_ends_the_body_with_an_error() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = watchful(&store);
     let (server, mut feeds) = serve(&locks).await;
     let mut client = server.connect().await;

@@ -7,7 +7,7 @@ use http::StatusCode;
 use tower::{ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks,
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 
 use crate::{
@@ -71,7 +71,7 @@ async fn a_waiting_request_is_not_detached_yet() {
 
 #[tokio::test]
 async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let server = Server::start(gated(lock(&locks), &gate)).await;
     post_and_leave(&server, &gate).await;
@@ -83,7 +83,7 @@ async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
 #[tokio::test]
 async fn a_lost_lease_is_409_in_both_modes() {
     for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
-        let (store, gate) = (MemoryStore::new(), Gate::default());
+        let (store, gate) = (FaultyStore::new(), Gate::default());
         let locks = watchful(&store);
         let server = Server::start(gated(lock(&locks).on_lease_loss(loss), &gate)).await;
         let answer = tokio::spawn(server.post("/accounts/7"));
@@ -126,7 +126,7 @@ async fn closing_waits_for_handlers_whose_clients_have_gone() {
 
 #[tokio::test]
 async fn closing_waits_for_a_handler_that_failed_open() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Unreachable));
     let server = Server::start(gated(lock(&locks).fail_open(), &gate)).await;

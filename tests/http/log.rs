@@ -13,7 +13,7 @@ use http::{Request, StatusCode};
 use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LockKey, Locks, ReadBodyLayer, key,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 use tracing::{
     Event, Instrument, Level, Metadata, Subscriber, field::Field, subscriber::DefaultGuard,
@@ -64,7 +64,7 @@ where
 #[tokio::test]
 async fn the_instance_of_every_refusal_stands_in_the_log() {
     let (log, _guard) = Log::start();
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).reject_if_held();
@@ -124,7 +124,7 @@ async fn the_cause_of_a_broken_body_is_logged() {
 #[tokio::test]
 async fn keys_are_logged_at_debug_level_only() {
     let (log, _guard) = Log::start();
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let handler = {
         let gate = gate.clone();

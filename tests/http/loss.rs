@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, Loss,
     lock::Fenced,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 
 use crate::{
@@ -36,7 +36,7 @@ fn gated(locks: &Locks, gate: &Gate, loss: LeaseLoss) -> Router {
 
 #[tokio::test]
 async fn a_lost_lease_drops_the_handler_and_is_409() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
@@ -49,7 +49,7 @@ async fn a_lost_lease_drops_the_handler_and_is_409() {
 
 #[tokio::test]
 async fn a_store_that_hangs_past_the_lease_is_409_too() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let builder = Locks::builder(store.clone()).lease(Duration::from_millis(900));
     let locks = builder.build().unwrap();
     let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
@@ -62,7 +62,7 @@ async fn a_store_that_hangs_past_the_lease_is_409_too() {
 
 #[tokio::test]
 async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let (told, mut loss) = mpsc::unbounded_channel();
     let handler = {
@@ -94,7 +94,7 @@ async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
 
 #[tokio::test]
 async fn a_fenced_response_is_true_although_the_lease_was_lost() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = watchful(&store);
     let handler = post(async |guard: LockGuard| {
         guard.lost().await;
@@ -124,7 +124,7 @@ async fn a_fenced_response_is_true_although_the_lease_was_lost() {
 async fn deleted_under_a_short_handler(
     set: impl FnOnce(DistributedLockLayer) -> DistributedLockLayer,
 ) -> Answer {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let deleting = store.clone();
     let handler = post(async move || take_away(&deleting).await);
@@ -149,7 +149,7 @@ async fn a_key_deleted_under_a_short_handler_is_noticed_when_asked_for() {
 
 #[tokio::test]
 async fn a_response_waits_for_the_confirmation_of_the_lease() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let faulty = store.clone();
     let handler = post(async move |request: Request| {
@@ -166,7 +166,7 @@ async fn a_response_waits_for_the_confirmation_of_the_lease() {
 
 #[tokio::test]
 async fn a_turn_that_the_handler_released_itself_is_not_lost() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = watchful(&store);
     let handler = post(async |guard: LockGuard| {
         guard.release().await.unwrap();
@@ -195,7 +195,7 @@ async fn a_turn_that_the_handler_released_itself_is_not_lost() {
 
 #[tokio::test]
 async fn a_lease_lost_after_a_turn_was_released_is_lost_for_the_next_turn() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let handler = {
         let gate = gate.clone();
@@ -226,7 +226,7 @@ async fn a_lease_lost_after_a_turn_was_released_is_lost_for_the_next_turn() {
 
 #[tokio::test]
 async fn a_layer_has_a_hold_of_its_own() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let brief = lock(&locks).max_hold(Duration::from_millis(200));
     let router = Router::new().route(
@@ -245,7 +245,7 @@ async fn a_layer_has_a_hold_of_its_own() {
 
 #[tokio::test]
 async fn a_layer_has_a_lease_of_its_own() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let long = lock(&locks).lease(Duration::from_secs(3600));
     let router = Router::new().route(

@@ -14,7 +14,7 @@ use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, Locks,
     key::{self, RequestKey},
     lock::LockGuards,
-    store::MemoryStore,
+    store::FaultyStore,
 };
 
 use crate::{
@@ -28,7 +28,7 @@ fn lock(locks: &Locks, key: RequestKey) -> DistributedLockLayer {
 
 #[tokio::test]
 async fn two_layers_of_one_key_share_one_turn() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     // Another instance of the same fleet, in the same process, would wait for its own request otherwise.
     let other = Locks::builder(store.clone()).build().unwrap();
@@ -113,7 +113,7 @@ async fn a_lost_lease_is_409_through_both() {
         (LeaseLoss::Cancel, LeaseLoss::Finish),
         (LeaseLoss::Finish, LeaseLoss::Cancel),
     ] {
-        let (store, gate) = (MemoryStore::new(), Gate::default());
+        let (store, gate) = (FaultyStore::new(), Gate::default());
         let locks = watchful(&store);
         let handler = {
             let gate = gate.clone();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::{Router, routing::post};
 use http::StatusCode;
 use tower::{ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
-use tower_distributed_lock::{LockGuard, Locks, store::MemoryStore};
+use tower_distributed_lock::{LockGuard, Locks, store::FaultyStore};
 
 use crate::{
     gate::Gate,
@@ -92,7 +92,7 @@ async fn never_two_inside_however_many_come_over_two_instances() {
         assert_eq!(INSIDE.fetch_sub(1, Ordering::SeqCst), 1);
     }
 
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let mut posts = tokio::task::JoinSet::new();
     let mut servers = Vec::new();
     for _ in 0..2 {

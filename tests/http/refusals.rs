@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, Locks, key,
     rejection::{Reason, Rejection},
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 
 use crate::{
@@ -77,7 +77,7 @@ async fn a_request_that_does_not_wait_gets_423_at_once() {
 
 #[tokio::test]
 async fn the_longest_line_gives_503() {
-    let builder = Locks::builder(MemoryStore::new()).longest_line(1);
+    let builder = Locks::builder(FaultyStore::new()).longest_line(1);
     let (locks, gate) = (builder.build().unwrap(), Gate::default());
     let handler = {
         let gate = gate.clone();
@@ -103,7 +103,7 @@ async fn the_longest_line_gives_503() {
 
 #[tokio::test]
 async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Unreachable));
     let server = Server::start(app(lock(&locks))).await;
@@ -133,7 +133,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
 
 #[tokio::test]
 async fn failing_open_does_not_delay_each_request_by_its_whole_wait() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Hang));
     let wait = Duration::from_millis(500);

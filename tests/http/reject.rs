@@ -8,23 +8,23 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_distributed_lock::{
     DistributedLockLayer, LockKey, Locks,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 
 use crate::support::{ACCOUNT_7, Server, lock};
 
-fn two_instances(store: &MemoryStore) -> [Locks; 2] {
+fn two_instances(store: &FaultyStore) -> [Locks; 2] {
     [(); 2].map(|()| Locks::builder(store.clone()).build().unwrap())
 }
 
-async fn is_free(store: &MemoryStore) -> bool {
+async fn is_free(store: &FaultyStore) -> bool {
     let key = LockKey::new(ACCOUNT_7).unwrap();
     store.inspect(key).await.unwrap().holder.is_none()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_response_goes_out_after_the_key_is_free_in_the_store() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let mut clients = Vec::new();
     let mut servers = Vec::new();
     for locks in two_instances(&store) {
@@ -43,7 +43,7 @@ async fn the_response_goes_out_after_the_key_is_free_in_the_store() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_inner_error_waits_for_the_release_too() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let [locks, _] = two_instances(&store);
     let layers = ServiceBuilder::new()
         .layer(HandleErrorLayer::new(async |_: tower::BoxError| {
@@ -65,7 +65,7 @@ async fn an_inner_error_waits_for_the_release_too() {
 async fn with_a_store_that_hangs(
     set: impl FnOnce(DistributedLockLayer) -> DistributedLockLayer,
 ) -> Duration {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let [locks, _] = two_instances(&store);
     let handler = post(async move || store.set_fault(Some(Fault::Hang)));
     let lock = set(lock(&locks));

@@ -154,7 +154,7 @@ async fn one_guard_for_several_keys_would_be_the_wrong_fence() {
 #[tokio::test]
 async fn a_loss_of_one_key_is_a_loss() {
     let gate = Gate::default();
-    let store = tower_distributed_lock::store::MemoryStore::new();
+    let store = tower_distributed_lock::store::FaultyStore::new();
     let locks = crate::support::watchful(&store);
     let server = Server::start(transfers(both(&locks), &gate)).await;
     let inside = tokio::spawn(server.post("/transfers/1/2"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{Router, routing::post};
 use http::StatusCode;
 use tokio::{net::TcpListener, sync::oneshot};
-use tower_distributed_lock::{Locks, store::MemoryStore};
+use tower_distributed_lock::{Locks, store::FaultyStore};
 
 use crate::{
     gate::Gate,
@@ -23,7 +23,7 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
 
 #[tokio::test]
 async fn closing_lets_running_requests_finish_and_refuses_waiting_ones() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -62,7 +62,7 @@ async fn closing_lets_running_requests_finish_and_refuses_waiting_ones() {
 
 #[tokio::test]
 async fn a_handler_that_outlasts_the_grace_is_cancelled() {
-    let (store, gate) = (MemoryStore::new(), Gate::default());
+    let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let server = Server::start(gated(&locks, &gate)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, key,
-    store::{MemoryStore, Store},
+    store::{FaultyStore, Store},
 };
 
 type Req = Request<Full<Bytes>>;
@@ -130,7 +130,7 @@ async fn a_request_dropped_while_its_service_gets_ready_frees_its_key() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_does_not_begin_under_a_lease_that_was_lost_meanwhile() {
     for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let slow = Slow::new(Poll::Pending);
         let layer = lock(&locks).on_lease_loss(loss);
@@ -267,7 +267,7 @@ impl http_body::Body for Endless {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_cut_drops_its_source_at_once() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let alive = Arc::new(());
     let service = {

@@ -18,7 +18,7 @@ use tower::{Service, ServiceExt};
 use tower_distributed_lock::{
     DistributedLockLayer, LockKey, Locks,
     key::{self, RequestKey},
-    store::{MemoryStore, Store},
+    store::{FaultyStore, Store},
 };
 
 /// Far more than anything here takes, also on a machine that is busy with other things.
@@ -37,13 +37,13 @@ pub(crate) fn lock(locks: &Locks) -> DistributedLockLayer {
 }
 
 /// Locks whose leases are renewed often, to notice a loss soon.
-pub(crate) fn watchful(store: &MemoryStore) -> Locks {
+pub(crate) fn watchful(store: &FaultyStore) -> Locks {
     let builder = Locks::builder(store.clone()).renew_every(Duration::from_millis(30));
     builder.build().unwrap()
 }
 
 /// Takes account 7's key away from its holder, as an operator or an eviction would.
-pub(crate) async fn take_away(store: &MemoryStore) {
+pub(crate) async fn take_away(store: &FaultyStore) {
     let key = LockKey::new(ACCOUNT_7).unwrap();
     assert!(
         store.force_release(key).await.unwrap(),

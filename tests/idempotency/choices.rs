@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, Request};
 use tower_distributed_lock::{
     IdempotencyLayer, Locks,
-    store::{MemoryStore, Store},
+    store::{FaultyStore, Store},
 };
 
 use crate::web::{Runs, app, layer, lock_key, pay, pay_as, send, send_body, sending};
@@ -148,7 +148,7 @@ async fn headers_that_are_never_replayed_can_be_named() {
 #[tokio::test]
 async fn a_request_that_may_run_at_most_once_is_claimed_for_as_long_as_its_record_would_be_kept() {
     for at_most_once in [false, true] {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let mut claims = layer(&locks);
         if at_most_once {

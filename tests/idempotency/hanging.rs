@@ -9,7 +9,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
     Locks, Stats,
-    store::{Fault, MemoryStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 
 use crate::{
@@ -22,7 +22,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// A store, its locks, and a first request whose handler is about to end.
 macro_rules! a_handler_about_to_end {
     ($store:ident, $locks:ident, $runs:ident, $app:ident, $first:ident) => {
-        let ($store, $runs) = (MemoryStore::new(), Runs::gated());
+        let ($store, $runs) = (FaultyStore::new(), Runs::gated());
         let builder = tower_distributed_lock::Locks::builder($store.clone());
         let $locks = builder.build().unwrap();
         let $app = app(layer(&$locks).store_within(WITHIN), $runs.handler());
@@ -69,7 +69,7 @@ async fn a_record_whose_answer_is_lost_is_there_all_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_crosses_the_record_is_no_loss() {
-    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let (store, runs) = (FaultyStore::new(), Runs::gated());
     let builder = tower_distributed_lock::Locks::builder(store.clone());
     let lease = Duration::from_secs(3);
     let locks = builder.lease(lease).build().unwrap();
@@ -94,7 +94,7 @@ async fn a_renewal_that_crosses_the_record_is_no_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_away_while_its_result_is_stored_does_not_repeat_the_work() {
     for fault in [Fault::Mute, Fault::Hang] {
-        let store = MemoryStore::new();
+        let store = FaultyStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let runs = AtomicU64::new(0);
         let work = async |_| {
@@ -126,7 +126,7 @@ async fn a_caller_that_goes_away_while_its_result_is_stored_does_not_repeat_the_
 /// A process that ends without waiting for its handlers.
 #[test]
 fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
-    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let (store, runs) = (FaultyStore::new(), Runs::gated());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let app = app(layer(&locks), runs.handler());
     let runtime = || tokio::runtime::Runtime::new().unwrap();

@@ -8,7 +8,7 @@ use std::{
 
 use tower_distributed_lock::{
     Locks,
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 use tracing::{Event, Level, Subscriber, field::Field};
 use tracing_subscriber::{Registry, layer::Context, prelude::*};
@@ -39,7 +39,7 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Log {
 async fn an_answer_that_could_not_be_stored_is_an_error_in_the_log_without_its_key() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
-    let (store, runs) = (MemoryStore::new(), Runs::gated());
+    let (store, runs) = (FaultyStore::new(), Runs::gated());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let app = app(
         layer(&locks).store_within(Duration::from_secs(1)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     LocksBuilder,
-    store::{Fault, MemoryStore, QuorumStore, Store},
+    store::{Fault, FaultyStore, QuorumStore, Store},
 };
 #[cfg(feature = "redis")]
 use {crate::support::redis_server::RedisServer, tower_distributed_lock::store::RedisStore};
@@ -20,11 +20,11 @@ pub(crate) trait Subject {
     async fn asked(&self) -> u64;
 }
 
-pub(crate) struct Memory(MemoryStore);
+pub(crate) struct Memory(FaultyStore);
 
 impl Subject for Memory {
     async fn start() -> Self {
-        Self(MemoryStore::new())
+        Self(FaultyStore::new())
     }
 
     fn replica(&self) -> LocksBuilder {
@@ -47,13 +47,13 @@ impl Subject for Memory {
 
 /// A quorum with one node that is down from the beginning.
 pub(crate) struct Quorum {
-    nodes: [MemoryStore; 3],
+    nodes: [FaultyStore; 3],
     store: QuorumStore,
 }
 
 impl Subject for Quorum {
     async fn start() -> Self {
-        let nodes = std::array::from_fn(|_| MemoryStore::new());
+        let nodes = std::array::from_fn(|_| FaultyStore::new());
         let store = QuorumStore::new(nodes.clone()).unwrap();
         nodes[2].set_fault(Some(Fault::Unreachable));
         Self { nodes, store }

@@ -4,7 +4,7 @@ use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, Locks,
     store::{
-        Acquire, Acquired, Ending, Fault, Instance, MemoryStore, Mode, Owner, Queueing, Release,
+        Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
         Released, Store,
     },
 };
@@ -143,7 +143,7 @@ fn stranger(attempt: u64) -> Owner {
 }
 
 /// Queues for the key, and is never heard of again.
-async fn queue_and_crash(store: &MemoryStore) {
+async fn queue_and_crash(store: &FaultyStore) {
     let acquire = Acquire {
         key: key("k"),
         owner: stranger(1),

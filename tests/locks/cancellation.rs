@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use tokio::{task::JoinHandle, time::Instant};
 use tower_distributed_lock::{
     LockGuard, Locks,
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 
 use crate::support::{SECOND, fleet, nothing_left, poll_once, settle};
@@ -61,7 +61,7 @@ fn attempts(locks: &Locks) -> [(&'static str, Attempt<'_>); 4] {
 }
 
 struct World {
-    store: MemoryStore,
+    store: FaultyStore,
     fleet: [Locks; 2],
     /// Who has the key.
     guard: Option<LockGuard>,

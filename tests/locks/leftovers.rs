@@ -7,7 +7,7 @@ use tokio::{
 };
 use tower_distributed_lock::{
     Locks, Stats,
-    store::{Fault, MemoryStore},
+    store::{Fault, FaultyStore},
 };
 
 use crate::support::{SECOND, fleet, nothing_left, settle};
@@ -104,7 +104,7 @@ async fn waiters_that_are_dropped_with_the_last_handle_leave_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_forgets_the_lease_of_a_crashed_holder() {
-    let store = MemoryStore::new();
+    let store = FaultyStore::new();
     let began = Instant::now();
     {
         // An instance whose task is never heard of again.

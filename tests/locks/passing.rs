@@ -7,7 +7,7 @@ use tokio::{
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Locks, Loss, Status,
     store::{
-        Acquire, Acquired, Ending, Fault, Instance, MemoryStore, Mode, Owner, Queueing, Release,
+        Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
         Store,
     },
 };
@@ -255,7 +255,7 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
 }
 
 /// Asks for the key, and gives a grant back at once.
-async fn stranger_asks(store: &MemoryStore, owner: Owner) -> bool {
+async fn stranger_asks(store: &FaultyStore, owner: Owner) -> bool {
     let acquire = Acquire {
         key: key("k"),
         owner,

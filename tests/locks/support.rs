@@ -10,7 +10,7 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
     LockKey, Locks, LocksBuilder, Stats,
-    store::{Inspection, MemoryStore, Owner, Store},
+    store::{FaultyStore, Inspection, Owner, Store},
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.
@@ -24,14 +24,14 @@ pub(crate) fn key(text: &str) -> LockKey {
 }
 
 /// Several instances on one store.
-pub(crate) fn fleet<const N: usize>() -> (MemoryStore, [Locks; N]) {
+pub(crate) fn fleet<const N: usize>() -> (FaultyStore, [Locks; N]) {
     fleet_with(|builder| builder)
 }
 
 pub(crate) fn fleet_with<const N: usize>(
     configure: impl Fn(LocksBuilder) -> LocksBuilder,
-) -> (MemoryStore, [Locks; N]) {
-    let store = MemoryStore::new();
+) -> (FaultyStore, [Locks; N]) {
+    let store = FaultyStore::new();
     let locks = std::array::from_fn(|_| {
         configure(Locks::builder(store.clone()).wait_forever())
             .build()
@@ -58,11 +58,11 @@ pub(crate) async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Po
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-pub(crate) async fn inspect(store: &MemoryStore, text: &str) -> Inspection {
+pub(crate) async fn inspect(store: &FaultyStore, text: &str) -> Inspection {
     store.inspect(key(text)).await.unwrap()
 }
 
-pub(crate) async fn holder(store: &MemoryStore, text: &str) -> Owner {
+pub(crate) async fn holder(store: &FaultyStore, text: &str) -> Owner {
     inspect(store, text).await.holder.unwrap().owner
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn holder(store: &MemoryStore, text: &str) -> Owner {
 /// by for that, and with the last handle the last task is gone.
 #[track_caller]
 pub(crate) fn nothing_left<const N: usize>(
-    store: MemoryStore,
+    store: FaultyStore,
     fleet: [Locks; N],
 ) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
@@ -90,7 +90,7 @@ pub(crate) fn nothing_left<const N: usize>(
 }
 
 /// The same with other threads, which may take some time for it.
-pub(crate) async fn nothing_left_soon(store: MemoryStore, fleet: impl IntoIterator<Item = Locks>) {
+pub(crate) async fn nothing_left_soon(store: FaultyStore, fleet: impl IntoIterator<Item = Locks>) {
     for locks in fleet {
         eventually(|| locks.stats() == Stats::default()).await;
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tower_distributed_lock::{
     Locks,
     store::{
-        Acquire, Acquired, Fault, MemoryStore, Queueing, QuorumStore, RedisStore, Renewed, Store,
+        Acquire, Acquired, Fault, FaultyStore, Queueing, QuorumStore, RedisStore, Renewed, Store,
     },
 };
 
@@ -35,7 +35,7 @@ async fn a_node_that_was_never_reached_is_owed_nothing() {
     assert_eq!(store.owed(), 0);
     store.settled().await;
     nodes[2].set_fault(None);
-    assert!(nodes.iter().all(MemoryStore::is_empty));
+    assert!(nodes.iter().all(FaultyStore::is_empty));
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +53,7 @@ async fn a_grant_of_a_hanging_node_is_given_back() {
         store.settled().await;
         settle().await;
         assert_eq!(store.owed(), 0);
-        assert!(nodes.iter().all(MemoryStore::is_empty), "{fault:?}");
+        assert!(nodes.iter().all(FaultyStore::is_empty), "{fault:?}");
     }
 }
 
@@ -217,7 +217,7 @@ async fn a_dropped_acquire_leaves_nothing() {
         nodes[2].set_fault(None);
         settle().await;
         nodes[0].free(&key, other).await;
-        assert!(nodes.iter().all(MemoryStore::is_empty), "{fault:?}");
+        assert!(nodes.iter().all(FaultyStore::is_empty), "{fault:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     Error, ErrorKind, Locks,
-    store::{MemoryStore, QuorumStore, RedisStore, Store},
+    store::{FaultyStore, QuorumStore, RedisStore, Store},
 };
 
 use crate::support::{eventually, redis_server::RedisServer, words};
@@ -16,8 +16,8 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, words: &str) {
     assert!(error.to_string().contains(words), "{error}");
 }
 
-fn nodes(count: usize) -> Vec<MemoryStore> {
-    (0..count).map(|_| MemoryStore::new()).collect()
+fn nodes(count: usize) -> Vec<FaultyStore> {
+    (0..count).map(|_| FaultyStore::new()).collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::advance;
 use tower_distributed_lock::store::{
-    Acquire, Fault, MemoryStore, QuorumStore, Renew, Renewed, Store,
+    Acquire, Fault, FaultyStore, QuorumStore, Renew, Renewed, Store,
 };
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 struct Held {
-    nodes: [MemoryStore; 3],
+    nodes: [FaultyStore; 3],
     store: QuorumStore,
     a: tower_distributed_lock::store::Owner,
 }

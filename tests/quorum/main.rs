@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tower_distributed_lock::{
     LockKey, Locks,
-    store::{Acquire, MemoryStore, QuorumStore, RedisStore, Store},
+    store::{Acquire, FaultyStore, QuorumStore, RedisStore, Store},
 };
 
 use support::{
@@ -104,8 +104,8 @@ fn instance(servers: &[RedisServer]) -> (Vec<RedisStore>, QuorumStore) {
 }
 
 /// Memory stores, and a quorum of them.
-fn memory<const N: usize>() -> ([MemoryStore; N], QuorumStore) {
-    let nodes = std::array::from_fn(|_| MemoryStore::new());
+fn memory<const N: usize>() -> ([FaultyStore; N], QuorumStore) {
+    let nodes = std::array::from_fn(|_| FaultyStore::new());
     let store = QuorumStore::new(nodes.clone()).unwrap();
     (nodes, store)
 }

@@ -1,7 +1,7 @@
 //! A record on any node is enough for a thing not to be done twice.
 
 use bytes::Bytes;
-use tower_distributed_lock::store::{Acquire, Acquired, Fault, MemoryStore, Released, Store};
+use tower_distributed_lock::store::{Acquire, Acquired, Fault, FaultyStore, Released, Store};
 
 use crate::{memory, settle, support::words::*};
 
@@ -14,7 +14,7 @@ fn claim(owner: tower_distributed_lock::store::Owner) -> Acquire {
     }
 }
 
-async fn records(nodes: &[MemoryStore]) -> Vec<bool> {
+async fn records(nodes: &[FaultyStore]) -> Vec<bool> {
     let mut records = Vec::new();
     for node in nodes {
         records.push(node.see(&key("k")).await.record == Some(RECORD));
@@ -22,7 +22,7 @@ async fn records(nodes: &[MemoryStore]) -> Vec<bool> {
     records
 }
 
-fn down(node: &MemoryStore, is_down: bool) {
+fn down(node: &FaultyStore, is_down: bool) {
     node.set_fault(is_down.then_some(Fault::Unreachable));
 }
 

@@ -1,17 +1,17 @@
 //! Tokens rise from turn to turn, although every node counts for itself.
 
 use tower_distributed_lock::store::{
-    Acquire, Fault, MemoryStore, QuorumStore, Renewed, Store, Tokens,
+    Acquire, Fault, FaultyStore, QuorumStore, Renewed, Store, Tokens,
 };
 
 use crate::{memory, settle, support::words::*};
 
-fn down(node: &MemoryStore, is_down: bool) {
+fn down(node: &FaultyStore, is_down: bool) {
     node.set_fault(is_down.then_some(Fault::Unreachable));
 }
 
 /// Takes the key with one node missing, and releases the key.
-async fn turn(nodes: &[MemoryStore; 3], store: &QuorumStore, missing: usize) -> Tokens {
+async fn turn(nodes: &[FaultyStore; 3], store: &QuorumStore, missing: usize) -> Tokens {
     let a = owner();
     down(&nodes[missing], true);
     let request = Acquire {
@@ -25,7 +25,7 @@ async fn turn(nodes: &[MemoryStore; 3], store: &QuorumStore, missing: usize) -> 
 }
 
 /// Node 0 is far ahead of the others.
-async fn one_ahead(nodes: &[MemoryStore; 3]) {
+async fn one_ahead(nodes: &[FaultyStore; 3]) {
     let ahead = nodes[0].see(&key("k")).await.fence + 1_000_000;
     nodes[0].raise_fence(key("k"), ahead).await.unwrap();
 }
@@ -91,7 +91,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     down(&nodes[1], false);
     down(&nodes[2], false);
     settle().await;
-    assert!(nodes.iter().all(MemoryStore::is_empty));
+    assert!(nodes.iter().all(FaultyStore::is_empty));
 }
 
 #[tokio::test(start_paused = true)]

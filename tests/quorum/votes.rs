@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_distributed_lock::store::{Acquired, Fault, Hint, MemoryStore, Store};
+use tower_distributed_lock::store::{Acquired, Fault, FaultyStore, Hint, Store};
 
 use crate::{memory, settle, support::words::*};
 
@@ -102,7 +102,7 @@ async fn the_leading_node_tells_who_may_ask_at_once() {
     let (nodes, store) = memory::<3>();
     let (key, b) = (key("k"), owner());
     let mut hints = store.watch(b.instance);
-    let mut assert_hinted = async |node: &MemoryStore, hint: Hint| {
+    let mut assert_hinted = async |node: &FaultyStore, hint: Hint| {
         let a = owner();
         node.take(&key, a).await;
         held(node.queue(&key, b).await);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 use tower_distributed_lock::{
     LockKey,
-    store::{Fault, MemoryStore, Store, StoreFuture},
+    store::{Fault, FaultyStore, Store, StoreFuture},
 };
 
 use super::{
@@ -30,14 +30,14 @@ fn memory_with_losses() {
     run("memory_with_losses", Setup::LOSSES, start);
 }
 
-async fn start(setup: Setup) -> (MemoryStore, Vec<Instance>) {
-    let store = MemoryStore::new();
+async fn start(setup: Setup) -> (FaultyStore, Vec<Instance>) {
+    let store = FaultyStore::new();
     let instances = (0..INSTANCES).map(|_| setup.instance(store.clone()));
     let instances = instances.collect();
     (store, instances)
 }
 
-impl Subject for MemoryStore {
+impl Subject for FaultyStore {
     fn play_faults(self: Arc<Self>, world: Arc<World>, mut random: Random) -> StoreFuture<()> {
         Box::pin(async move {
             while world.setup.may_fail && !world.is_over() {

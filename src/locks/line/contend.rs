@@ -5,67 +5,34 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Away, HeldLease, Line, NoTurn, Place, SILENT_AFTER, State, Transition, WaitRequest, differ,
-    elsewhere, held, recorded,
+    Away, HeldLease, Line, NoTurn, SILENT_AFTER, State, Transition, Turn, differ, elsewhere, held,
+    recorded,
 };
 use crate::{
     Error, LockKey,
     lease::Lease,
     store::{Grant, Held, Owner},
-    sync::{
-        Notify,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::Notify,
     time::Instant,
 };
 
-/// The identity of one contender, shared between the line and the contender.
-#[derive(Debug)]
-pub(crate) struct Contention {
-    pub(crate) key: LockKey,
-    /// Notified when there is a [`Wake`] for the contender.
-    pub(crate) woken: Notify,
-    /// The strongest wake-up that the contender has not taken yet.
-    wake: AtomicU8,
-}
-
 /// What a contender is woken up for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wake {
     /// The key was offered to the attempt before ours in the store's queue: ask once its head start is over.
-    Next = 1,
+    Next,
     /// Ask now.
-    Now = 2,
-}
-
-impl Contention {
-    pub(super) fn new(key: LockKey) -> Arc<Self> {
-        Arc::new(Self {
-            key,
-            woken: Notify::new(),
-            wake: AtomicU8::new(0),
-        })
-    }
-
-    fn wake(&self, wake: Wake) {
-        self.wake.fetch_max(wake as u8, Ordering::AcqRel);
-        self.woken.notify_one();
-    }
-
-    /// What the contender was woken up for. Two wake-ups that came together are the stronger one; the notification of the
-    /// second one may be left over, and then there is nothing to ask for now.
-    pub(crate) fn take_wake(&self) -> Wake {
-        match self.wake.swap(0, Ordering::AcqRel) {
-            now if now == Wake::Now as u8 => Wake::Now,
-            _ => Wake::Next,
-        }
-    }
+    Now,
 }
 
 #[derive(Debug)]
 pub(super) struct Contending {
-    contention: Arc<Contention>,
+    /// The number of the contender.
+    contender: u64,
+    /// The strongest wake-up that the contender has not taken yet.
+    wake: Option<Wake>,
+    /// Notified when there is a wake-up for a contender that pauses.
+    woken: Option<Arc<Notify>>,
     /// The store has answered a question for this line before.
     answered: bool,
     /// When the question that is on its way was asked.
@@ -77,14 +44,21 @@ pub(super) struct Contending {
 }
 
 impl Contending {
-    pub(super) fn new(contention: Arc<Contention>, answered: bool, away: Option<Away>) -> Self {
+    pub(super) fn new(contender: u64, answered: bool, away: Option<Away>) -> Self {
         Self {
-            contention,
+            contender,
+            wake: None,
+            woken: None,
             answered,
             asked: None,
             away,
             holder: None,
         }
+    }
+
+    fn wake(&mut self, wake: Wake) {
+        self.wake = self.wake.max(Some(wake));
+        self.woken.iter().for_each(|woken| woken.notify_one());
     }
 
     /// Since when the store has failed, or has left a question unanswered for longer than `patience`.
@@ -112,6 +86,10 @@ impl Contending {
 /// What a contender shall ask for.
 #[derive(Debug)]
 pub(crate) struct Demand {
+    /// When it was found out.
+    pub(crate) at: Instant,
+    /// Who asks: the attempt that is in the store's queue, or a fresh one.
+    pub(crate) owner: Owner,
     /// Whether anybody would stay if the key is held.
     pub(crate) patient: bool,
     /// How many tokens are of use.
@@ -133,44 +111,46 @@ pub(crate) enum AfterFailure {
 
 impl Line {
     /// The line of the first who comes: the key has to be contended for.
-    pub(crate) fn first(
-        key: LockKey,
-        id: u64,
-        request: WaitRequest,
-    ) -> (Self, Arc<Contention>, Place) {
-        let contention = Contention::new(key);
-        let contending = Contending::new(contention.clone(), false, None);
-        let mut line = Self {
-            state: State::Contending(contending),
-            waiters: VecDeque::new(),
-        };
-        let place = line.enter(id, request);
-        (line, contention, place)
+    pub(crate) fn first(contender: u64, turn: Arc<Turn>) -> Self {
+        Self {
+            state: State::Contending(Contending::new(contender, false, None)),
+            waiters: VecDeque::from([turn]),
+        }
     }
 
     /// Something has changed that the contender may want to know.
     pub(crate) fn wake_contender(&mut self) {
-        if let State::Contending(contending) = &self.state {
-            contending.contention.wake(Wake::Now);
+        if let State::Contending(contending) = &mut self.state {
+            contending.wake(Wake::Now);
         }
     }
 
     /// The key was offered to the attempt before ours.
     pub(crate) fn is_next(&mut self) {
-        if let State::Contending(contending) = &self.state {
-            contending.contention.wake(Wake::Next);
+        if let State::Contending(contending) = &mut self.state {
+            contending.wake(Wake::Next);
         }
     }
 
-    /// Whether this is the contender that the line has.
-    pub(crate) fn is_contended_by(&self, contention: &Arc<Contention>) -> bool {
-        matches!(&self.state, State::Contending(contending) if Arc::ptr_eq(&contending.contention, contention))
+    /// Takes the wake-up that the contender has got. Later ones notify `woken`.
+    pub(crate) fn take_wake(&mut self, woken: &Arc<Notify>) -> Option<Wake> {
+        let State::Contending(contending) = &mut self.state else {
+            return None;
+        };
+        contending.woken = Some(woken.clone());
+        contending.wake.take()
+    }
+
+    /// Whether the contender of this number is the one that the line has.
+    pub(crate) fn is_contended_by(&self, contender: u64) -> bool {
+        matches!(&self.state, State::Contending(contending) if contending.contender == contender)
     }
 
     /// What to ask the store for. If nobody wants the key any more, the line is gone, and its place in the store's queue
     /// given up.
     pub(crate) fn demand(
         &mut self,
+        key: &LockKey,
         queued: Option<Owner>,
         t: &mut Transition<'_>,
     ) -> Option<Demand> {
@@ -179,29 +159,37 @@ impl Line {
         };
         let Some(first) = self.waiters.front() else {
             if let Some(owner) = queued {
-                t.release_place(&contending.contention, owner);
+                t.release_place(key.clone(), owner);
             }
             self.state = State::Gone;
             return None;
         };
         contending.asked = Some(t.now);
         Some(Demand {
+            at: t.now,
+            owner: queued.unwrap_or_else(|| t.fresh_owner()),
             fingerprint: first.request.fingerprint.clone(),
             lease: first.request.holding.lease,
-            patient: self.waiters.iter().any(|waiting| waiting.request.patient),
+            patient: self.waiters.iter().any(|turn| turn.request.patient),
             block: self.block(1),
         })
     }
 
     /// The store has granted a lease.
-    pub(crate) fn granted(&mut self, lease: Arc<Lease>, grant: Grant, t: &mut Transition<'_>) {
+    pub(crate) fn granted(
+        &mut self,
+        lease: Arc<Lease>,
+        sent: Instant,
+        grant: Grant,
+        t: &mut Transition<'_>,
+    ) {
         let fingerprint = lease.fingerprint.clone();
         if !self.wants_other_than(&fingerprint) {
             self.turn_away(|request| {
                 differ(&request.fingerprint, &fingerprint).then_some(NoTurn::OtherFingerprint)
             });
         }
-        self.serve(HeldLease::new(lease, grant, t.now), t);
+        self.serve(HeldLease::new(lease, grant, sent, t), t);
         if !matches!(self.state, State::Contending(_)) {
             self.turn_away(|request| (!request.patient).then(|| held(None).into()));
         }
@@ -236,6 +224,7 @@ impl Line {
     /// go on waiting.
     pub(crate) fn ask_failed(
         &mut self,
+        key: &LockKey,
         error: &Error,
         queued: Option<Owner>,
         t: &mut Transition<'_>,
@@ -244,7 +233,7 @@ impl Line {
             return AfterFailure::End;
         };
         if let Some(owner) = queued {
-            t.release_place(&contending.contention, owner);
+            t.release_place(key.clone(), owner);
         }
         if !contending.answered || t.limits.fail_fast {
             self.failed(error);
@@ -264,12 +253,13 @@ impl Line {
     /// The contender cannot go on.
     pub(crate) fn abandoned(
         &mut self,
+        key: &LockKey,
         error: &Error,
         queued: Option<Owner>,
         t: &mut Transition<'_>,
     ) {
-        if let (Some(owner), State::Contending(contending)) = (queued, &self.state) {
-            t.release_place(&contending.contention, owner);
+        if let Some(owner) = queued {
+            t.release_place(key.clone(), owner);
         }
         self.failed(error);
     }
@@ -292,14 +282,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notification_that_is_left_over_is_not_for_now() {
-        let contention = Contention::new(LockKey::new("k").unwrap());
-        contention.wake(Wake::Next);
-        contention.wake(Wake::Next);
-        assert_eq!(contention.take_wake(), Wake::Next);
-        assert_eq!(contention.take_wake(), Wake::Next, "it was taken already");
-        contention.wake(Wake::Now);
-        contention.wake(Wake::Next);
-        assert_eq!(contention.take_wake(), Wake::Now);
+    fn two_wake_ups_that_come_together_are_the_stronger_one() {
+        let mut contending = Contending::new(1, false, None);
+        contending.wake(Wake::Next);
+        contending.wake(Wake::Next);
+        assert_eq!(contending.wake.take(), Some(Wake::Next));
+        assert_eq!(contending.wake.take(), None, "it was taken already");
+        contending.wake(Wake::Now);
+        contending.wake(Wake::Next);
+        assert_eq!(contending.wake.take(), Some(Wake::Now));
     }
 }

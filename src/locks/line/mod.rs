@@ -1,8 +1,8 @@
 //! One key in one process: who has its turn, who waits for it, and what becomes of the lease in between.
 //!
 //! A [`Line`] is plain data. Its methods are the transitions of a state machine. Each transition runs under the lock of the map that
-//! holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] at hand: the time, the limits, and the scheduler and
-//! the store to call. So an interleaving of requests, cancellations, replies and timers is nothing but an order of transitions.
+//! holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] at hand: the time, the limits, the schedule of its
+//! leases, and the store to call. So an interleaving of requests, cancellations, replies and timers is nothing but an order of transitions.
 //!
 //! 1. A line is in the map exactly as long as it is not [`State::Gone`].
 //! 2. At most one turn is under way, in [`State::Taken`] or [`State::Outlived`]. It ends once: its number and its owner tell it
@@ -12,10 +12,12 @@
 //! 5. While anybody waits, something is under way that ends the waiting: a contender, a turn or a renewal.
 //! 6. A lease leaves its line in the same transition in which its release starts. Since the release starts under the line's lock, the
 //!    store sees it before every later call for the key.
-//! 7. Whether a lease is lost is decided here, under the lock: a loss that was meant for an earlier turn, or for a deadline
+//! 7. A lease is in the schedule exactly as long as the line is [`State::Taken`] or [`State::Confirming`].
+//! 8. Whether a lease is lost is decided here, under the lock: a loss that was meant for an earlier turn, or for a deadline
 //!    that has moved, changes nothing.
 
 mod contend;
+mod held_lease;
 mod renewals;
 mod turns;
 mod waiters;
@@ -29,16 +31,18 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Contention, Demand, Wake};
-pub(crate) use renewals::{Answer, Lost};
-pub(crate) use turns::{Ended, Granted};
-pub(crate) use waiters::{Holding, NoTurn, Place, WaitRequest};
+pub(crate) use contend::{AfterFailure, Demand, Wake};
+pub(crate) use renewals::{Answer, DueRenewal, Lost};
+pub(crate) use turns::Ended;
+pub(crate) use waiters::{Holding, NoTurn, WaitRequest};
 
-use self::{contend::Contending, turns::HeldLease, waiters::Waiting};
+use self::{contend::Contending, held_lease::HeldLease};
+pub(crate) use super::turn::Granted;
+use super::turn::Turn;
 use crate::{
-    Error, ErrorKind, Loss,
-    lease::{Lease, Scheduler},
-    store::{Ending, Owner, Release, Released, Store, StoreFuture},
+    Error, ErrorKind, LockKey, Loss,
+    lease::{Lease, Pace, Schedule, Scheduler},
+    store::{Ending, Instance, Owner, Release, Released, Store, StoreFuture},
     sync::oneshot,
     time::Instant,
 };
@@ -58,22 +62,44 @@ pub(crate) struct Limits {
     pub(crate) waiter_deadline: Duration,
     /// Whether waiters are told at once when the store fails.
     pub(crate) fail_fast: bool,
+    /// How leases are renewed.
+    pub(crate) pace: Pace,
 }
 
 /// What a transition has at hand, and what it leaves to be done once the line's lock is free.
 pub(crate) struct Transition<'a> {
     pub(crate) now: Instant,
     pub(crate) limits: &'a Limits,
+    /// The times of the leases under the same lock.
+    pub(crate) schedule: &'a mut Schedule,
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) store: &'a dyn Store,
+    pub(crate) instance: Instance,
+    /// See [`number`](Self::number).
+    pub(crate) numbers: &'a mut Numbers,
     pub(crate) after: After,
 }
 
+/// Numbers that an instance uses once: for requests, contenders and attempts. They rise under one lock.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub(crate) next: u64,
+    pub(crate) step: u64,
+}
+
+impl Numbers {
+    pub(crate) fn take(&mut self) -> u64 {
+        let number = self.next;
+        self.next += self.step;
+        number
+    }
+}
+
 /// What is left to be done after a transition: everything that could come back to the line.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct After {
-    /// Ask the store for the key, until it is granted or nobody wants it.
-    pub(crate) contend: Option<Arc<Contention>>,
+    /// Ask the store for the key, until it is granted or nobody wants it: the number of the contender.
+    pub(crate) contend: Option<u64>,
     /// To be logged: the lease that was lost,
     pub(crate) lost: Option<(Arc<Lease>, Loss)>,
     /// and the owner whose lease is being released.
@@ -86,7 +112,7 @@ pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 #[derive(Debug)]
 pub(crate) struct Line {
     state: State,
-    waiters: VecDeque<Waiting>,
+    waiters: VecDeque<Arc<Turn>>,
 }
 
 #[derive(Debug, Default)]
@@ -171,26 +197,39 @@ impl Line {
 }
 
 impl Transition<'_> {
-    /// Starts to release a lease. From here on no answer to a renewal means anything.
-    fn release(&mut self, lease: &Lease) -> StoreFuture<Result<Released, Error>> {
-        self.scheduler.untrack(lease);
+    /// A number that this instance uses once.
+    fn number(&mut self) -> u64 {
+        self.numbers.take()
+    }
+
+    fn fresh_owner(&mut self) -> Owner {
+        Owner {
+            instance: self.instance,
+            attempt: self.number(),
+        }
+    }
+
+    /// Starts to release a lease, which thereby leaves the schedule.
+    fn release(&mut self, held: &mut HeldLease) -> StoreFuture<Result<Released, Error>> {
+        held.unschedule(self);
+        let lease = &held.lease;
         self.after.released = Some(lease.owner);
-        self.start_release(lease, lease.owner, lease.length)
+        self.start_release(lease.key.clone(), lease.owner, lease.length)
     }
 
     /// Gives up an attempt's place in the store's queue.
-    fn release_place(&self, contention: &Contention, owner: Owner) {
-        drop(self.start_release(contention, owner, self.limits.waiter_deadline));
+    fn release_place(&self, key: LockKey, owner: Owner) {
+        drop(self.start_release(key, owner, self.limits.waiter_deadline));
     }
 
     fn start_release(
         &self,
-        of: &impl HasKey,
+        key: LockKey,
         owner: Owner,
         owed_for: Duration,
     ) -> StoreFuture<Result<Released, Error>> {
         let release = Release {
-            key: of.key().clone(),
+            key,
             owner,
             ending: Ending::Free,
             owed_for,
@@ -202,23 +241,6 @@ impl Transition<'_> {
                 "the store panicked when a release was started",
             ))))
         })
-    }
-}
-
-/// What belongs to one key.
-trait HasKey {
-    fn key(&self) -> &crate::LockKey;
-}
-
-impl HasKey for Lease {
-    fn key(&self) -> &crate::LockKey {
-        &self.key
-    }
-}
-
-impl HasKey for Contention {
-    fn key(&self) -> &crate::LockKey {
-        &self.key
     }
 }
 

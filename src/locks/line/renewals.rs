@@ -1,6 +1,8 @@
 //! Answers to renewals, hints, and losses. Each of them is about one lease, and means nothing to a line that has another by now.
 
-use super::{Away, HeldLease, Line, State, Transition, lost, turns::lacks_tokens};
+use std::sync::Arc;
+
+use super::{Away, HeldLease, Line, State, Transition, lost};
 use crate::{Error, Loss, lease::Lease, store::Tokens, time::Instant};
 
 /// How many tokens a refill brings at least: so many turns of a short line cost one command.
@@ -30,16 +32,52 @@ pub(crate) enum Lost {
     NotHere,
 }
 
+/// A renewal that is to be sent.
+#[derive(Debug)]
+pub(crate) struct DueRenewal {
+    pub(crate) lease: Arc<Lease>,
+    /// How many tokens it shall bring.
+    pub(crate) refill: u32,
+    /// How often the lease had been doubted before.
+    pub(crate) doubts: u64,
+}
+
 impl Line {
-    /// How many tokens the next renewal of this lease shall bring.
-    pub(crate) fn needs(&self, lease: &Lease) -> u32 {
-        match &self.state {
-            State::Taken(held) | State::Confirming(held, _)
-                if held.is_of(lease) && lacks_tokens(held, self.waiters.len()) =>
-            {
-                self.block(REFILL_AT_LEAST)
-            }
-            _ => 0,
+    /// The time has come that the lease was scheduled for: it is over, or to be renewed.
+    pub(crate) fn look(&mut self, t: &mut Transition<'_>) -> Option<DueRenewal> {
+        let waiting = self.waiters.len();
+        let refill = self.block(REFILL_AT_LEAST);
+        let (State::Taken(held) | State::Confirming(held, _)) = &mut self.state else {
+            return None;
+        };
+        held.was_taken_out();
+        let lease = held.lease.clone();
+        if !lease.is_valid(t.now) {
+            self.lost(&lease, Loss::Expired, t);
+            return None;
+        }
+        if t.now >= lease.turn_ends() {
+            self.lost(&lease, Loss::MaxHold, t);
+            return None;
+        }
+        let is_due = held.renewal.send_if_due(&t.limits.pace, t.now);
+        held.schedule(t);
+        is_due.then(|| DueRenewal {
+            refill: if held.lacks_tokens(waiting) {
+                refill
+            } else {
+                0
+            },
+            doubts: lease.doubts(),
+            lease,
+        })
+    }
+
+    /// The store was away and is back, and may have forgotten the lease: it is doubted, and renewed at once.
+    pub(crate) fn doubt_lease(&mut self, t: &mut Transition<'_>) {
+        if let State::Taken(held) | State::Confirming(held, _) = &mut self.state {
+            held.lease.doubt();
+            held.renew_now(t);
         }
     }
 
@@ -53,7 +91,8 @@ impl Line {
             return;
         };
         if lease.doubts() != answer.doubts {
-            return t.scheduler.outdated(lease);
+            held.renewal.outdated(t.now);
+            return held.schedule(t);
         }
         // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
         if !lease.extend(t.now, answer.sent) {
@@ -61,13 +100,14 @@ impl Line {
             return;
         }
         lease.settle_doubts(answer.doubts);
-        t.scheduler.renewed(lease);
+        held.renewal.renewed();
         held.away = None;
         held.refill_asked = false;
-        held.quickened &= waiting;
-        if held.quickened {
-            t.scheduler.quicken(lease);
+        held.is_passed_on &= waiting;
+        if held.is_passed_on {
+            held.renew_soon(t);
         }
+        held.schedule(t);
         if let Some(tokens) = answer.tokens {
             // What is left of the old block is lower, and so of no use any more.
             held.tokens = tokens;
@@ -90,10 +130,17 @@ impl Line {
     }
 
     /// A renewal was not answered. Those who wait go on waiting: for the next renewal, or for the end of the lease.
-    pub(crate) fn renewal_unknown(&mut self, lease: &Lease, error: &Error, t: &mut Transition<'_>) {
-        let Some(held) = self.held_lease(lease) else {
-            return;
-        };
+    /// Says whether to give the lease up; nothing if the line does not have it.
+    pub(crate) fn renewal_unknown(
+        &mut self,
+        lease: &Lease,
+        error: &Error,
+        t: &mut Transition<'_>,
+    ) -> Option<bool> {
+        let held = self.held_lease(lease)?;
+        lease.doubt();
+        let gives_up = held.renewal.unknown(&t.limits.pace, t.now);
+        held.schedule(t);
         let away = held.away.get_or_insert(Away {
             since: t.now,
             error: None,
@@ -109,13 +156,14 @@ impl Line {
             self.refuse_the_impatient(error);
             self.give_back_if_unwanted(t);
         }
+        Some(gives_up)
     }
 
     /// Releases a lease that waits for its confirmation, if nobody waits for its next turn any more.
     fn give_back_if_unwanted(&mut self, t: &mut Transition<'_>) {
         match std::mem::take(&mut self.state) {
-            State::Confirming(held, None) if self.waiters.is_empty() => {
-                drop(t.release(&held.lease));
+            State::Confirming(mut held, None) if self.waiters.is_empty() => {
+                drop(t.release(&mut held));
                 self.start_over(held, t);
             }
             other => self.state = other,
@@ -132,8 +180,9 @@ impl Line {
     /// A lease is lost, if it is: the reason may be out of date by now.
     pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
         match std::mem::take(&mut self.state) {
-            State::Taken(held) if held.is_of(lease) => {
+            State::Taken(mut held) if held.is_of(lease) => {
                 if !is_due(&held.lease, loss, true, t) {
+                    held.schedule(t);
                     self.state = State::Taken(held);
                     return Lost::NotYet;
                 }
@@ -144,13 +193,14 @@ impl Line {
                 // What is done once goes on to its end. Until then the store is left alone, so that its lease keeps others from
                 // beginning the same, and those who wait here for the same wait on.
                 held.lease.lose(loss);
-                t.scheduler.untrack(lease);
+                held.unschedule(t);
                 t.after.lost = Some((held.lease.clone(), loss));
                 self.state = State::Outlived(held);
                 Lost::Yes
             }
-            State::Confirming(held, confirmation) if held.is_of(lease) => {
+            State::Confirming(mut held, confirmation) if held.is_of(lease) => {
                 if !is_due(&held.lease, loss, false, t) {
+                    held.schedule(t);
                     self.state = State::Confirming(held, confirmation);
                     return Lost::NotYet;
                 }

@@ -1,13 +1,11 @@
 //! Waiters: entering, leaving, being turned away.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Line, State, Transition, differ, held, recorded};
-use crate::{Error, ErrorKind, sync::oneshot};
-
-use super::turns::Granted;
+use super::{Line, State, Transition, Turn, differ, held, recorded};
+use crate::{Error, ErrorKind};
 
 /// What a waiter wants.
 #[derive(Debug, Clone)]
@@ -59,45 +57,10 @@ impl From<Error> for NoTurn {
     }
 }
 
-/// Where a waiter is told what became of its waiting,
-pub(crate) type Ticket = oneshot::Sender<Result<Granted, NoTurn>>;
-/// and where it learns of it.
-pub(crate) type Answer = oneshot::Receiver<Result<Granted, NoTurn>>;
-
-/// A waiter's place in line.
-pub(crate) struct Place {
-    pub(crate) id: u64,
-    pub(crate) answer: Answer,
-}
-
-#[derive(Debug)]
-pub(super) struct Waiting {
-    /// Rises from the head of the line to its end.
-    id: u64,
-    pub(super) request: WaitRequest,
-    ticket: Ticket,
-}
-
-impl Waiting {
-    /// Tells the waiter why it gets no turn. One that has gone away need not know.
-    pub(super) fn refuse(self, why: impl Into<NoTurn>) {
-        let _ = self.ticket.send(Err(why.into()));
-    }
-
-    /// Hands a turn to the waiter. Says whether the waiter is still there.
-    pub(super) fn grant(self, granted: Granted) -> bool {
-        self.ticket.send(Ok(granted)).is_ok()
-    }
-}
-
 impl Line {
     /// Enters the line, if there is any point in waiting.
-    pub(crate) fn join(
-        &mut self,
-        id: u64,
-        request: WaitRequest,
-        t: &mut Transition<'_>,
-    ) -> Result<Place, NoTurn> {
+    pub(crate) fn join(&mut self, turn: &Arc<Turn>, t: &mut Transition<'_>) -> Result<(), NoTurn> {
+        let request = &turn.request;
         if let State::Taken(held) | State::Confirming(held, _) | State::Outlived(held) = &self.state
             && differ(&request.fingerprint, &held.lease.fingerprint)
         {
@@ -122,24 +85,14 @@ impl Line {
         if !request.patient {
             self.wake_contender();
         }
-        let place = self.enter(id, request);
+        self.waiters.push_back(turn.clone());
         self.look_ahead(t);
-        Ok(place)
-    }
-
-    pub(super) fn enter(&mut self, id: u64, request: WaitRequest) -> Place {
-        let (ticket, answer) = oneshot::channel();
-        self.waiters.push_back(Waiting {
-            id,
-            request,
-            ticket,
-        });
-        Place { id, answer }
+        Ok(())
     }
 
     /// A waiter goes away before it was told anything.
     pub(crate) fn leave(&mut self, id: u64) {
-        if let Ok(at) = self.waiters.binary_search_by_key(&id, |waiting| waiting.id) {
+        if let Ok(at) = self.waiters.binary_search_by_key(&id, |turn| turn.id) {
             self.waiters.remove(at);
         }
         if self.waiters.is_empty() {
@@ -149,8 +102,8 @@ impl Line {
 
     /// All who wait are told that they wait in vain; the turn under way is left alone.
     pub(crate) fn refuse_all(&mut self, error: &Error) {
-        for waiting in self.waiters.drain(..) {
-            waiting.refuse(error.clone());
+        for turn in self.waiters.drain(..) {
+            turn.refuse(error.clone());
         }
         self.wake_contender();
     }
@@ -161,19 +114,17 @@ impl Line {
 
     /// Tells those for whom there is a reason why they get no turn, and keeps the others, in their order.
     pub(super) fn turn_away(&mut self, why: impl Fn(&WaitRequest) -> Option<NoTurn>) {
-        if !self
-            .waiters
-            .iter()
-            .any(|waiting| why(&waiting.request).is_some())
-        {
+        let is_turned_away = |turn: &Arc<Turn>| why(&turn.request).is_some();
+        if !self.waiters.iter().any(is_turned_away) {
             return;
         }
-        for waiting in std::mem::take(&mut self.waiters) {
-            match why(&waiting.request) {
-                Some(why) => waiting.refuse(why),
-                None => self.waiters.push_back(waiting),
+        self.waiters.retain(|turn| match why(&turn.request) {
+            Some(why) => {
+                turn.refuse(why);
+                false
             }
-        }
+            None => true,
+        });
     }
 
     /// Gives the record to all who want the key for what was recorded.

@@ -1,142 +1,137 @@
 //! The embedded store: one process, or a fleet played in one process.
 
-mod answer;
-mod fault;
+mod slot;
 mod state;
+mod watchers;
 
-use std::{fmt, sync::Arc, time::Duration};
-
-use futures_util::{FutureExt, StreamExt, stream};
-
-use self::{
-    answer::{AcquireAnswer, Answer, Owed},
-    fault::{Faults, unreachable},
-    state::State,
+use std::{
+    fmt,
+    future::ready,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
 };
-pub use fault::{Calls, Fault};
 
+use futures_util::stream;
+
+use self::{state::State, watchers::Watchers};
 use super::{
     Acquire, Acquired, Ending, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers,
     Renewed, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{
     Error, LockKey,
-    sync::{Mutex, MutexGuard, mpsc, oneshot, unique_id},
-    time::{Instant, now, sleep_until},
+    sync::{Mutex, unique_id},
+    time::{Instant, now},
 };
+
+/// Keys are split into so many shards, so that threads which lock different keys rarely meet.
+const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
+
+/// After so many calls for one shard, all shards forget what has expired: no caller may ask for a key of theirs again.
+const CALLS_BETWEEN_SWEEPS: usize = 1024;
 
 /// A [`Store`] in this process's memory.
 ///
 /// Good for a service that runs as one process, and for tests: give clones of one store to several
 /// [`Locks`](crate::Locks), and they behave like several processes on one server. It keeps time by tokio's clock, so
-/// that a test can pause it; [`set_fault`](MemoryStore::set_fault) plays a server that is gone or that hangs,
-/// [`restart`](MemoryStore::restart) one that has forgotten everything, and [`calls`](MemoryStore::calls) tells what it
-/// was asked.
+/// that a test can pause it. For tests of what happens when a store fails, hangs or forgets, see `FaultyStore` (behind the feature
+/// `test-util`).
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
     space: Arc<str>,
-    memory: Mutex<Memory>,
-    owed: Arc<Owed>,
+    shards: Box<[Arc<Shard>]>,
+    watchers: Arc<Watchers>,
 }
 
-struct Memory {
-    state: State,
-    faults: Faults,
-}
+type Shard = Mutex<State>;
 
 impl MemoryStore {
     /// An empty store. Its tokens go on from the wall clock, so that they rise over restarts of the process too.
     pub fn new() -> Self {
+        let watchers = Arc::new(Watchers::default());
+        let shard = |_| Arc::new(Mutex::new(State::new(watchers.clone())));
         Self(Arc::new(Shared {
             space: format!("memory:{}", unique_id()).into(),
-            memory: Mutex::new(Memory {
-                state: State::new(),
-                faults: Faults::default(),
-            }),
-            owed: Arc::default(),
+            shards: (0..SHARDS).map(shard).collect(),
+            watchers,
         }))
-    }
-
-    /// Lets every call fail or hang from now on, or work again with `None`.
-    ///
-    /// Releases that failed take effect when the store works again; calls that hang then go on.
-    pub fn set_fault(&self, fault: Option<Fault>) {
-        let Memory { state, faults } = &mut *self.memory();
-        faults.set(fault, state);
-        self.0.owed.changed();
-    }
-
-    /// Plays a server that restarts empty: all leases, queues and records are gone, and each [`Locks`](crate::Locks) is
-    /// told that the store is back. Tokens go on rising, as they do after a restart of any store.
-    pub fn restart(&self) {
-        let Memory { state, faults } = &mut *self.memory();
-        faults.forget_missed();
-        state.restart(now());
-        state.tell_everybody_reconnected();
-        self.0.owed.changed();
-    }
-
-    /// How many calls of each kind there were so far, failed ones included.
-    pub fn calls(&self) -> Calls {
-        self.memory().faults.calls
     }
 
     /// Whether no lease, no queue and no record is left.
     pub fn is_empty(&self) -> bool {
-        let Memory { state, faults } = &mut *self.memory();
-        state.is_empty(now()) && faults.is_clear()
+        self.sweep();
+        let mut shards = self.0.shards.iter();
+        shards.all(|shard| shard.lock().is_empty())
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.0.memory.lock()
+    /// See [`Store::acquire`].
+    pub(super) fn acquire_now(&self, request: Acquire) -> Acquired {
+        self.with(&request.key.clone(), |state, now| {
+            state.acquire(request, now)
+        })
     }
 
-    /// Works on the state: now, or when the fault that is played ends. A release is missed where it fails.
-    fn call<T: Send + 'static>(
-        &self,
-        release: Option<Release>,
-        count: impl FnOnce(&mut Calls),
-        work: impl FnOnce(&mut State, Instant) -> T + Send + 'static,
-    ) -> Answer<T> {
-        let Memory { state, faults } = &mut *self.memory();
-        count(&mut faults.calls);
-        let owed = || release.as_ref().map(|_| Owed::one(&self.0.owed));
-        match faults.current() {
-            None => Answer::ready(Ok(work(state, now()))),
-            Some(Fault::Unreachable) => {
-                release.into_iter().for_each(|release| faults.miss(release));
-                Answer::ready(Err(unreachable()))
-            }
-            Some(Fault::Mute) => {
-                let (sender, answer) = oneshot::channel();
-                let (owed, outcome) = (owed(), work(state, now()));
-                faults.mute(Box::new(move || {
-                    drop(owed);
-                    let _ = sender.send(Ok(outcome));
-                }));
-                Answer::waiting(answer)
-            }
-            Some(Fault::Hang) => {
-                let (sender, answer) = oneshot::channel();
-                let owed = owed();
-                faults.hang(Box::new(move |state| {
-                    drop(owed);
-                    match state {
-                        Ok(state) => {
-                            let _ = sender.send(Ok(work(state, now())));
-                            None
-                        }
-                        Err(error) => {
-                            let _ = sender.send(Err(error));
-                            release
-                        }
-                    }
-                }));
-                Answer::waiting(answer)
-            }
+    /// See [`Store::renew`].
+    pub(super) fn renew_now(&self, request: &Renew) -> Renewed {
+        self.with(&request.key, |state, now| state.renew(request, now))
+    }
+
+    /// See [`Store::start_release`].
+    pub(super) fn release_now(&self, request: Release) -> Released {
+        self.with(&request.key.clone(), |state, now| {
+            state.release(request, now)
+        })
+    }
+
+    /// See [`Store::raise_fence`].
+    pub(super) fn raise_fence_now(&self, key: &LockKey, floor: u64) -> u64 {
+        self.with(key, |state, _| state.raise_fence(floor))
+    }
+
+    /// See [`Store::inspect`].
+    pub(super) fn inspect_now(&self, key: &LockKey) -> Inspection {
+        self.with(key, |state, now| state.inspect(key, now))
+    }
+
+    /// See [`Store::force_release`].
+    pub(super) fn force_release_now(&self, key: &LockKey) -> bool {
+        self.with(key, |state, now| state.force_release(key, now))
+    }
+
+    /// Forgets everything but the tokens.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn forget(&self) {
+        self.0.shards.iter().for_each(|shard| shard.lock().forget());
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn tell_all_reconnected(&self) {
+        self.0.watchers.tell_all_reconnected();
+    }
+
+    fn shard(&self, key: &LockKey) -> &Arc<Shard> {
+        // The upper half: the map of a shard goes by the lower one.
+        &self.0.shards[(key.map_hash() >> 32) as usize % SHARDS]
+    }
+
+    fn with<T>(&self, key: &LockKey, work: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.shard(key).lock();
+        let outcome = work(&mut state, now());
+        let is_time = state.count_call().is_multiple_of(CALLS_BETWEEN_SWEEPS);
+        drop(state);
+        if is_time {
+            self.sweep();
         }
+        outcome
+    }
+
+    fn sweep(&self) {
+        let now = now();
+        let shards = self.0.shards.iter();
+        shards.for_each(|shard| shard.lock().forget_expired(now));
     }
 }
 
@@ -149,7 +144,7 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("calls", &self.calls())
+            .field("space", &self.0.space)
             .finish_non_exhaustive()
     }
 }
@@ -164,91 +159,71 @@ impl Store for MemoryStore {
             ending: Ending::Free,
             owed_for: request.lease,
         };
-        let answer = self.call(
-            None,
-            |calls| calls.acquires += 1,
-            move |state, now| state.acquire(request, now),
-        );
-        Box::pin(AcquireAnswer::new(self.clone(), undo, answer))
-    }
-
-    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
-        let asked = requests.len();
-        let answer = self.call(
-            None,
-            |calls| calls.renewals += 1,
-            move |state, now| {
-                let renew = |request| state.renew(&request, now);
-                requests.into_iter().map(renew).collect::<Vec<_>>()
-            },
-        );
-        let answers = answer.map(move |answers| {
-            let answers = answers.unwrap_or_else(|error| vec![Renewed::Unknown(error); asked]);
-            stream::iter(answers.into_iter().enumerate())
-        });
-        Box::pin(answers.into_stream().flatten())
-    }
-
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        let release = request.clone();
-        Box::pin(self.call(
-            Some(request),
-            |calls| calls.releases += 1,
-            move |state, now| state.release(release, now),
-        ))
-    }
-
-    fn owed(&self) -> usize {
-        self.memory().faults.missed() + self.0.owed.count()
-    }
-
-    fn settled(&self) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move {
-            loop {
-                let changed = store.0.owed.notified();
-                if store.owed() == 0 {
-                    return;
-                }
-                let forgotten = store.memory().faults.next_forgotten();
-                match forgotten {
-                    None => changed.await,
-                    Some(at) => {
-                        let forgotten = std::pin::pin!(sleep_until(at));
-                        futures_util::future::select(std::pin::pin!(changed), forgotten).await;
-                    }
-                }
-            }
+        Box::pin(AcquireAnswer {
+            shard: self.shard(&request.key).clone(),
+            answer: Some((self.acquire_now(request), undo)),
         })
     }
 
-    fn raise_fence(&self, _key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        Box::pin(self.call(None, |_| {}, move |state, _| state.raise_fence(floor)))
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
+        let answers = requests.iter().map(|request| self.renew_now(request));
+        let answers: Vec<Renewed> = answers.collect();
+        Box::pin(stream::iter(answers.into_iter().enumerate()))
+    }
+
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        Box::pin(ready(Ok(self.release_now(request))))
+    }
+
+    fn owed(&self) -> usize {
+        0
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
+        Box::pin(ready(()))
+    }
+
+    fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        Box::pin(ready(Ok(self.raise_fence_now(&key, floor))))
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
-        Box::pin(self.call(None, |_| {}, move |state, now| state.inspect(&key, now)))
+        Box::pin(ready(Ok(self.inspect_now(&key))))
     }
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        Box::pin(self.call(
-            None,
-            |_| {},
-            move |state, now| state.force_release(&key, now),
-        ))
+        Box::pin(ready(Ok(self.force_release_now(&key))))
     }
 
     fn space(&self) -> Arc<str> {
         self.0.space.clone()
     }
 
-    fn uptime(&self) -> Duration {
-        self.memory().state.uptime(now())
-    }
-
     fn watch(&self, instance: Instance) -> Hints {
-        let (sender, hints) = mpsc::unbounded_channel();
-        self.memory().state.watch(instance, sender);
-        hints
+        self.0.watchers.add(instance)
+    }
+}
+
+/// The answer to an acquire. Dropped before the answer was taken, it undoes what the acquire did.
+struct AcquireAnswer {
+    /// Not the whole store, so that threads with different keys do not meet at its reference count.
+    shard: Arc<Shard>,
+    answer: Option<(Acquired, Release)>,
+}
+
+impl Future for AcquireAnswer {
+    type Output = Result<Acquired, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let (answer, _) = self.answer.take().expect("polled after it was ready");
+        Poll::Ready(Ok(answer))
+    }
+}
+
+impl Drop for AcquireAnswer {
+    fn drop(&mut self) {
+        if let Some((_, undo)) = self.answer.take() {
+            self.shard.lock().release(undo, now());
+        }
     }
 }

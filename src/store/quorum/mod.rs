@@ -63,11 +63,14 @@ use crate::{Error, LockKey, time::later};
 /// nothing in common but their clients.
 ///
 /// ```
+/// # #[cfg(not(feature = "test-util"))]
+/// # fn main() {}
+/// # #[cfg(feature = "test-util")]
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
-/// use tower_distributed_lock::{Locks, store::{Fault, MemoryStore, QuorumStore}};
+/// use tower_distributed_lock::{Locks, store::{Fault, FaultyStore, QuorumStore}};
 ///
-/// let nodes = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+/// let nodes = [FaultyStore::new(), FaultyStore::new(), FaultyStore::new()];
 /// let locks = Locks::builder(QuorumStore::new(nodes.clone())?).build()?;
 /// nodes[0].set_fault(Some(Fault::Unreachable));
 /// let guard = locks.lock("orders/42").await?;

@@ -9,8 +9,8 @@ use super::{super::*, QuorumStore, attempts::next_name};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn quorum() -> ([MemoryStore; 3], QuorumStore) {
-    let nodes = std::array::from_fn(|_| MemoryStore::new());
+fn quorum() -> ([FaultyStore; 3], QuorumStore) {
+    let nodes = std::array::from_fn(|_| FaultyStore::new());
     let store = QuorumStore::new(nodes.clone()).unwrap();
     (nodes, store)
 }
@@ -109,7 +109,7 @@ async fn no_task_is_left() {
     nodes[2].set_fault(None);
     sleep(MINUTE).await;
     assert_eq!(tasks(), 0);
-    assert!(nodes.iter().all(MemoryStore::is_empty));
+    assert!(nodes.iter().all(FaultyStore::is_empty));
 }
 
 #[tokio::test(start_paused = true)]

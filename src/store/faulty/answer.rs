@@ -1,4 +1,4 @@
-//! Answers of a memory store, at once or after a fault.
+//! Answers of a faulty store, at once or after a fault.
 
 use std::{
     pin::Pin,
@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::MemoryStore;
+use super::FaultyStore;
 use crate::{
     Error, ErrorKind,
     store::{Acquired, Release, Store},
@@ -42,10 +42,7 @@ impl<T: Unpin> Future for Answer<T> {
             Self::Waiting(answer) => {
                 let answer = ready!(Pin::new(answer).poll(cx));
                 Poll::Ready(answer.unwrap_or_else(|_| {
-                    Err(Error::new(
-                        ErrorKind::Unreachable,
-                        "the memory store is gone",
-                    ))
+                    Err(Error::new(ErrorKind::Unreachable, "the store is gone"))
                 }))
             }
         }
@@ -54,13 +51,13 @@ impl<T: Unpin> Future for Answer<T> {
 
 /// The answer to an acquire. Dropped before the answer was taken, it undoes what the acquire did or is about to do.
 pub(super) struct AcquireAnswer {
-    store: MemoryStore,
+    store: FaultyStore,
     undo: Option<Release>,
     answer: Answer<Acquired>,
 }
 
 impl AcquireAnswer {
-    pub(super) fn new(store: MemoryStore, undo: Release, answer: Answer<Acquired>) -> Self {
+    pub(super) fn new(store: FaultyStore, undo: Release, answer: Answer<Acquired>) -> Self {
         Self {
             store,
             undo: Some(undo),

@@ -1,4 +1,4 @@
-//! Faults that a memory store plays, and a count of its calls.
+//! The fault that a store plays, and the calls that wait for its end.
 //!
 //! 1. Without a fault, a call takes effect when it is made.
 //! 2. Calls that were made under [`Fault::Hang`] wait in `hanging`, in their order. They take effect in that order, before any
@@ -7,15 +7,14 @@
 
 use std::collections::VecDeque;
 
-use super::state::State;
 use crate::{
     Error, ErrorKind,
-    store::Release,
+    store::{MemoryStore, Release},
     time::{Instant, later, now},
     trace,
 };
 
-/// What is wrong with a [`MemoryStore`](super::MemoryStore).
+/// What is wrong with a [`FaultyStore`](super::FaultyStore).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -28,7 +27,7 @@ pub enum Fault {
     Mute,
 }
 
-/// How often a [`MemoryStore`](super::MemoryStore) was asked.
+/// How often a [`FaultyStore`](super::FaultyStore) was asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {
@@ -40,8 +39,8 @@ pub struct Calls {
     pub releases: u64,
 }
 
-/// A call that takes effect later: on the state, or with an error. Returns the release that has failed, if the call was one.
-pub(super) type Deferred = Box<dyn FnOnce(Result<&mut State, Error>) -> Option<Release> + Send>;
+/// A call that takes effect later: on the store, or with an error. Returns the release that has failed, if the call was one.
+pub(super) type Deferred = Box<dyn FnOnce(Result<&MemoryStore, Error>) -> Option<Release> + Send>;
 
 /// The fault that is played now, and what waits for its end.
 #[derive(Default)]
@@ -54,6 +53,8 @@ pub(super) struct Faults {
     /// The store was unreachable and has not worked since.
     was_away: bool,
     pub(super) calls: Calls,
+    /// None as long as nothing was forgotten.
+    pub(super) restarted: Option<Instant>,
 }
 
 impl Faults {
@@ -95,7 +96,7 @@ impl Faults {
     }
 
     /// Plays another fault, or none.
-    pub(super) fn set(&mut self, fault: Option<Fault>, state: &mut State) {
+    pub(super) fn set(&mut self, fault: Option<Fault>, store: &MemoryStore) {
         let before = std::mem::replace(&mut self.current, fault);
         if before == fault {
             return;
@@ -119,14 +120,14 @@ impl Faults {
                 let now = now();
                 for (until, release) in self.missed.drain(..) {
                     if now < until {
-                        state.release(release, now);
+                        store.release_now(release);
                     }
                 }
                 for call in std::mem::take(&mut self.hanging) {
-                    call(Ok(state));
+                    call(Ok(store));
                 }
                 if std::mem::take(&mut self.was_away) {
-                    state.tell_everybody_reconnected();
+                    store.tell_all_reconnected();
                 }
             }
         }
@@ -136,6 +137,6 @@ impl Faults {
 pub(super) fn unreachable() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the memory store plays an unreachable server (`set_fault`)",
+        "the store plays an unreachable server (`set_fault`)",
     )
 }

@@ -1,0 +1,79 @@
+//! When the leases of some lines need attention: for their next renewal, or because they end.
+//!
+//! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due before the lease ends, else for
+//!    the end.
+//! 2. What a look at the schedule costs depends on what is due, not on how many leases there are.
+
+use std::collections::BTreeMap;
+
+use super::Lease;
+use crate::{LockKey, time::Instant};
+
+/// The leases of some lines by time.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    renewals: Times,
+    ends: Times,
+}
+
+/// Keys by time; the number of the lease's attempt tells two of the same time apart.
+type Times = BTreeMap<(Instant, u64), LockKey>;
+
+/// The entry of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Renewal(Instant),
+    End(Instant),
+}
+
+impl Entry {
+    pub(crate) fn at(self) -> Instant {
+        match self {
+            Self::Renewal(at) | Self::End(at) => at,
+        }
+    }
+}
+
+impl Schedule {
+    pub(crate) fn add(&mut self, lease: &Lease, entry: Entry) {
+        let id = (entry.at(), lease.owner.attempt);
+        self.times(entry).insert(id, lease.key.clone());
+    }
+
+    pub(crate) fn remove(&mut self, lease: &Lease, entry: Entry) {
+        let id = (entry.at(), lease.owner.attempt);
+        self.times(entry).remove(&id);
+    }
+
+    /// Takes out the entries of all leases that end until `now`, and of all that are to be renewed until `soon`.
+    pub(crate) fn take_due(&mut self, now: Instant, soon: Instant) -> Vec<LockKey> {
+        let mut due = Vec::new();
+        take_until(&mut self.ends, now, &mut due);
+        take_until(&mut self.renewals, soon, &mut due);
+        due
+    }
+
+    /// The time of the first entry.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let first = |times: &Times| times.first_key_value().map(|((at, _), _)| *at);
+        match (first(&self.renewals), first(&self.ends)) {
+            (Some(renewal), Some(end)) => Some(renewal.min(end)),
+            (renewal, end) => renewal.or(end),
+        }
+    }
+
+    fn times(&mut self, entry: Entry) -> &mut Times {
+        match entry {
+            Entry::Renewal(_) => &mut self.renewals,
+            Entry::End(_) => &mut self.ends,
+        }
+    }
+}
+
+fn take_until(times: &mut Times, until: Instant, due: &mut Vec<LockKey>) {
+    while let Some(first) = times.first_entry()
+        && first.key().0 <= until
+    {
+        due.push(first.remove());
+    }
+}

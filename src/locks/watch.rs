@@ -1,0 +1,52 @@
+//! Watching a lease for its loss.
+
+use std::sync::Arc;
+
+use super::{inner::Inner, line::Lost};
+use crate::{
+    Loss,
+    lease::Lease,
+    time::{Instant, can_sleep, sleep_until},
+};
+
+/// Resolves when the lease is lost. Never resolves if the lease ends in any other way.
+pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
+    let mut is_under_way = true;
+    loop {
+        // The scheduler ends with the runtime that it runs on; this is another, perhaps.
+        let started = inner.scheduler.start(&inner);
+        let told = lease.told();
+        if let Some(loss) = lease.loss() {
+            return loss;
+        }
+        if started && !inner.scheduler.is_running() {
+            continue;
+        }
+        let end = end_to_watch(&inner, &lease).filter(|_| is_under_way);
+        let Some((end, loss)) = end else {
+            told.await;
+            continue;
+        };
+        tokio::select! {
+            biased;
+            () = told => {}
+            () = sleep_until(end) => {
+                is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
+            }
+        }
+    }
+}
+
+/// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
+/// which nobody may be driving.
+fn end_to_watch(inner: &Inner, lease: &Lease) -> Option<(Instant, Loss)> {
+    if inner.scheduler.is_on_this_runtime() || !can_sleep() {
+        return None;
+    }
+    let (deadline, turn_ends) = (lease.deadline(), lease.turn_ends());
+    Some(if deadline <= turn_ends {
+        (deadline, Loss::Expired)
+    } else {
+        (turn_ends, Loss::MaxHold)
+    })
+}

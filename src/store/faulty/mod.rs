@@ -1,0 +1,256 @@
+//! A store for tests: it fails, hangs, forgets and counts on command.
+
+mod answer;
+mod fault;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, StreamExt, stream};
+
+use self::{
+    answer::{AcquireAnswer, Answer, Owed},
+    fault::{Faults, unreachable},
+};
+pub use fault::{Calls, Fault};
+
+use super::{
+    Acquire, Acquired, Ending, Hints, Inspection, Instance, MemoryStore, Release, Released, Renew,
+    RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+};
+use crate::{
+    Error, LockKey,
+    sync::{Mutex, oneshot},
+    time::{now, sleep_until},
+};
+
+/// A [`MemoryStore`] that misbehaves on command, for tests of what a service does when its store does.
+///
+/// [`set_fault`](FaultyStore::set_fault) plays a server that is gone or that hangs, [`restart`](FaultyStore::restart) one that has
+/// forgotten everything, and [`calls`](FaultyStore::calls) tells how often the store was asked. Where nothing is to go wrong, a
+/// [`MemoryStore`] does. Like that one it keeps time by tokio's clock: a test on paused time loses a lease without waiting for it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::{Locks, Loss, store::{Fault, FaultyStore}};
+///
+/// let store = FaultyStore::new();
+/// let locks = Locks::builder(store.clone()).build()?;
+/// let guard = locks.lock("orders/42").await?;
+///
+/// // No renewal is answered any more, until the lease of 30 seconds is over.
+/// store.set_fault(Some(Fault::Hang));
+/// assert_eq!(guard.lost().await, Loss::Expired);
+/// assert!(!guard.is_held());
+/// assert!(store.calls().renewals > 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FaultyStore(Arc<Shared>);
+
+struct Shared {
+    store: MemoryStore,
+    /// Held while the store is called, so that no call overtakes one that waits for the end of a fault.
+    faults: Mutex<Faults>,
+    owed: Arc<Owed>,
+}
+
+impl FaultyStore {
+    /// An empty store that works.
+    pub fn new() -> Self {
+        Self(Arc::new(Shared {
+            store: MemoryStore::new(),
+            faults: Mutex::default(),
+            owed: Arc::default(),
+        }))
+    }
+
+    /// Lets every call fail or hang from now on, or work again with `None`.
+    ///
+    /// Releases that failed take effect when the store works again; calls that hang then go on.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.0.faults.lock().set(fault, &self.0.store);
+        self.0.owed.changed();
+    }
+
+    /// Plays a server that restarts empty: all leases, queues and records are gone, and each [`Locks`](crate::Locks) is
+    /// told that the store is back. Tokens go on rising, as they do after a restart of any store.
+    pub fn restart(&self) {
+        let mut faults = self.0.faults.lock();
+        faults.forget_missed();
+        faults.restarted = Some(now());
+        self.0.store.forget();
+        self.0.store.tell_all_reconnected();
+        drop(faults);
+        self.0.owed.changed();
+    }
+
+    /// How many calls of each kind there were so far, failed ones included.
+    pub fn calls(&self) -> Calls {
+        self.0.faults.lock().calls
+    }
+
+    /// Whether no lease, no queue and no record is left, and no call waits for the end of a fault.
+    pub fn is_empty(&self) -> bool {
+        self.0.faults.lock().is_clear() && self.0.store.is_empty()
+    }
+
+    /// Works on the store: now, or when the fault that is played ends. A release is missed where it fails.
+    fn call<T: Send + 'static>(
+        &self,
+        release: Option<Release>,
+        count: impl FnOnce(&mut Calls),
+        work: impl FnOnce(&MemoryStore) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let (store, mut faults) = (&self.0.store, self.0.faults.lock());
+        count(&mut faults.calls);
+        let owed = || release.as_ref().map(|_| Owed::one(&self.0.owed));
+        match faults.current() {
+            None => Answer::ready(Ok(work(store))),
+            Some(Fault::Unreachable) => {
+                release.into_iter().for_each(|release| faults.miss(release));
+                Answer::ready(Err(unreachable()))
+            }
+            Some(Fault::Mute) => {
+                let (sender, answer) = oneshot::channel();
+                let (owed, outcome) = (owed(), work(store));
+                faults.mute(Box::new(move || {
+                    drop(owed);
+                    let _ = sender.send(Ok(outcome));
+                }));
+                Answer::waiting(answer)
+            }
+            Some(Fault::Hang) => {
+                let (sender, answer) = oneshot::channel();
+                let owed = owed();
+                faults.hang(Box::new(move |store| {
+                    drop(owed);
+                    match store {
+                        Ok(store) => {
+                            let _ = sender.send(Ok(work(store)));
+                            None
+                        }
+                        Err(error) => {
+                            let _ = sender.send(Err(error));
+                            release
+                        }
+                    }
+                }));
+                Answer::waiting(answer)
+            }
+        }
+    }
+}
+
+impl Default for FaultyStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyStore")
+            .field("calls", &self.calls())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sealed for FaultyStore {}
+
+impl Store for FaultyStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        let undo = Release {
+            key: request.key.clone(),
+            owner: request.owner,
+            ending: Ending::Free,
+            owed_for: request.lease,
+        };
+        let answer = self.call(
+            None,
+            |calls| calls.acquires += 1,
+            move |store| store.acquire_now(request),
+        );
+        Box::pin(AcquireAnswer::new(self.clone(), undo, answer))
+    }
+
+    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
+        let asked = requests.len();
+        let answer = self.call(
+            None,
+            |calls| calls.renewals += 1,
+            move |store| {
+                let renew = |request| store.renew_now(request);
+                requests.iter().map(renew).collect::<Vec<_>>()
+            },
+        );
+        let answers = answer.map(move |answers| {
+            let answers = answers.unwrap_or_else(|error| vec![Renewed::Unknown(error); asked]);
+            stream::iter(answers.into_iter().enumerate())
+        });
+        Box::pin(answers.into_stream().flatten())
+    }
+
+    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        let release = request.clone();
+        Box::pin(self.call(
+            Some(request),
+            |calls| calls.releases += 1,
+            move |store| store.release_now(release),
+        ))
+    }
+
+    fn owed(&self) -> usize {
+        self.0.faults.lock().missed() + self.0.owed.count()
+    }
+
+    fn settled(&self) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            loop {
+                let changed = store.0.owed.notified();
+                if store.owed() == 0 {
+                    return;
+                }
+                let forgotten = store.0.faults.lock().next_forgotten();
+                match forgotten {
+                    None => changed.await,
+                    Some(at) => {
+                        let forgotten = std::pin::pin!(sleep_until(at));
+                        futures_util::future::select(std::pin::pin!(changed), forgotten).await;
+                    }
+                }
+            }
+        })
+    }
+
+    fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        Box::pin(self.call(
+            None,
+            |_| {},
+            move |store| store.raise_fence_now(&key, floor),
+        ))
+    }
+
+    fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
+        Box::pin(self.call(None, |_| {}, move |store| store.inspect_now(&key)))
+    }
+
+    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
+        Box::pin(self.call(None, |_| {}, move |store| store.force_release_now(&key)))
+    }
+
+    fn space(&self) -> Arc<str> {
+        self.0.store.space()
+    }
+
+    fn uptime(&self) -> Duration {
+        let restarted = self.0.faults.lock().restarted;
+        restarted.map_or(Duration::MAX, |at| now() - at)
+    }
+
+    fn watch(&self, instance: Instance) -> Hints {
+        self.0.store.watch(instance)
+    }
+}

@@ -1,0 +1,38 @@
+//! The instances that receive a memory store's hints.
+
+use super::{
+    super::{Hint, Instance},
+    slot::HintFor,
+};
+use crate::sync::{HashMap, Mutex, mpsc};
+
+/// Where the hints for each instance go. Its lock is a leaf, taken under that of a shard.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<HashMap<Instance, mpsc::UnboundedSender<Hint>>>);
+
+impl Watchers {
+    pub(super) fn add(&self, instance: Instance) -> mpsc::UnboundedReceiver<Hint> {
+        let (sender, hints) = mpsc::unbounded_channel();
+        let _ = sender.send(Hint::Listening);
+        let mut watchers = self.0.lock();
+        watchers.retain(|_, watcher| !watcher.is_closed());
+        watchers.insert(instance, sender);
+        hints
+    }
+
+    pub(super) fn tell(&self, hints: Vec<HintFor>) {
+        let watchers = self.0.lock();
+        for (instance, hint) in hints {
+            if let Some(watcher) = watchers.get(&instance) {
+                let _ = watcher.send(hint);
+            }
+        }
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn tell_all_reconnected(&self) {
+        for watcher in self.0.lock().values() {
+            let _ = watcher.send(Hint::Reconnected);
+        }
+    }
+}
