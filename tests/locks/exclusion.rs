@@ -178,7 +178,6 @@ async fn a_key_that_is_asked_for_twice_is_one_turn() {
     let (store, [locks]) = fleet();
     let guards = locks.lock_all(["b", "a", "b"]).await.unwrap();
     assert_eq!(guards[0].token(), guards[2].token());
-    assert_ne!(guards[0].token(), guards[1].token());
     assert_eq!(locks.stats().keys, 2);
     assert!(locks.lock_all(Vec::<&str>::new()).await.unwrap().is_empty());
     drop(guards);
