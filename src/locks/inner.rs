@@ -20,9 +20,12 @@ use crate::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         random,
     },
-    time::{Instant, now},
+    time::{Instant, later, now, sleep_until},
     trace,
 };
+
+/// How often a stand-in of the scheduler looks at the leases.
+const STAND_IN_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
@@ -89,6 +92,9 @@ impl Inner {
         if let Some(number) = after.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
         }
+        if after.renews_now && !self.scheduler.is_on_this_runtime() {
+            self.run_in_background(stand_in(self.clone(), key.clone()));
+        }
     }
 
     /// Ends a turn. See [`Line::end`].
@@ -148,6 +154,16 @@ impl Inner {
         if let Some(runtime) = Runtime::current().or_else(|| self.scheduler.runtime()) {
             runtime.spawn(task);
         }
+    }
+}
+
+/// Does the scheduler's work for as long as a turn waits for a renewal: the runtime of the scheduler may not be driven.
+async fn stand_in(inner: Arc<Inner>, key: LockKey) {
+    let is_confirming = || inner.with_line(&key, |line, _| line.is_confirming());
+    inner.on_time(now());
+    while is_confirming().unwrap_or(false) {
+        sleep_until(later(now(), STAND_IN_PAUSE)).await;
+        inner.on_time(now());
     }
 }
 

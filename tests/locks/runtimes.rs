@@ -242,3 +242,21 @@ fn the_end_of_max_hold_is_reported_while_the_runtime_of_the_scheduler_is_not_dri
     let guard = idle.block_on(locks.lock("k")).unwrap();
     assert_eq!(driven.block_on(promptly(guard.lost())), Loss::MaxHold);
 }
+
+#[test]
+fn a_lease_is_passed_on_while_the_runtime_of_the_scheduler_is_not_driven() {
+    let (store, [locks]) = fleet_with(|builder| builder.lease(60 * SECOND));
+    let (idle, driven) = (one_thread(), one_thread());
+    let guard = idle.block_on(locks.lock("k")).unwrap();
+    driven.block_on(async {
+        let (waiter, waiting) = (locks.clone(), locks.clone());
+        let waiter = tokio::spawn(async move { waiter.lock("k").await });
+        while waiting.stats().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        promptly(guard.release()).await.unwrap();
+        drop(promptly(waiter).await.unwrap().unwrap());
+        assert!(store.is_empty());
+        promptly(eventually(|| locks.stats() == Stats::default())).await;
+    });
+}

@@ -82,6 +82,7 @@ impl HeldLease {
     pub(super) fn renew_now(&mut self, t: &mut Transition<'_>) {
         self.renewal.renew_now(t.now);
         self.schedule(t);
+        t.after.renews_now = true;
     }
 
     /// Renews the lease as often as one that is passed on.

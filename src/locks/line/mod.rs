@@ -100,6 +100,8 @@ impl Numbers {
 pub(crate) struct After {
     /// Ask the store for the key, until it is granted or nobody wants it: the number of the contender.
     pub(crate) contend: Option<u64>,
+    /// A lease is to be renewed at once, which is the task of the scheduler.
+    pub(crate) renews_now: bool,
     /// To be logged: the lease that was lost,
     pub(crate) lost: Option<(Arc<Lease>, Loss)>,
     /// and the owner whose lease is being released.
@@ -176,6 +178,11 @@ impl Line {
             }
             State::Confirming(..) | State::Gone => None,
         }
+    }
+
+    /// Whether the next turn waits for a renewal.
+    pub(crate) fn is_confirming(&self) -> bool {
+        matches!(self.state, State::Confirming(..))
     }
 
     /// Since when the store has been away, for a waiter who has waited for `limit` in vain.
