@@ -23,18 +23,18 @@ use self::{
     release::{InDoubt, Repeated},
 };
 use super::{
-    Shared, calls,
+    Shared,
+    calls::{Call, Operation},
     connection::Peer,
     explain,
     key_order::KeyOrder,
-    lane::{Before, Failure, Lane, Pending, Start, Way, after},
-    operations::owed_for,
+    lane::{Before, Failure, Lane, Pending, Start, Way, after, release_of},
     outcome::{Answered, Outcome},
-    script::{By, Call},
+    script::By,
 };
 use crate::{
     Error, LockKey,
-    store::{Acquire, Acquired, Ending, Queueing, Release, Released, StoreFuture},
+    store::{Acquire, Acquired, Queueing, Release, Released, StoreFuture},
 };
 
 /// An acquire that failed.
@@ -61,7 +61,7 @@ impl Shared {
             store: self.clone(),
             key: request.key.clone(),
             owner: request.owner,
-            owed_for: owed_for(&request),
+            owed_for: release_of(&request).owed_for,
         };
         let store = Arc::downgrade(self);
         order.push(request.key.clone(), async move {
@@ -72,7 +72,7 @@ impl Shared {
                 let _ = sender.send(Err(explain::too_many_before()));
                 return;
             }
-            let release = shared.release_of(&request);
+            let release = release_of(&request);
             let outcome = shared.acquire_now(&request, begun).await;
             drop(shared);
             let mut untold = None;
@@ -123,8 +123,8 @@ impl Shared {
             return self.acquire_replicated(replicated, request, deadline).await;
         }
         let start = |lane: &Arc<Lane>, way: Way| {
-            let call = way.form(calls::acquire(self.names.of(&request.key), request));
-            plain(lane, &request.key, call, way.before(), deadline)
+            let call = way.form(Operation::Acquire(request.clone()).into());
+            plain(lane, call, way.before(), deadline)
         };
         match self.routes.call(&request.key, deadline, start).await {
             Outcome::Answered(Answered { value, .. }) => {
@@ -138,15 +138,6 @@ impl Shared {
                     in_doubt: None,
                 }),
             },
-        }
-    }
-
-    fn release_of(&self, request: &Acquire) -> Release {
-        Release {
-            key: request.key.clone(),
-            owner: request.owner,
-            ending: Ending::Free,
-            owed_for: owed_for(request),
         }
     }
 
@@ -237,13 +228,11 @@ impl Failed {
 
 fn plain(
     lane: &Arc<Lane>,
-    key: &LockKey,
     call: Call,
     before: Before,
     deadline: Instant,
 ) -> Pending {
     lane.call(Start {
-        key: key.clone(),
         call,
         by: By::Hash,
         before,

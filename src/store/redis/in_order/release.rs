@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        Shared, calls,
+        Shared,
+        calls::Operation,
         connection::Peer,
         lane::{Before, Lane, Way},
         operations::released,
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Release, Released},
+    store::{Ending, Release, Released},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -82,14 +83,12 @@ impl Repeated {
     /// An answered release does not count where its acquire may still take effect. The lane repeats the release beside the
     /// key's queue, so that later calls need not wait for so long.
     fn repeat_until_expiry(&self, shared: &Shared) {
-        let Release {
-            key,
-            owner,
-            owed_for,
-            ..
-        } = &self.request;
-        if let Some(lane) = shared.routes.lane_at_once(key) {
-            lane.clean_up(key.clone(), *owner, *owed_for, true);
+        let release = Release {
+            ending: Ending::Free,
+            ..self.request.clone()
+        };
+        if let Some(lane) = shared.routes.lane_at_once(&release.key) {
+            lane.clean_up(release, true);
         }
     }
 }
@@ -104,8 +103,8 @@ impl Shared {
                 Some(peer) => Before::Close(peer),
                 None => way.before(),
             };
-            let call = way.form(calls::release(&self.names.of(&request.key), request));
-            plain(lane, &request.key, call, before, deadline)
+            let call = way.form(Operation::Release(request.clone()).into());
+            plain(lane, call, before, deadline)
         };
         self.routes.call(&request.key, deadline, start).await
     }

@@ -1,0 +1,146 @@
+//! A message on its way: the commands that were sent together, and the replies that are to come.
+
+use std::{
+    mem,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    vec,
+};
+
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::{task::unconstrained, time::Instant};
+
+use super::super::connection::Connection;
+
+/// Commands that are sent together. One alone, as most are, needs no pipeline.
+#[derive(Default)]
+pub(super) enum Message {
+    #[default]
+    Empty,
+    One(Cmd),
+    Many(Pipeline),
+}
+
+/// A message that was sent.
+pub(super) struct Flight {
+    pub(super) sent: Instant,
+    /// How many calls were sent: the first calls in flight of the queue.
+    pub(super) calls: usize,
+    landing: Landing,
+}
+
+enum Landing {
+    Awaited(Pin<Box<dyn Future<Output = RedisResult<Landed>> + Send>>),
+    /// The replies were there at once.
+    Here(RedisResult<Landed>),
+    Taken,
+}
+
+/// What came back.
+pub(super) struct Landed {
+    pub(super) values: Values,
+    /// A command whose buffers can be used again.
+    pub(super) spare: Option<Cmd>,
+}
+
+/// The replies to the commands of a message.
+pub(super) enum Values {
+    One(Option<Value>),
+    Many(vec::IntoIter<Value>),
+}
+
+impl Message {
+    pub(super) fn push(&mut self, command: Cmd) {
+        *self = match mem::take(self) {
+            Self::Empty => Self::One(command),
+            Self::One(first) => {
+                let mut pipeline = Pipeline::with_capacity(2);
+                pipeline.add_command(first).add_command(command);
+                Self::Many(pipeline)
+            }
+            Self::Many(mut pipeline) => {
+                pipeline.add_command(command);
+                Self::Many(pipeline)
+            }
+        };
+    }
+
+    /// Sends the commands of so many calls. When this returns, they are in the connection's buffer, if that has room. The replies
+    /// wake `waker`.
+    pub(super) fn send(self, calls: usize, connection: &Connection, waker: &Waker) -> Flight {
+        let mut connection = connection.multiplexed.clone();
+        let landing: Pin<Box<dyn Future<Output = _> + Send>> = match self {
+            Self::Empty => Box::pin(std::future::ready(Ok(Landed {
+                values: Values::One(None),
+                spare: None,
+            }))),
+            Self::One(command) => Box::pin(unconstrained(async move {
+                let value = connection.send_packed_command(&command).await?;
+                Ok(Landed {
+                    values: Values::One(Some(value)),
+                    spare: Some(command),
+                })
+            })),
+            Self::Many(pipeline) => Box::pin(unconstrained(async move {
+                let all = pipeline.len();
+                let values = connection.send_packed_commands(&pipeline, 0, all).await?;
+                Ok(Landed {
+                    values: Values::Many(values.into_iter()),
+                    spare: None,
+                })
+            })),
+        };
+        let mut flight = Flight {
+            sent: Instant::now(),
+            calls,
+            landing: Landing::Awaited(landing),
+        };
+        // The first poll puts the message into the connection's buffer.
+        if let Poll::Ready(landed) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.landing = Landing::Here(landed);
+        }
+        flight
+    }
+}
+
+impl Flight {
+    /// The replies, which are taken once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
+        if let Landing::Awaited(landing) = &mut self.landing {
+            return landing.as_mut().poll(cx);
+        }
+        match mem::replace(&mut self.landing, Landing::Taken) {
+            Landing::Here(landed) => Poll::Ready(landed),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Landed {
+    pub(super) fn values(&self) -> &[Value] {
+        match &self.values {
+            Values::One(value) => value.as_slice(),
+            Values::Many(values) => values.as_slice(),
+        }
+    }
+}
+
+impl Iterator for Values {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            Self::One(value) => value.take(),
+            Self::Many(values) => values.next(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight")
+            .field("sent", &self.sent)
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
+    }
+}
