@@ -82,6 +82,14 @@ impl Call {
         }
     }
 
+    /// How the call is sent at first. Scripts for operators are too rare to be loaded with every connection.
+    pub(super) fn by(&self) -> By {
+        match self.operation {
+            Operation::Acquire(_) | Operation::Renew(_) | Operation::Release(_) => By::Hash,
+            _ => By::Text,
+        }
+    }
+
     /// Writes the call into an empty command.
     pub(super) fn write(&self, by: By, dialect: Dialect<'_>, command: &mut Cmd) {
         let mut to = Writer {

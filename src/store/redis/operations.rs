@@ -13,7 +13,6 @@ use super::{
     lane::{BATCH, Before, Failure, Lane, Start, Way, after, release_of},
     outcome::{Answered, Outcome, Redirect},
     reply,
-    script::By,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -38,7 +37,6 @@ impl Shared {
         let (release, block) = (release_of(&request), request.block.max(1));
         let pending = lane.call(Start {
             call: Operation::Acquire(request).into(),
-            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::CleanUp,
             deadline: self.deadline(),
@@ -77,7 +75,6 @@ impl Shared {
             return failed(Redirect::Unrouted.error());
         };
         let pending = lane.call(Start {
-            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::Repeat {
                 expires: after(request.owed_for),
@@ -208,8 +205,6 @@ impl Shared {
         let start = move |lane: &Arc<Lane>, way: Way| {
             lane.call(Start {
                 call: way.form(operation().into()),
-                // Too rare to be loaded with every connection.
-                by: By::Text,
                 before: way.before(),
                 failure: Failure::Forget,
                 deadline,
@@ -246,7 +241,6 @@ impl Shared {
 fn renewal_of(request: &Renew, way: Way, deadline: Instant) -> Start {
     Start {
         call: way.form(Operation::Renew(request.clone()).into()),
-        by: By::Hash,
         before: way.before(),
         failure: Failure::Forget,
         deadline,

@@ -30,7 +30,6 @@ use super::{
     key_order::KeyOrder,
     lane::{Before, Failure, Lane, Pending, Start, Way, after, release_of},
     outcome::{Answered, Outcome},
-    script::By,
 };
 use crate::{
     Error, LockKey,
@@ -234,7 +233,6 @@ fn plain(
 ) -> Pending {
     lane.call(Start {
         call,
-        by: By::Hash,
         before,
         failure: Failure::Forget,
         deadline,

@@ -24,8 +24,6 @@ const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 #[derive(Debug)]
 pub(in super::super) struct Start {
     pub(in super::super) call: Call,
-    /// How the server is told which script is meant. By hash only where the script is loaded with every connection.
-    pub(in super::super) by: By,
     pub(in super::super) before: Before,
     pub(in super::super) failure: Failure,
     /// When the caller must be answered.

@@ -92,9 +92,9 @@ impl Queue {
             _ => start.deadline,
         };
         self.insert(Entry {
+            by: start.call.by(),
             call: start.call,
             before: start.before,
-            by: start.by,
             answer,
             failure: start.failure,
             due,
@@ -127,7 +127,6 @@ impl Queue {
         let expires = after(release.owed_for);
         let start = Start {
             call: Operation::Release(release).into(),
-            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::Repeat {
                 expires,
