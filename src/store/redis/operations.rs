@@ -17,8 +17,7 @@ use super::{
 use crate::{
     Error, ErrorKind, LockKey,
     store::{
-        Acquire, Acquired, Inspection, Release, Released, Renew, RenewAnswers, Renewed,
-        StoreFuture,
+        Acquire, Acquired, Inspection, Release, Released, Renew, RenewAnswers, Renewed, StoreFuture,
     },
 };
 
@@ -112,7 +111,10 @@ impl Shared {
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
-                (index, renewal_of(&requests[index], Way::default(), deadline))
+                (
+                    index,
+                    renewal_of(&requests[index], Way::default(), deadline),
+                )
             });
             lane.call_all(starts, &sender);
         }
@@ -141,9 +143,8 @@ impl Shared {
             Outcome::Redirected { .. } => {
                 self.routes.doubt();
                 let deadline = self.deadline();
-                let start = |lane: &Arc<Lane>, way: Way| {
-                    lane.call(renewal_of(request, way, deadline))
-                };
+                let start =
+                    |lane: &Arc<Lane>, way: Way| lane.call(renewal_of(request, way, deadline));
                 self.routes.call(&request.key, deadline, start).await
             }
             outcome => outcome,

@@ -225,12 +225,7 @@ impl Failed {
     }
 }
 
-fn plain(
-    lane: &Arc<Lane>,
-    call: Call,
-    before: Before,
-    deadline: Instant,
-) -> Pending {
+fn plain(lane: &Arc<Lane>, call: Call, before: Before, deadline: Instant) -> Pending {
     lane.call(Start {
         call,
         before,

@@ -84,9 +84,10 @@ impl Future for Driver {
                 Step::End => return Poll::Ready(()),
                 Step::Connect => {
                     let inner = driver.inner.clone();
-                    driver.connecting = Some(Box::pin(async move {
-                        inner.connector.connect_in_time().await
-                    }));
+                    driver.connecting =
+                        Some(Box::pin(
+                            async move { inner.connector.connect_in_time().await },
+                        ));
                     continue;
                 }
                 Step::Wait(until) => until,

@@ -2,7 +2,7 @@
 
 use std::{
     mem,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
     vec,
 };
@@ -74,21 +74,21 @@ impl Message {
                 values: Values::One(None),
                 spare: None,
             }))),
-            Self::One(command) => Box::pin(unconstrained(async move {
+            Self::One(command) => Box::pin(async move {
                 let value = connection.send_packed_command(&command).await?;
                 Ok(Landed {
                     values: Values::One(Some(value)),
                     spare: Some(command),
                 })
-            })),
-            Self::Many(pipeline) => Box::pin(unconstrained(async move {
+            }),
+            Self::Many(pipeline) => Box::pin(async move {
                 let all = pipeline.len();
                 let values = connection.send_packed_commands(&pipeline, 0, all).await?;
                 Ok(Landed {
                     values: Values::Many(values.into_iter()),
                     spare: None,
                 })
-            })),
+            }),
         };
         let mut flight = Flight {
             sent: Instant::now(),
@@ -107,7 +107,8 @@ impl Flight {
     /// The replies, which are taken once.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
         if let Landing::Awaited(landing) = &mut self.landing {
-            return landing.as_mut().poll(cx);
+            // Whatever the task has done before: the first poll must not be put off.
+            return pin!(unconstrained(landing.as_mut())).poll(cx);
         }
         match mem::replace(&mut self.landing, Landing::Taken) {
             Landing::Here(landed) => Poll::Ready(landed),

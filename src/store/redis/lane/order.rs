@@ -67,9 +67,24 @@ impl<T> Order<T> {
         Some(item)
     }
 
+    /// Drops an item where it is, without a move.
+    pub(super) fn discard(&mut self, id: Id) {
+        if let Some(at) = self.position(id)
+            && self.slots[at].item.is_some()
+        {
+            self.slots[at].item = None;
+            self.gone += 1;
+            self.sweep();
+        }
+    }
+
     /// The first item with this id or a later one.
     pub(super) fn first_from(&mut self, id: Id) -> Option<(Id, &mut T)> {
-        let at = self.slots.partition_point(|slot| slot.id < id);
+        if id >= self.next {
+            return None;
+        }
+        let at = self.position(id);
+        let at = at.unwrap_or_else(|| self.slots.partition_point(|slot| slot.id < id));
         let mut slots = self.slots.range_mut(at..);
         slots.find_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }

@@ -168,14 +168,12 @@ impl Queue {
         if is_noscript(&reply.value) && self.was_forgotten(id) {
             return;
         }
-        let Some(mut entry) = self.remove(id) else {
+        if !self.forgotten.is_empty() {
+            self.give_up_forgotten_before(id);
+        }
+        let Some(entry) = self.calls.get_mut(id) else {
             return;
         };
-        entry.is_in_flight = false;
-        if !self.forgotten.is_empty() {
-            self.give_up_forgotten(entry.call.key());
-        }
-        let answer = entry.answer.take();
         let repeated = entry.may_have_taken_effect;
         let outcome = match reply.value.extract_error() {
             Ok(value) => Outcome::Answered(Answered {
@@ -192,15 +190,26 @@ impl Queue {
             },
         };
         let has_run = matches!(outcome, Outcome::Answered(_));
+        let answer = entry.answer.take();
         let is_heard = answer.is_some_and(|answer| answer.send(outcome));
         match entry.failure {
             Failure::CleanUp if is_heard && !has_run && repeated => {
-                if let Some(release) = entry.undo() {
+                if let Some(entry) = self.remove(id)
+                    && let Some(release) = entry.undo()
+                {
                     self.clean_up(release, false);
                 }
             }
-            Failure::Repeat { until_expiry, .. } if !has_run || until_expiry => self.rest(entry),
-            _ => {}
+            Failure::Repeat { until_expiry, .. } if !has_run || until_expiry => {
+                if let Some(entry) = self.remove(id) {
+                    self.rest(entry);
+                }
+            }
+            _ => {
+                self.deadlines.remove(entry.due, id);
+                self.in_flight -= 1;
+                self.calls.discard(id);
+            }
         }
     }
 
@@ -218,14 +227,14 @@ impl Queue {
         }
     }
 
-    /// A call for the key has run that was started later than these.
-    fn give_up_forgotten(&mut self, key: &LockKey) {
-        let forgotten = std::mem::take(&mut self.forgotten);
-        for id in forgotten {
-            let Some(entry) = self.calls.get_mut(id) else {
-                continue;
-            };
-            if entry.call.key() != key {
+    /// A call has run: those for the same key that were started earlier must not run after it.
+    fn give_up_forgotten_before(&mut self, later: Id) {
+        let Some(key) = self.calls.get_mut(later).map(|it| it.call.key().clone()) else {
+            return;
+        };
+        for id in std::mem::take(&mut self.forgotten) {
+            let is_overtaken = |entry: &mut Entry| *entry.call.key() == key;
+            if !self.calls.get_mut(id).is_some_and(is_overtaken) {
                 self.forgotten.push(id);
                 continue;
             }
