@@ -30,7 +30,7 @@ use super::{
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
     order::{Id, Order},
 };
-use crate::{LockKey, store::Release};
+use crate::store::Release;
 
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
