@@ -193,6 +193,7 @@ impl Inner {
             let now = *now.get_or_insert_with(Instant::now);
             if let Some(flight) = state.in_flight.pop_front() {
                 self.heard(state, flight.calls, landed, now);
+                state.spare.keep_landing(flight.into_spare());
             }
         }
     }
@@ -234,7 +235,7 @@ impl Inner {
             state.queue.answered(id, reply);
         }
         if let Some(command) = landed.spare {
-            state.keep_spare(command);
+            state.spare.keep_command(command);
         }
         if let Some(error) = demoted {
             // Whoever looks for the server again may find another one under the same name.

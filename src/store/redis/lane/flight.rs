@@ -2,13 +2,14 @@
 
 use std::{
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     task::{Context, Poll, Waker},
     vec,
 };
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tokio::{task::unconstrained, time::Instant};
+use tokio_util::sync::ReusableBoxFuture;
 
 use super::super::connection::Connection;
 
@@ -27,14 +28,12 @@ pub(super) struct Flight {
     /// How many calls were sent: the first calls in flight of the queue.
     pub(super) calls: usize,
     landing: Landing,
+    /// The replies, where they were there at once.
+    landed: Option<RedisResult<Landed>>,
 }
 
-enum Landing {
-    Awaited(Pin<Box<dyn Future<Output = RedisResult<Landed>> + Send>>),
-    /// The replies were there at once.
-    Here(RedisResult<Landed>),
-    Taken,
-}
+/// The future of the replies. Its box is used again for the next message.
+pub(super) type Landing = ReusableBoxFuture<'static, RedisResult<Landed>>;
 
 /// What came back.
 pub(super) struct Landed {
@@ -67,21 +66,23 @@ impl Message {
 
     /// Sends the commands of so many calls. When this returns, they are in the connection's buffer, if that has room. The replies
     /// wake `waker`.
-    pub(super) fn send(self, calls: usize, connection: &Connection, waker: &Waker) -> Flight {
+    pub(super) fn send(
+        self,
+        calls: usize,
+        connection: &Connection,
+        spare: Option<Landing>,
+        waker: &Waker,
+    ) -> Flight {
         let mut connection = connection.multiplexed.clone();
-        let landing: Pin<Box<dyn Future<Output = _> + Send>> = match self {
-            Self::Empty => Box::pin(std::future::ready(Ok(Landed {
-                values: Values::One(None),
-                spare: None,
-            }))),
-            Self::One(command) => Box::pin(async move {
+        let landing = match self {
+            Self::One(command) => boxed(spare, async move {
                 let value = connection.send_packed_command(&command).await?;
                 Ok(Landed {
                     values: Values::One(Some(value)),
                     spare: Some(command),
                 })
             }),
-            Self::Many(pipeline) => Box::pin(async move {
+            Self::Many(pipeline) => boxed(spare, async move {
                 let all = pipeline.len();
                 let values = connection.send_packed_commands(&pipeline, 0, all).await?;
                 Ok(Landed {
@@ -89,31 +90,53 @@ impl Message {
                     spare: None,
                 })
             }),
+            Self::Empty => boxed(spare, async {
+                Ok(Landed {
+                    values: Values::One(None),
+                    spare: None,
+                })
+            }),
         };
         let mut flight = Flight {
             sent: Instant::now(),
             calls,
-            landing: Landing::Awaited(landing),
+            landing,
+            landed: None,
         };
         // The first poll puts the message into the connection's buffer.
         if let Poll::Ready(landed) = flight.poll(&mut Context::from_waker(waker)) {
-            flight.landing = Landing::Here(landed);
+            flight.landed = Some(landed);
         }
         flight
+    }
+}
+
+fn boxed(
+    spare: Option<Landing>,
+    future: impl Future<Output = RedisResult<Landed>> + Send + 'static,
+) -> Landing {
+    match spare {
+        Some(mut spare) => {
+            spare.set(future);
+            spare
+        }
+        None => Landing::new(future),
     }
 }
 
 impl Flight {
     /// The replies, which are taken once.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
-        if let Landing::Awaited(landing) = &mut self.landing {
-            // Whatever the task has done before: the first poll must not be put off.
-            return pin!(unconstrained(landing.as_mut())).poll(cx);
+        if let Some(landed) = self.landed.take() {
+            return Poll::Ready(landed);
         }
-        match mem::replace(&mut self.landing, Landing::Taken) {
-            Landing::Here(landed) => Poll::Ready(landed),
-            _ => Poll::Pending,
-        }
+        // Whatever the task has done before: the first poll must not be put off.
+        pin!(unconstrained(self.landing.get_pin())).poll(cx)
+    }
+
+    /// The box, once the replies were taken.
+    pub(super) fn into_spare(self) -> Landing {
+        self.landing
     }
 }
 

@@ -20,11 +20,11 @@ mod flight;
 mod order;
 mod pending;
 mod queue;
+mod spare;
 mod trouble;
 
 use std::{collections::VecDeque, sync::Arc, task::Waker, time::Duration};
 
-use redis::{Arg, Cmd};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
@@ -37,6 +37,7 @@ use self::{
     entry::AnswerTo,
     flight::{Flight, Message},
     queue::Queue,
+    spare::Spare,
 };
 pub(super) use self::{
     entry::{Before, Failure, Start, Way, after, is_noscript, release_of},
@@ -60,9 +61,6 @@ pub(super) const BATCH: usize = 128;
 const MOST_IN_FLIGHT: usize = BUFFERED - 1;
 /// A connection that has been silent for so many time limits, although a reply is due, is given up.
 const SILENT_LIMITS: u32 = 3;
-/// How many commands are kept to be written again, and how large they are at most: one with a record may be very large.
-const MOST_SPARE: usize = 64;
-const LARGEST_SPARE: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Lane(Arc<Inner>);
@@ -96,8 +94,7 @@ struct State {
     wakes_at: Option<Instant>,
     /// When the last handle was dropped.
     closed: Option<Instant>,
-    /// Commands whose buffers are written again.
-    spare: Vec<Cmd>,
+    spare: Spare,
 }
 
 impl Lane {
@@ -122,7 +119,7 @@ impl Lane {
                 waker: Waker::noop().clone(),
                 wakes_at: None,
                 closed: None,
-                spare: Vec::new(),
+                spare: Spare::default(),
             }),
             connector,
             names,
@@ -252,7 +249,7 @@ impl Inner {
                 if let Some(before) = before {
                     message.push(before);
                 }
-                let mut command = spare.pop().unwrap_or_default();
+                let mut command = spare.command();
                 entry.call.write(entry.by, dialect, &mut command);
                 message.push(command);
                 calls += 1;
@@ -260,7 +257,7 @@ impl Inner {
             if calls == 0 {
                 return;
             }
-            in_flight.push_back(message.send(calls, connection, waker));
+            in_flight.push_back(message.send(calls, connection, spare.landing(), waker));
         }
     }
 
@@ -292,19 +289,6 @@ impl State {
         let deadline = self.queue.next_deadline();
         let is_earlier = deadline.is_some_and(|at| self.wakes_at.is_none_or(|wakes| at < wakes));
         self.connection.is_none() || is_earlier
-    }
-
-    /// Keeps a command whose buffers can be used again.
-    fn keep_spare(&mut self, mut command: Cmd) {
-        let size = |arg| match arg {
-            Arg::Simple(arg) => <[u8]>::len(arg),
-            _ => 0,
-        };
-        let size: usize = command.args_iter().map(size).sum();
-        if size <= LARGEST_SPARE && self.spare.len() < MOST_SPARE {
-            command.clear();
-            self.spare.push(command);
-        }
     }
 
     /// Since when a reply is due that has not come.
