@@ -17,6 +17,14 @@ impl Instance {
     pub fn new() -> Self {
         Self(crate::sync::unique_id())
     }
+
+    /// The same text as by [`Display`](fmt::Display), written without `fmt`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn text(self) -> [u8; 36] {
+        let mut text = [0; 36];
+        self.0.hyphenated().encode_lower(&mut text);
+        text
+    }
 }
 
 impl fmt::Display for Instance {

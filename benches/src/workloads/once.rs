@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use redis::cmd;
 use tokio::{runtime::Runtime, time::sleep};
-use tower_distributed_lock::Locks;
+use tower_distributed_lock::{LockGuard, Locks};
 
 use crate::{
     bench::Bench,
@@ -29,7 +29,7 @@ trait RunOnce: Client {
 
 impl RunOnce for Awaited {
     async fn run_once(&self, key: &Key) -> String {
-        let work = async || Ok::<_, Infallible>(String::from("paid"));
+        let work = async |_: LockGuard| Ok::<_, Infallible>(String::from("paid"));
         let locks: &Locks = &self.0;
         let once = locks.run_once(&key.lock_key, RETAIN, work).await;
         once.expect("the work is done once").value

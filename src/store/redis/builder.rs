@@ -26,7 +26,7 @@ use crate::ErrorKind;
 /// | setting | default |
 /// |---|---|
 /// | [`prefix`](Self::prefix) | `tdl` |
-/// | [`lanes`](Self::lanes) | 4 |
+/// | [`lanes`](Self::lanes) | 2 |
 /// | [`timeout`](Self::timeout) | 1 s |
 /// | [`label`](Self::label) | the name of the host |
 /// | [`replicas`](Self::replicas) | none |
@@ -47,7 +47,7 @@ impl RedisStoreBuilder {
             servers,
             prefix: "tdl".to_owned(),
             label: host_name().as_deref().and_then(label_of_host),
-            lanes: 4,
+            lanes: 2,
             timeout: Duration::from_secs(1),
             replicas: None,
         }
@@ -70,8 +70,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The number of connections that calls are spread over, 4 by default; in a Cluster, for each node. A connection carries many
-    /// calls at once, so a few are enough; more of them only keep a large record in one lane from delaying the others. From 1 to 64.
+    /// The number of connections that calls are spread over, 2 by default; in a Cluster, for each node. A connection carries many
+    /// calls at once, and the more calls share one, the fewer packets each of them costs. More connections keep a large record in one
+    /// lane from delaying the others, and let more threads send at once. From 1 to 64.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self

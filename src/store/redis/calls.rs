@@ -2,88 +2,250 @@
 
 use std::time::Duration;
 
+use redis::{Cmd, RedisWrite};
+
 use super::{
-    names::{KeyNames, bucket},
+    fence::{Floors, Fraction},
+    names::{Names, put_number},
     script::{
-        ACQUIRE, Arg, Call, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,
-        RENEW_ALONE, number,
+        ACQUIRE, By, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,
+        RENEW_ALONE, Script,
     },
     value,
 };
-use crate::store::{Acquire, Ending, Queueing, Release, Renew};
+use crate::{
+    LockKey,
+    store::{Acquire, Ending, Owner, Queueing, Release, Renew},
+};
 
 /// So far away that nobody waits for it, and near enough that Redis can add it to its clock.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-pub(super) fn acquire(names: KeyNames, request: &Acquire) -> Call {
-    let queueing = match request.queueing {
-        Queueing::No => b"no".to_vec(),
-        Queueing::Skip => b"skip".to_vec(),
-        Queueing::Wait {
-            deadline,
-            head_start,
-        } => format!("{} {}", millis(deadline), millis(head_start)).into_bytes(),
-    };
-    let lease = value::lease(
-        request.owner,
-        names.label.as_deref(),
-        request.fingerprint.as_ref(),
-    );
-    let keys = [names.lock, names.queue, names.fence];
-    let args = [
-        lease.into(),
-        number(millis(request.lease)).into(),
-        Arg::Floor(bucket(&request.key)),
-        queueing.into(),
-    ];
-    let call = Call::new(&ACQUIRE, keys, args);
-    match request.block {
-        0 | 1 => call,
-        more => call.arg(number(more)),
-    }
+/// One call of a script. A call keeps its operation, and is written as a command whenever it is sent: the floor of the tokens
+/// and the version of the script belong to the connection.
+#[derive(Debug)]
+pub(super) struct Call {
+    operation: Operation,
+    /// Made with its first key alone, where there is a script for that.
+    ///
+    /// For a slot of a Cluster that is on its way to another node (TRYAGAIN): only a script with one key is sure to find all
+    /// its keys in one place. It answers as the normal one does; or again by TRYAGAIN, and then only the normal one will do.
+    has_one_key: bool,
 }
 
-/// Needs the lock alone, unless further tokens are wanted.
-pub(super) fn renew(names: KeyNames, request: &Renew) -> Call {
-    let lease = value::lease(request.owner, names.label.as_deref(), None).into();
-    let millis = number(millis(request.lease)).into();
-    if request.refill == 0 {
-        return Call::new(&RENEW_ALONE, [names.lock], [lease, millis]);
-    }
-    let floor = Arg::Floor(bucket(&request.key));
-    let args = [lease, millis, floor, number(request.refill).into()];
-    // A lease that lasts on without further tokens is better than one that is lost.
-    Call::new(&RENEW, [names.lock, names.queue, names.fence], args).or_alone(&RENEW_ALONE)
+#[derive(Debug)]
+pub(super) enum Operation {
+    Acquire(Acquire),
+    Renew(Renew),
+    Release(Release),
+    RaiseFence { key: LockKey, above: u64 },
+    Inspect(LockKey),
+    ForceRelease(LockKey),
 }
 
-pub(super) fn release(names: &KeyNames, request: &Release) -> Call {
-    let keys = [names.lock.clone(), names.queue.clone()];
-    let lease = value::lease(request.owner, names.label.as_deref(), None);
-    let call = match &request.ending {
-        Ending::Free => Call::new(&RELEASE, keys, [lease.into()]),
-        Ending::Record { content, retain } => {
-            let record = value::record(request.owner, content);
-            let args = [lease, record, number(millis(*retain))];
-            Call::new(&RELEASE, keys, args.map(Arg::from))
+/// What the commands on one connection have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dialect<'a> {
+    pub(super) names: &'a Names,
+    pub(super) floors: &'a Floors,
+    /// Where tokens follow the server's clock.
+    pub(super) fraction: Option<Fraction>,
+}
+
+impl From<Operation> for Call {
+    fn from(operation: Operation) -> Self {
+        Self {
+            operation,
+            has_one_key: false,
         }
-    };
-    call.or_alone(&RELEASE_ALONE)
+    }
 }
 
-pub(super) fn raise_fence(names: KeyNames, above: u64) -> Call {
-    Call::new(&RAISE_FENCE, [names.fence], [number(above).into()])
+impl Call {
+    pub(super) fn with_one_key(mut self) -> Self {
+        self.has_one_key = true;
+        self
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    pub(super) fn key(&self) -> &LockKey {
+        match &self.operation {
+            Operation::Acquire(Acquire { key, .. })
+            | Operation::Renew(Renew { key, .. })
+            | Operation::Release(Release { key, .. })
+            | Operation::RaiseFence { key, .. }
+            | Operation::Inspect(key)
+            | Operation::ForceRelease(key) => key,
+        }
+    }
+
+    /// How the call is sent at first. Scripts for operators are too rare to be loaded with every connection.
+    pub(super) fn by(&self) -> By {
+        match self.operation {
+            Operation::Acquire(_) | Operation::Renew(_) | Operation::Release(_) => By::Hash,
+            _ => By::Text,
+        }
+    }
+
+    /// Writes the call into an empty command.
+    pub(super) fn write(&self, by: By, dialect: Dialect<'_>, command: &mut Cmd) {
+        let mut to = Writer {
+            by,
+            dialect,
+            command,
+        };
+        match &self.operation {
+            Operation::Acquire(request) => to.acquire(request),
+            Operation::Renew(request) => to.renew(request, self.has_one_key),
+            Operation::Release(request) => to.release(request, self.has_one_key),
+            Operation::RaiseFence { key, above } => {
+                to.script(&RAISE_FENCE, 1);
+                to.fence(key);
+                // What this process has seen counts as handed out, whatever the server remembers.
+                to.number((*above).max(dialect.floors.of(key).get()));
+            }
+            Operation::Inspect(key) => {
+                to.script(&INSPECT, 3);
+                to.lock(key);
+                to.queue(key);
+                to.fence(key);
+            }
+            Operation::ForceRelease(key) => {
+                to.script(&FORCE_RELEASE, 2);
+                to.lock(key);
+                to.queue(key);
+            }
+        }
+    }
 }
 
-pub(super) fn inspect(names: KeyNames) -> Call {
-    Call::new(&INSPECT, [names.lock, names.queue, names.fence], [])
+/// Writes a command, argument by argument, as bytes and without `fmt`.
+struct Writer<'a> {
+    by: By,
+    dialect: Dialect<'a>,
+    command: &'a mut Cmd,
 }
 
-pub(super) fn force_release(names: KeyNames) -> Call {
-    Call::new(&FORCE_RELEASE, [names.lock, names.queue], [])
+impl Writer<'_> {
+    fn acquire(&mut self, request: &Acquire) {
+        self.script(&ACQUIRE, 3);
+        self.lock(&request.key);
+        self.queue(&request.key);
+        self.fence(&request.key);
+        let mut lease = self.command.bufmut_for_next_arg(0);
+        let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
+        value::lease(request.owner, label, fingerprint, &mut lease);
+        drop(lease);
+        self.number(millis(request.lease));
+        self.floor(&request.key);
+        self.queueing(request.queueing);
+        if request.block > 1 {
+            self.number(request.block.into());
+        }
+    }
+
+    /// Needs the lock alone, unless further tokens are wanted. A lease that lasts on without further tokens is better than
+    /// one that is lost.
+    fn renew(&mut self, request: &Renew, has_one_key: bool) {
+        let is_alone = has_one_key || request.refill == 0;
+        if is_alone {
+            self.script(&RENEW_ALONE, 1);
+            self.lock(&request.key);
+        } else {
+            self.script(&RENEW, 3);
+            self.lock(&request.key);
+            self.queue(&request.key);
+            self.fence(&request.key);
+        }
+        self.lease(request.owner);
+        self.number(millis(request.lease));
+        if !is_alone {
+            self.floor(&request.key);
+            self.number(request.refill.into());
+        }
+    }
+
+    fn release(&mut self, request: &Release, has_one_key: bool) {
+        if has_one_key {
+            self.script(&RELEASE_ALONE, 1);
+            self.lock(&request.key);
+        } else {
+            self.script(&RELEASE, 2);
+            self.lock(&request.key);
+            self.queue(&request.key);
+        }
+        self.lease(request.owner);
+        if let Ending::Record { content, retain } = &request.ending {
+            let mut record = self.command.bufmut_for_next_arg(0);
+            value::record(request.owner, content, &mut record);
+            drop(record);
+            self.number(millis(*retain));
+        }
+    }
+
+    fn script(&mut self, script: &Script, keys: u8) {
+        let by_clock = self.dialect.fraction.is_some();
+        script.call(self.by, by_clock, keys, self.command);
+    }
+
+    fn lock(&mut self, key: &LockKey) {
+        let mut to = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.lock(key, &mut to);
+    }
+
+    fn queue(&mut self, key: &LockKey) {
+        let mut to = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.queue(key, &mut to);
+    }
+
+    fn fence(&mut self, key: &LockKey) {
+        let mut to = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.fence(key, &mut to);
+    }
+
+    /// The floor of a counter's tokens, as it is when the call is sent: a call that is repeated on another connection must
+    /// know what that one has learnt.
+    fn floor(&mut self, key: &LockKey) {
+        let Dialect {
+            floors, fraction, ..
+        } = self.dialect;
+        floors.write(key, fraction, &mut self.command.bufmut_for_next_arg(0));
+    }
+
+    /// A lease without its fingerprint.
+    fn lease(&mut self, owner: Owner) {
+        let label = self.dialect.names.label();
+        let mut to = self.command.bufmut_for_next_arg(0);
+        value::lease(owner, label, None, &mut to);
+    }
+
+    fn queueing(&mut self, queueing: Queueing) {
+        match queueing {
+            Queueing::No => self.command.write_arg(b"no"),
+            Queueing::Skip => self.command.write_arg(b"skip"),
+            Queueing::Wait {
+                deadline,
+                head_start,
+            } => {
+                let mut to = self.command.bufmut_for_next_arg(0);
+                put_number(millis(deadline), &mut to);
+                bytes::BufMut::put_u8(&mut to, b' ');
+                put_number(millis(head_start), &mut to);
+            }
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        put_number(number, &mut self.command.bufmut_for_next_arg(0));
+    }
 }
 
 /// Rounded up: the store must not end a lease before its holder does.
 fn millis(duration: Duration) -> u64 {
-    let millis = duration.min(FAR).as_micros().div_ceil(1000);
-    u64::try_from(millis.max(1)).unwrap_or(u64::MAX)
+    let duration = duration.min(FAR);
+    let below_a_second = duration.subsec_nanos().div_ceil(1_000_000);
+    (duration.as_secs() * 1000 + u64::from(below_a_second)).max(1)
 }

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::names::{BUCKETS, bucket};
+use bytes::BufMut;
+
+use super::names::{BUCKETS, bucket, put_number};
 use crate::LockKey;
 use crate::key::stable_hash;
 
@@ -48,22 +50,18 @@ impl Floors {
     }
 
     pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
-        self.at(bucket(key))
-    }
-
-    fn at(&self, bucket: usize) -> Floor<'_> {
         Floor {
             clock: &self.clock,
-            seen: &self.seen[bucket],
+            seen: &self.seen[bucket(key)],
         }
     }
 
-    /// The floor of a bucket's counter as an argument of a script.
-    pub(super) fn argument(&self, bucket: usize, fraction: Option<Fraction>) -> Vec<u8> {
-        let floor = self.at(bucket).get();
-        match fraction {
-            None => floor.to_string().into_bytes(),
-            Some(Fraction(fraction)) => format!("{floor} {fraction}").into_bytes(),
+    /// Writes the floor of a key's counter, as an argument of a script.
+    pub(super) fn write(&self, key: &LockKey, fraction: Option<Fraction>, to: &mut impl BufMut) {
+        put_number(self.of(key).get(), to);
+        if let Some(Fraction(fraction)) = fraction {
+            to.put_u8(b' ');
+            put_number(fraction, to);
         }
     }
 

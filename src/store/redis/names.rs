@@ -16,6 +16,8 @@
 
 use std::sync::Arc;
 
+use bytes::BufMut;
+
 use crate::{LockKey, store::Instance};
 
 /// The version of the format.
@@ -25,26 +27,21 @@ const FORMAT: u32 = 2;
 pub(super) const BUCKETS: usize = 4096;
 
 /// The names of one fleet's locks.
+///
+/// Each method writes one name, as bytes and without `fmt`: three names are written for every lock.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
+    /// What all names of keys begin with, up to the number of the bucket.
+    head: String,
     label: Option<Arc<str>>,
-}
-
-/// The names of one key, and the one that this store goes by.
-#[derive(Debug)]
-pub(super) struct KeyNames {
-    pub(super) lock: String,
-    pub(super) queue: String,
-    pub(super) fence: String,
-    /// What operators know the owner of a lease by.
-    pub(super) label: Option<Arc<str>>,
 }
 
 impl Names {
     pub(super) fn new(prefix: &str, label: Option<Arc<str>>) -> Self {
         Self {
             prefix: prefix.to_owned(),
+            head: format!("{prefix}:{FORMAT}:{{b"),
             label,
         }
     }
@@ -53,14 +50,29 @@ impl Names {
         &self.prefix
     }
 
-    pub(super) fn of(&self, key: &LockKey) -> KeyNames {
-        let (prefix, bucket) = (&self.prefix, bucket(key));
-        KeyNames {
-            lock: format!("{prefix}:{FORMAT}:{{b{bucket}}}:lock:{key}"),
-            queue: format!("{prefix}:{FORMAT}:{{b{bucket}}}:queue:{key}"),
-            fence: format!("{prefix}:{FORMAT}:{{b{bucket}}}:fence"),
-            label: self.label.clone(),
-        }
+    /// What operators know the owner of a lease by.
+    pub(super) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    pub(super) fn lock(&self, key: &LockKey, to: &mut impl BufMut) {
+        self.name(key, b"}:lock:", to);
+        to.put_slice(key.as_str().as_bytes());
+    }
+
+    pub(super) fn queue(&self, key: &LockKey, to: &mut impl BufMut) {
+        self.name(key, b"}:queue:", to);
+        to.put_slice(key.as_str().as_bytes());
+    }
+
+    pub(super) fn fence(&self, key: &LockKey, to: &mut impl BufMut) {
+        self.name(key, b"}:fence", to);
+    }
+
+    fn name(&self, key: &LockKey, kind: &[u8], to: &mut impl BufMut) {
+        to.put_slice(self.head.as_bytes());
+        put_number(bucket(key) as u64, to);
+        to.put_slice(kind);
     }
 
     pub(super) fn hints(&self, instance: Instance) -> String {
@@ -73,6 +85,26 @@ pub(super) fn bucket(key: &LockKey) -> usize {
     (key.stable_hash() % BUCKETS as u64) as usize
 }
 
+/// Writes a number in decimal digits.
+pub(super) fn put_number(mut number: u64, to: &mut impl BufMut) {
+    // As many as the greatest number has.
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    // Two at a time: a division is what costs most.
+    while number >= 10 {
+        let pair = (number % 100) as u8;
+        number /= 100;
+        start -= 2;
+        digits[start] = b'0' + pair / 10;
+        digits[start + 1] = b'0' + pair % 10;
+    }
+    if number > 0 || start == digits.len() {
+        start -= 1;
+        digits[start] = b'0' + number as u8;
+    }
+    to.put_slice(&digits[start..]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,10 +113,23 @@ mod tests {
     fn names_change_only_with_the_version_of_the_format() {
         let (names, instance) = (Names::new("tdl", None), Instance::new());
         assert_eq!(names.hints(instance), format!("tdl:2:hints:{instance}"));
-        let names = names.of(&LockKey::new("orders/42").unwrap());
-        assert_eq!(names.lock, "tdl:2:{b2089}:lock:orders/42");
-        assert_eq!(names.queue, "tdl:2:{b2089}:queue:orders/42");
-        assert_eq!(names.fence, "tdl:2:{b2089}:fence");
+        let key = LockKey::new("orders/42").unwrap();
+        let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
+        names.lock(&key, &mut lock);
+        names.queue(&key, &mut queue);
+        names.fence(&key, &mut fence);
+        assert_eq!(lock, b"tdl:2:{b2089}:lock:orders/42");
+        assert_eq!(queue, b"tdl:2:{b2089}:queue:orders/42");
+        assert_eq!(fence, b"tdl:2:{b2089}:fence");
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal_digits() {
+        for number in [0, 7, 10, 99, 100, 909, 4095, 10_000, u64::MAX] {
+            let mut digits = Vec::new();
+            put_number(number, &mut digits);
+            assert_eq!(digits, number.to_string().into_bytes());
+        }
     }
 
     #[test]

@@ -7,19 +7,18 @@ use redis::Value;
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    Shared, calls,
+    Shared,
+    calls::Operation,
     fence::END_OF_TOKENS,
-    lane::{BATCH, Before, Failure, Lane, Start, after},
+    lane::{BATCH, Before, Failure, Lane, Start, after, release_of},
     outcome::{Answered, Outcome, Redirect},
     reply,
-    script::{By, Call},
     topology::CallForm,
 };
 use crate::{
     Error, ErrorKind, LockKey,
     store::{
-        Acquire, Acquired, Inspection, Queueing, Release, Released, Renew, RenewAnswers, Renewed,
-        StoreFuture,
+        Acquire, Acquired, Inspection, Release, Released, Renew, RenewAnswers, Renewed, StoreFuture,
     },
 };
 
@@ -35,27 +34,19 @@ impl Shared {
         let Some(lane) = self.topology.lane_of(&request.key) else {
             return failed(Redirect::Unrouted.error());
         };
+        let (release, block) = (release_of(&request), request.block.max(1));
         let pending = lane.call(Start {
-            key: request.key.clone(),
-            call: calls::acquire(self.names.of(&request.key), &request),
-            by: By::Hash,
+            call: Operation::Acquire(request).into(),
             before: Before::Nothing,
-            failure: Failure::CleanUp {
-                owner: request.owner,
-                owed_for: owed_for(&request),
-            },
+            failure: Failure::CleanUp,
             deadline: self.deadline(),
         });
         let shared = self.clone();
         Box::pin(async move {
-            let acquired = shared.acquired(&request, pending.await.value()?);
+            let value = pending.await.value()?;
+            let acquired = reply::acquired(value, block, shared.floors.of(&release.key));
             if acquired.is_err() {
-                lane.clean_up(
-                    request.key.clone(),
-                    request.owner,
-                    owed_for(&request),
-                    false,
-                );
+                lane.clean_up(release, false);
             }
             acquired
         })
@@ -84,17 +75,14 @@ impl Shared {
             return failed(Redirect::Unrouted.error());
         };
         let pending = lane.call(Start {
-            call: calls::release(&self.names.of(&request.key), &request),
-            by: By::Hash,
             before: Before::Nothing,
             failure: Failure::Repeat {
-                owner: request.owner,
                 expires: after(request.owed_for),
                 _debt: self.owed.debt(),
                 until_expiry: false,
             },
+            call: Operation::Release(request).into(),
             deadline: self.deadline(),
-            key: request.key,
         });
         Box::pin(async move { released(pending.await.answered()?) })
     }
@@ -119,19 +107,14 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            let renewal = |index: &usize| {
-                calls::renew(self.names.of(&requests[*index].key), &requests[*index])
-            };
-            let calls: Vec<Call> = indices.iter().map(renewal).collect();
-            // Only now, because so many calls take their time; and each message behind another takes some of its own.
-            let (now, places) = (self.deadline(), 0..);
-            let starts = indices.into_iter().zip(calls).zip(places);
-            let starts = starts.map(|((index, call), place): (_, usize)| {
+            // Each batch behind another takes some time of its own.
+            let now = self.deadline();
+            let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
                 (
                     index,
-                    renewal_of(&requests[index], call, Before::Nothing, deadline),
+                    renewal_of(&requests[index], CallForm::default(), deadline),
                 )
             });
             lane.call_all(starts, &sender);
@@ -162,8 +145,7 @@ impl Shared {
                 self.topology.mark_stale();
                 let deadline = self.deadline();
                 let start = |lane: &Arc<Lane>, form: CallForm| {
-                    let call = form.of(calls::renew(self.names.of(&request.key), request));
-                    lane.call(renewal_of(request, call, form.before(), deadline))
+                    lane.call(renewal_of(request, form, deadline))
                 };
                 self.topology.call(&request.key, deadline, start).await
             }
@@ -189,10 +171,10 @@ impl Shared {
             return failed(Error::new(ErrorKind::InvalidConfig, message));
         }
         let shared = self.clone();
-        let names = self.names.clone();
-        let (floor, of) = (self.floors.of(&key).get(), key.clone());
-        let value = self.question(key.clone(), move || {
-            calls::raise_fence(names.of(&of), above.max(floor))
+        let of = key.clone();
+        let value = self.question(key.clone(), move || Operation::RaiseFence {
+            key: of.clone(),
+            above,
         });
         Box::pin(async move { reply::token(value.await?, shared.floors.of(&key)) })
     }
@@ -202,8 +184,8 @@ impl Shared {
         key: LockKey,
     ) -> StoreFuture<Result<Inspection, Error>> {
         let shared = self.clone();
-        let (names, of) = (self.names.clone(), key.clone());
-        let value = self.question(key.clone(), move || calls::inspect(names.of(&of)));
+        let of = key.clone();
+        let value = self.question(key.clone(), move || Operation::Inspect(of.clone()));
         Box::pin(async move { reply::inspection(value.await?, shared.floors.of(&key)) })
     }
 
@@ -211,8 +193,8 @@ impl Shared {
         self: &Arc<Self>,
         key: LockKey,
     ) -> StoreFuture<Result<bool, Error>> {
-        let (names, of) = (self.names.clone(), key.clone());
-        let value = self.question(key, move || calls::force_release(names.of(&of)));
+        let of = key.clone();
+        let value = self.question(key, move || Operation::ForceRelease(of.clone()));
         Box::pin(async move { reply::flag(value.await?) })
     }
 
@@ -220,16 +202,12 @@ impl Shared {
     fn question(
         self: &Arc<Self>,
         key: LockKey,
-        call: impl Fn() -> Call + Send + Sync + 'static,
+        operation: impl Fn() -> Operation + Send + Sync + 'static,
     ) -> StoreFuture<Result<Value, Error>> {
         let deadline = self.deadline();
-        let of = key.clone();
         let start = move |lane: &Arc<Lane>, form: CallForm| {
             lane.call(Start {
-                key: of.clone(),
-                call: form.of(call()),
-                // Too rare to be loaded with every connection.
-                by: By::Text,
+                call: form.of(operation().into()),
                 before: form.before(),
                 failure: Failure::Forget,
                 deadline,
@@ -263,12 +241,10 @@ impl Shared {
     }
 }
 
-fn renewal_of(request: &Renew, call: Call, before: Before, deadline: Instant) -> Start {
+fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
     Start {
-        key: request.key.clone(),
-        call,
-        by: By::Hash,
-        before,
+        call: form.of(Operation::Renew(request.clone()).into()),
+        before: form.before(),
         failure: Failure::Forget,
         deadline,
     }
@@ -281,14 +257,6 @@ pub(super) fn released(answered: Answered) -> Result<Released, Error> {
         // It may be the first of the two that freed it.
         false if answered.repeated => Err(freed_or_lost()),
         false => Ok(Released::NotOurs),
-    }
-}
-
-/// How long what an acquire may have left lasts by itself.
-pub(super) fn owed_for(request: &Acquire) -> std::time::Duration {
-    match request.queueing {
-        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-        _ => request.lease,
     }
 }
 

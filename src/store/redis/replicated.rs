@@ -15,14 +15,15 @@ use std::{
 };
 
 use bb8_redis::bb8::{AddError, Pool, PooledConnection, RunError};
-use redis::{Pipeline, Value, cmd};
+use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
 };
 
 use super::{
-    Shared, calls,
+    Shared,
+    calls::{Call, Dialect, Operation},
     connection::{Connection, Connector, Health, Peer},
     explain,
     fence::Floors,
@@ -190,11 +191,17 @@ impl Shared {
         request: &Acquire,
         deadline: Instant,
     ) -> Result<Value, Unanswered> {
-        let call = calls::acquire(self.names.of(&request.key), request);
+        let call = Call::from(Operation::Acquire(request.clone()));
+        let dialect = Dialect {
+            names: &self.names,
+            floors: &self.floors,
+            fraction: connection.fraction,
+        };
         let mut by = By::Hash;
         loop {
-            let mut pipeline = Pipeline::new();
-            pipeline.add_command(call.command(by, &self.floors, connection.fraction));
+            let (mut pipeline, mut command) = (Pipeline::new(), Cmd::new());
+            call.write(by, dialect, &mut command);
+            pipeline.add_command(command);
             let sent = send(connection, &pipeline, deadline, self.timeout).await;
             match (sent, by) {
                 (Ok(reply), By::Hash) if is_noscript(&reply) => by = By::Text,

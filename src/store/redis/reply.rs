@@ -7,7 +7,7 @@ use redis::Value;
 use super::{
     explain,
     fence::{END_OF_TOKENS, Floor},
-    value::{self, Standing},
+    value::{self, Stored},
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -99,20 +99,20 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
         Value::Array(parts) => <[Value; 4]>::try_from(parts).ok(),
         _ => None,
     };
-    let Some([standing, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
+    let Some([stored, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
         return Err(explain::nonsense());
     };
     let mut seen = Inspection {
         fence: floor.get(),
         ..Inspection::default()
     };
-    if let Value::BulkString(standing) = standing {
-        match value::read(&standing).ok_or_else(foreign)? {
-            Standing::Record(content) => {
+    if let Value::BulkString(stored) = stored {
+        match value::read(&stored).ok_or_else(foreign)? {
+            Stored::Record(content) => {
                 seen.record = Some(content);
                 seen.record_remaining = Some(millis(ttl));
             }
-            Standing::Lease {
+            Stored::Lease {
                 owner,
                 label,
                 fingerprint,

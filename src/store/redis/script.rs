@@ -1,10 +1,8 @@
-//! The Lua scripts, and calls of them.
+//! The Lua scripts.
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, cmd};
-
-use super::fence::{Floors, Fraction};
+use redis::{Cmd, RedisWrite, cmd};
 
 /// A script, in two versions.
 #[derive(Debug)]
@@ -75,6 +73,18 @@ impl Script {
         }
     }
 
+    /// Begins a command that calls the script with so many keys.
+    pub(super) fn call(&self, by: By, by_clock: bool, keys: u8, command: &mut Cmd) {
+        let script = self.text(by_clock);
+        let (name, script) = match by {
+            By::Hash => ("EVALSHA", &script.hash),
+            By::Text => ("EVAL", &script.text),
+        };
+        command.write_arg(name.as_bytes());
+        command.write_arg(script.as_bytes());
+        command.write_arg(&[b'0' + keys]);
+    }
+
     pub(super) fn load(&self, by_clock: bool) -> Cmd {
         let mut load = cmd("SCRIPT");
         load.arg("LOAD").arg(&self.text(by_clock).text);
@@ -89,30 +99,6 @@ impl Text {
     }
 }
 
-/// One call of a script.
-#[derive(Debug)]
-pub(super) struct Call {
-    script: &'static Script,
-    /// The script that needs the first key alone.
-    alone: Option<&'static Script>,
-    keys: Vec<String>,
-    args: Vec<Arg>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum Arg {
-    Fixed(Vec<u8>),
-    /// The floor of a bucket's tokens, as it is when the call is sent: a call that is repeated on another connection
-    /// must know what that one has learnt.
-    Floor(usize),
-}
-
-impl From<Vec<u8>> for Arg {
-    fn from(arg: Vec<u8>) -> Self {
-        Self::Fixed(arg)
-    }
-}
-
 /// How the server is told which script is meant.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum By {
@@ -120,69 +106,6 @@ pub(super) enum By {
     Hash,
     /// For a server that has forgotten the script. It will know it afterwards.
     Text,
-}
-
-impl Call {
-    pub(super) fn new<const K: usize, const A: usize>(
-        script: &'static Script,
-        keys: [String; K],
-        args: [Arg; A],
-    ) -> Self {
-        Self {
-            script,
-            alone: None,
-            keys: keys.into(),
-            args: args.into(),
-        }
-    }
-
-    /// Names a script that takes the same arguments and the first key alone.
-    pub(super) fn or_alone(mut self, script: &'static Script) -> Self {
-        self.alone = Some(script);
-        self
-    }
-
-    /// The call to make instead when a node of a Cluster answers TRYAGAIN: the slot is on its way to another node, where only
-    /// a script with one key is sure to find all its keys in one place. It answers as this call does; or again by TRYAGAIN, and
-    /// then only this call will do.
-    pub(super) fn alone(&self) -> Option<Self> {
-        Some(Self {
-            script: self.alone?,
-            alone: None,
-            keys: self.keys.first().cloned().into_iter().collect(),
-            args: self.args.clone(),
-        })
-    }
-
-    pub(super) fn arg(mut self, arg: Vec<u8>) -> Self {
-        self.args.push(arg.into());
-        self
-    }
-
-    pub(super) fn command(&self, by: By, floors: &Floors, fraction: Option<Fraction>) -> Cmd {
-        let script = self.script.text(fraction.is_some());
-        let mut command = match by {
-            By::Hash => cmd("EVALSHA"),
-            By::Text => cmd("EVAL"),
-        };
-        command.arg(match by {
-            By::Hash => &script.hash,
-            By::Text => &script.text,
-        });
-        command.arg(self.keys.len()).arg(&self.keys[..]);
-        for arg in &self.args {
-            match arg {
-                Arg::Fixed(arg) => command.arg(arg),
-                Arg::Floor(bucket) => command.arg(floors.argument(*bucket, fraction)),
-            };
-        }
-        command
-    }
-}
-
-/// A number as an argument.
-pub(super) fn number(number: impl Into<u64>) -> Vec<u8> {
-    number.into().to_string().into_bytes()
 }
 
 #[cfg(test)]

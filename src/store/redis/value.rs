@@ -1,35 +1,49 @@
-//! What stands at a lock. `value.lua` reads the same format.
+//! The value of a lock: a lease or a record. `value.lua` reads the same format.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 
+use super::names::put_number;
 use crate::store::Owner;
 
-/// A lease, to be read by an operator: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if there is
-/// one. Without a label, the `@` is left out as well.
-pub(super) fn lease(owner: Owner, label: Option<&str>, fingerprint: Option<&Bytes>) -> Vec<u8> {
-    let mut value = format!("lease:{owner}").into_bytes();
+/// Writes a lease, to be read by an operator: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if
+/// there is one. Without a label, the `@` is left out as well.
+pub(super) fn lease(
+    owner: Owner,
+    label: Option<&str>,
+    fingerprint: Option<&Bytes>,
+    to: &mut impl BufMut,
+) {
+    to.put_slice(b"lease:");
+    put_owner(owner, to);
     if let Some(label) = label {
-        value.push(b'@');
-        value.extend_from_slice(label.as_bytes());
+        to.put_u8(b'@');
+        to.put_slice(label.as_bytes());
     }
     if let Some(fingerprint) = fingerprint {
-        value.push(b' ');
-        value.extend_from_slice(fingerprint);
+        to.put_u8(b' ');
+        to.put_slice(fingerprint);
     }
-    value
 }
 
-/// A record: `record:<instance>:<attempt>`, a space, and its content.
-pub(super) fn record(owner: Owner, content: &Bytes) -> Vec<u8> {
-    let mut value = format!("record:{owner} ").into_bytes();
-    value.extend_from_slice(content);
-    value
+/// Writes a record: `record:<instance>:<attempt>`, a space, and its content.
+pub(super) fn record(owner: Owner, content: &Bytes, to: &mut impl BufMut) {
+    to.put_slice(b"record:");
+    put_owner(owner, to);
+    to.put_u8(b' ');
+    to.put_slice(content);
 }
 
+fn put_owner(owner: Owner, to: &mut impl BufMut) {
+    to.put_slice(&owner.instance.text());
+    to.put_u8(b':');
+    put_number(owner.attempt, to);
+}
+
+/// A value at a lock, as it was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Stored {
     Lease {
         owner: Owner,
         label: Option<Arc<str>>,
@@ -39,7 +53,7 @@ pub(super) enum Standing {
 }
 
 /// `None` for what this crate did not write.
-pub(super) fn read(value: &[u8]) -> Option<Standing> {
+pub(super) fn read(value: &[u8]) -> Option<Stored> {
     let (head, rest) = match value.iter().position(|byte| *byte == b' ') {
         Some(space) => (
             &value[..space],
@@ -54,12 +68,12 @@ pub(super) fn read(value: &[u8]) -> Option<Standing> {
     };
     let owner = owner.parse().ok()?;
     match (kind, rest) {
-        ("lease" | "wanted", fingerprint) if label.is_none_or(is_label) => Some(Standing::Lease {
+        ("lease" | "wanted", fingerprint) if label.is_none_or(is_label) => Some(Stored::Lease {
             owner,
             label: label.map(Arc::from),
             fingerprint,
         }),
-        ("record", Some(content)) if label.is_none() => Some(Standing::Record(content)),
+        ("record", Some(content)) if label.is_none() => Some(Stored::Record(content)),
         _ => None,
     }
 }
@@ -107,9 +121,10 @@ mod tests {
             Some(Bytes::from_static(b" @\xff")),
         ] {
             for label in [None, Some("host-7.example_a")] {
-                let value = lease(owner, label, fingerprint.as_ref());
+                let mut value = Vec::new();
+                lease(owner, label, fingerprint.as_ref(), &mut value);
                 let (label, fingerprint) = (label.map(Arc::from), fingerprint.clone());
-                let expected = Standing::Lease {
+                let expected = Stored::Lease {
                     owner,
                     label,
                     fingerprint,
@@ -117,11 +132,9 @@ mod tests {
                 assert_eq!(read(&value), Some(expected));
             }
         }
-        let content = Bytes::from_static(b"");
-        assert_eq!(
-            read(&record(owner, &content)),
-            Some(Standing::Record(content))
-        );
+        let (content, mut value) = (Bytes::from_static(b""), Vec::new());
+        record(owner, &content, &mut value);
+        assert_eq!(read(&value), Some(Stored::Record(content)));
     }
 
     #[test]

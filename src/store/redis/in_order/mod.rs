@@ -24,17 +24,17 @@ use self::{
     release::Repeated,
 };
 use super::{
-    Shared, calls, explain,
+    Shared,
+    calls::{Call, Operation},
+    explain,
     key_order::KeyOrder,
-    lane::{Before, Failure, Lane, Pending, Start, after},
-    operations::owed_for,
+    lane::{Before, Failure, Lane, Pending, Start, after, release_of},
     outcome::{Answered, Outcome},
-    script::{By, Call},
     topology::CallForm,
 };
 use crate::{
     Error, LockKey,
-    store::{Acquire, Acquired, Ending, Queueing, Release, Released, StoreFuture},
+    store::{Acquire, Acquired, Queueing, Release, Released, StoreFuture},
 };
 
 /// An acquire that failed.
@@ -61,7 +61,7 @@ impl Shared {
             store: self.clone(),
             key: request.key.clone(),
             owner: request.owner,
-            owed_for: owed_for(&request),
+            owed_for: release_of(&request).owed_for,
         };
         let store = Arc::downgrade(self);
         order.push(request.key.clone(), async move {
@@ -72,7 +72,7 @@ impl Shared {
                 let _ = sender.send(Err(explain::too_many_before()));
                 return;
             }
-            let release = shared.release_of(&request);
+            let release = release_of(&request);
             let outcome = shared.acquire_now(&request, deadline).await;
             drop(shared);
             // The caller of an acquire that was answered and does not count is told after the release.
@@ -124,8 +124,8 @@ impl Shared {
             return self.acquire_replicated(replicated, request, deadline).await;
         }
         let start = |lane: &Arc<Lane>, form: CallForm| {
-            let call = form.of(calls::acquire(self.names.of(&request.key), request));
-            plain(lane, &request.key, call, form.before(), deadline)
+            let call = form.of(Operation::Acquire(request.clone()).into());
+            plain(lane, call, form.before(), deadline)
         };
         match self.topology.call(&request.key, deadline, start).await {
             Outcome::Answered(Answered { value, .. }) => {
@@ -137,15 +137,6 @@ impl Shared {
             Outcome::Redirected { redirect, .. } => {
                 Err(Failed::in_doubt(redirect.error(), InDoubt::SentOnLane))
             }
-        }
-    }
-
-    fn release_of(&self, request: &Acquire) -> Release {
-        Release {
-            key: request.key.clone(),
-            owner: request.owner,
-            ending: Ending::Free,
-            owed_for: owed_for(request),
         }
     }
 
@@ -231,18 +222,9 @@ impl Failed {
     }
 }
 
-/// Starts a call for which the lane does nothing when it fails.
-fn plain(
-    lane: &Arc<Lane>,
-    key: &LockKey,
-    call: Call,
-    before: Before,
-    deadline: Instant,
-) -> Pending {
+fn plain(lane: &Arc<Lane>, call: Call, before: Before, deadline: Instant) -> Pending {
     lane.call(Start {
-        key: key.clone(),
         call,
-        by: By::Hash,
         before,
         failure: Failure::Forget,
         deadline,

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        Shared, calls,
+        Shared,
+        calls::Operation,
         connection::Peer,
         lane::{Before, Lane},
         operations::released,
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Release, Released},
+    store::{Ending, Release, Released},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -87,14 +88,12 @@ impl Repeated {
     /// Has the lane repeat an answered release whose acquire may still take effect. The lane does so beside the
     /// key's queue, so that later calls need not wait for so long.
     fn repeat_until_expiry(&self, shared: &Shared) {
-        let Release {
-            key,
-            owner,
-            owed_for,
-            ..
-        } = &self.request;
-        if let Some(lane) = shared.topology.lane_of(key) {
-            lane.clean_up(key.clone(), *owner, *owed_for, true);
+        let release = Release {
+            ending: Ending::Free,
+            ..self.request.clone()
+        };
+        if let Some(lane) = shared.topology.lane_of(&release.key) {
+            lane.clean_up(release, true);
         }
     }
 }
@@ -108,8 +107,8 @@ impl Shared {
                 Some(InDoubt::SentOn(Some(peer))) => Before::Close(peer.clone()),
                 _ => form.before(),
             };
-            let call = form.of(calls::release(&self.names.of(&request.key), request));
-            plain(lane, &request.key, call, before, deadline)
+            let call = form.of(Operation::Release(request.clone()).into());
+            plain(lane, call, before, deadline)
         };
         self.topology.call(&request.key, deadline, start).await
     }

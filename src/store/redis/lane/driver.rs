@@ -1,17 +1,16 @@
 //! The task of a lane: connects, hears the replies, keeps the time limits.
 
 use std::{
-    future::{pending, poll_fn},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use redis::{RedisResult, Value};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Inner, Message, SILENT_LIMITS, State, entry::Reply};
+use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Landed};
 use crate::{
     Error,
     store::redis::{connection::Connection, explain, outcome::Redirect},
@@ -38,61 +37,84 @@ pub(super) struct BackOff {
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
 
-pub(super) async fn drive(inner: Arc<Inner>) {
-    let mut connecting: Option<Connecting> = None;
-    loop {
-        let step = inner.step(connecting.is_some());
-        let until = match step {
-            Step::End => return,
-            Step::Connect => {
-                let inner = inner.clone();
-                connecting = Some(Box::pin(
-                    async move { inner.connector.connect_in_time().await },
-                ));
-                continue;
-            }
-            Step::Wait(until) => until,
+/// The task of a lane.
+pub(super) struct Driver {
+    inner: Arc<Inner>,
+    connecting: Option<Connecting>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Driver {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        Self {
+            inner,
+            connecting: None,
+            timer: None,
+        }
+    }
+
+    fn poll_connecting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Connection, Error>> {
+        let Some(connecting) = &mut self.connecting else {
+            return Poll::Pending;
         };
-        let connected = async {
-            match &mut connecting {
-                Some(connecting) => connecting.await,
-                None => pending().await,
-            }
+        let outcome = std::task::ready!(connecting.as_mut().poll(cx));
+        self.connecting = None;
+        Poll::Ready(outcome)
+    }
+
+    fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(until) = until else {
+            return Poll::Pending;
         };
-        let due = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => pending().await,
+        let timer = (self.timer).get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if timer.deadline() != until {
+            timer.as_mut().reset(until);
+        }
+        timer.as_mut().poll(cx)
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let driver = &mut *self;
+        loop {
+            let until = match driver.inner.step(driver.connecting.is_some(), cx) {
+                Step::End => return Poll::Ready(()),
+                Step::Connect => {
+                    let inner = driver.inner.clone();
+                    driver.connecting =
+                        Some(Box::pin(
+                            async move { inner.connector.connect_in_time().await },
+                        ));
+                    continue;
+                }
+                Step::Wait(until) => until,
+            };
+            if let Poll::Ready(outcome) = driver.poll_connecting(cx) {
+                driver.inner.connected(outcome);
+            } else if driver.poll_timer(until, cx).is_pending() {
+                return Poll::Pending;
             }
-        };
-        tokio::select! {
-            biased;
-            () = poll_fn(|cx| inner.poll_replies(cx)) => {}
-            outcome = connected => {
-                connecting = None;
-                inner.connected(outcome);
-            }
-            () = inner.wake.notified() => {}
-            () = due => {}
         }
     }
 }
 
 impl Inner {
-    fn step(&self, is_connecting: bool) -> Step {
+    fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
-        let now = Instant::now();
         let state = &mut *state;
+        state.waker.clone_from(cx.waker());
+        // A reply that is there counts, however late the driver is.
+        self.hear(state, cx);
+        let now = Instant::now();
         let silence = self.limit * SILENT_LIMITS;
-        if state
-            .silent_since()
-            .is_some_and(|since| now >= since + silence)
-        {
+        let is_silent = |since| now >= since + silence;
+        if state.silent_since().is_some_and(is_silent) {
             state.broke(explain::no_answer(silence));
         }
         self.send(state);
-        // A reply that is there counts, however late the driver is.
-        let _ = self.hear(state, &mut Context::from_waker(Waker::noop()));
         let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
         state.queue.expire(now, |was_sent| match trouble {
             _ if was_sent || is_connected => explain::no_answer(self.limit),
@@ -103,26 +125,28 @@ impl Inner {
         self.send(state);
 
         let last_moment = state.closed.map(|closed| closed + self.limit);
-        let is_over = last_moment.is_some_and(|last| now >= last);
-        if is_over || state.queue.is_empty() && state.connecting.is_empty() {
+        if let Some(last) = last_moment {
+            let is_over = now >= last;
             if is_over {
                 state.queue.clear();
             }
-            // Under the lock: the next call finds no driver, and starts another.
-            state.driver = None;
-            return Step::End;
+            if is_over || state.queue.is_empty() && state.connecting.is_empty() {
+                return Step::End;
+            }
         }
-        let mut until: Vec<Instant> = state.queue.next_deadline().into_iter().collect();
-        until.extend(last_moment);
-        until.extend(state.silent_since().map(|since| since + silence));
+        let silent_at = state.silent_since().map(|since| since + silence);
+        let deadlines = [state.queue.next_deadline(), last_moment, silent_at];
+        let mut until = deadlines.into_iter().flatten().min();
         let wants_connection = state.queue.has_calls() || !state.connecting.is_empty();
         if state.connection.is_none() && !is_connecting && wants_connection {
             match state.back_off.until {
-                Some(at) if now < at => until.push(at),
+                Some(at) if now < at => until = Some(until.map_or(at, |until| until.min(at))),
                 _ => return Step::Connect,
             }
         }
-        state.wakes_at = until.into_iter().min();
+        // A timer that is set too early is left alone: replies come all the time, and each would set it anew.
+        let set = state.wakes_at.filter(|at| now < *at);
+        state.wakes_at = set.into_iter().chain(until).min();
         Step::Wait(state.wakes_at)
     }
 
@@ -159,49 +183,32 @@ impl Inner {
         }
     }
 
-    /// Hears all replies that are there. Pending if there is none.
-    fn poll_replies(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state.lock();
-        let heard = self.hear(&mut state, cx);
-        if let Some(first) = state.in_flight.front_mut() {
-            first.is_watched = true;
-        }
-        heard
-    }
-
-    fn hear(&self, state: &mut State, cx: &mut Context<'_>) -> Poll<()> {
-        let mut heard_any = false;
-        while let Some(message) = state.in_flight.front_mut() {
-            let polled = match message.at_once.take() {
-                Some(reply) => Poll::Ready(reply),
-                None => message.reply.as_mut().poll(cx),
+    /// Hears all replies that are there.
+    fn hear(&self, state: &mut State, cx: &mut Context<'_>) {
+        let mut now = None;
+        while let Some(flight) = state.in_flight.front_mut() {
+            let Poll::Ready(landed) = flight.poll(cx) else {
+                return;
             };
-            let Poll::Ready(reply) = polled else {
-                break;
-            };
-            heard_any = true;
-            if let Some(message) = state.in_flight.pop_front() {
-                self.heard(state, message, reply);
+            let now = *now.get_or_insert_with(Instant::now);
+            if let Some(flight) = state.in_flight.pop_front() {
+                self.heard(state, flight.calls, landed, now);
+                state.spare.keep_landing(flight.into_spare());
             }
         }
-        if heard_any {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
     }
 
-    fn heard(&self, state: &mut State, message: Message, reply: RedisResult<Vec<Value>>) {
-        let values = match reply {
-            Ok(values) => values,
+    fn heard(&self, state: &mut State, calls: usize, landed: RedisResult<Landed>, now: Instant) {
+        let landed = match landed {
+            Ok(landed) => landed,
             Err(error) => {
-                // Still the lane's first call in flight, with all others behind it.
+                // Still the lane's first calls in flight, with all others behind them.
                 return state.broke(explain::connection_broke(error));
             }
         };
-        state.heard = Some(Instant::now());
+        state.heard = Some(now);
         state.back_off = BackOff::default();
-        let demoted = values.iter().find_map(explain::demoted);
+        let demoted = landed.values().iter().find_map(explain::demoted);
         if let Some(error) = &demoted
             && self.connector.can_fail_over()
         {
@@ -210,10 +217,13 @@ impl Inner {
         }
         let predecessors_closed =
             (state.connection.as_ref()).is_some_and(|it| it.predecessors_closed);
-        let mut values = values.into_iter();
-        for sent in message.calls {
+        let mut values = landed.values;
+        for _ in 0..calls {
+            let Some((id, entry)) = state.queue.first_in_flight() else {
+                break;
+            };
             let mut all_closed = predecessors_closed;
-            if sent.has_command_before {
+            if entry.has_command_before {
                 all_closed &= !matches!(values.next(), Some(Value::ServerError(_)));
             }
             let value = values.next().unwrap_or(Value::Nil);
@@ -222,7 +232,10 @@ impl Inner {
                 value,
                 predecessors_closed: all_closed,
             };
-            state.queue.answered(sent.id, reply);
+            state.queue.answered(id, reply);
+        }
+        if let Some(command) = landed.spare {
+            state.spare.keep_command(command);
         }
         if let Some(error) = demoted {
             // Whoever looks for the server again may find another one under the same name.

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use redis::{ServerErrorKind, Value};
+use redis::{Cmd, ServerErrorKind, Value};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
 
 use super::super::{
-    connection::Peer,
+    calls::{Call, Operation},
+    connection::{Connection, Peer},
     outcome::{Outcome, Redirect},
     owed::Debt,
-    script::{By, Call},
+    script::By,
 };
-use crate::{LockKey, store::Owner};
+use crate::store::{Acquire, Ending, Owner, Queueing, Release};
 
 /// Instead of a point in time that cannot be represented.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
@@ -22,10 +23,7 @@ const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 /// A call to be started.
 #[derive(Debug)]
 pub(in super::super) struct Start {
-    pub(in super::super) key: LockKey,
     pub(in super::super) call: Call,
-    /// How the server is told which script is meant. By hash only where the script is loaded with every connection.
-    pub(in super::super) by: By,
     pub(in super::super) before: Before,
     pub(in super::super) failure: Failure,
     /// When the caller must be answered.
@@ -43,16 +41,25 @@ pub(in super::super) enum Before {
     Close(Peer),
 }
 
+impl Before {
+    pub(super) fn command(&self, connection: &Connection) -> Option<Cmd> {
+        match self {
+            Self::Asking => Some(redis::cmd("ASKING")),
+            Self::Close(peer) if peer.is_to(&connection.address) => Some(peer.kill()),
+            Self::Close(_) | Self::Nothing => None,
+        }
+    }
+}
+
 /// What a lane does about a call that failed.
 #[derive(Debug)]
 pub(in super::super) enum Failure {
     /// Nothing.
     Forget,
     /// The lane releases what the acquire may have taken.
-    CleanUp { owner: Owner, owed_for: Duration },
+    CleanUp,
     /// The release is repeated.
     Repeat {
-        owner: Owner,
         expires: Instant,
         /// Counts as owed until the entry is gone.
         _debt: Debt,
@@ -70,7 +77,6 @@ pub(super) enum AnswerTo {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) key: LockKey,
     pub(super) call: Call,
     pub(super) before: Before,
     pub(super) by: By,
@@ -80,11 +86,52 @@ pub(super) struct Entry {
     pub(super) due: Instant,
     pub(super) sendings: u32,
     pub(super) is_in_flight: bool,
+    /// Another command was sent right before the call, and has a reply of its own.
+    pub(super) has_command_before: bool,
+    /// An earlier sending of the call may have taken effect.
     pub(super) may_have_taken_effect: bool,
+    /// How long the release rests when it is refused the next time.
     pub(super) rest: Duration,
 }
 
-/// The reply to one call of a message.
+impl Entry {
+    /// Whether the call has taken effect, or may have.
+    pub(super) fn was_sent(&self) -> bool {
+        self.is_in_flight || self.may_have_taken_effect
+    }
+
+    /// The release of what the call may have taken, if it is to be released.
+    pub(super) fn undo(&self) -> Option<Release> {
+        match (&self.failure, self.call.operation()) {
+            (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
+            _ => None,
+        }
+    }
+
+    /// Whose acquire or release it is.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        match self.call.operation() {
+            Operation::Acquire(Acquire { owner, .. })
+            | Operation::Release(Release { owner, .. }) => Some(*owner),
+            _ => None,
+        }
+    }
+}
+
+/// The release of what an acquire may have taken.
+pub(in super::super) fn release_of(request: &Acquire) -> Release {
+    Release {
+        key: request.key.clone(),
+        owner: request.owner,
+        ending: Ending::Free,
+        owed_for: match request.queueing {
+            Queueing::Wait { deadline, .. } => request.lease.max(deadline),
+            _ => request.lease,
+        },
+    }
+}
+
+/// The reply to a call.
 pub(super) struct Reply {
     pub(super) value: Value,
     pub(super) redirect: Option<Redirect>,

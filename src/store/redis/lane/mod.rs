@@ -5,46 +5,46 @@
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
-//! 4. Replies come in the order of the messages, so only the first message in flight is polled.
+//! 4. Replies come in the order of the messages, so only the first message in flight is polled. Every reply wakes the driver.
 //! 5. When a connection breaks, all calls in flight are queued again in their order, in front of the others. They are sent again only on
 //!    a connection whose predecessors are closed (see `connection`): else the first sending could take effect after the
 //!    second, and after whatever follows that.
-//! 6. One task, the driver, connects, hears the replies and keeps the time limits. It ends when nothing is left to do. A call from
+//! 6. One task, the driver, connects, hears the replies and keeps the time limits. It ends with the lane. A call from
 //!    within a runtime starts the driver if there is none, or if the driver's runtime has ended.
 //! 7. The mutex is never held over an await. Under it, nothing is called but the client library's buffer and wakers.
 
+mod deadlines;
 mod driver;
 mod entry;
+mod flight;
+mod order;
 mod pending;
 mod queue;
+mod spare;
+mod trouble;
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, task::Waker, time::Duration};
 
-use redis::{Pipeline, RedisResult, Value};
 use tokio::{
     runtime::Handle,
-    sync::{Notify, mpsc, oneshot},
-    task::{JoinHandle, unconstrained},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
     time::{Instant, timeout},
 };
 
 use self::{
-    driver::BackOff,
+    driver::{BackOff, Driver},
     entry::AnswerTo,
-    pending::Undo,
-    queue::{Id, Queue},
+    flight::{Flight, Message},
+    queue::Queue,
+    spare::Spare,
 };
 pub(super) use self::{
-    entry::{Before, Failure, Start, after, is_noscript},
+    entry::{Before, Failure, Start, after, is_noscript, release_of},
     pending::Pending,
 };
 use super::{
+    calls::{Dialect, Operation},
     connection::{BUFFERED, Connection, Connector},
     explain,
     fence::Floors,
@@ -53,7 +53,7 @@ use super::{
     owed::Owed,
     topology::Upstream,
 };
-use crate::{Error, LockKey, store::Owner, sync::Mutex};
+use crate::{Error, store::Release, sync::Mutex};
 
 /// How many calls travel in one message: enough to spare round trips, few enough not to keep others waiting.
 pub(super) const BATCH: usize = 128;
@@ -68,9 +68,8 @@ pub(super) struct Lane(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Wakes the driver.
-    wake: Notify,
     connector: Connector,
+    names: Names,
     floors: Arc<Floors>,
     limit: Duration,
 }
@@ -80,7 +79,7 @@ struct State {
     queue: Queue,
     connection: Option<Connection>,
     /// Sent on `connection`, oldest first.
-    in_flight: VecDeque<Message>,
+    in_flight: VecDeque<Flight>,
     /// When the connection last brought a reply.
     heard: Option<Instant>,
     /// Why the last connection ended, or could not be made.
@@ -89,31 +88,14 @@ struct State {
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
     back_off: BackOff,
     driver: Option<JoinHandle<()>>,
+    /// Wakes the driver.
+    waker: Waker,
     /// When the driver wakes up by itself.
     wakes_at: Option<Instant>,
     /// When the last handle was dropped.
     closed: Option<Instant>,
+    spare: Spare,
 }
-
-/// Calls that were sent together.
-struct Message {
-    calls: Vec<Sent>,
-    sent: Instant,
-    reply: ReplyFuture,
-    /// The reply, where it was there at once.
-    at_once: Option<RedisResult<Vec<Value>>>,
-    /// The driver is woken by the reply.
-    is_watched: bool,
-}
-
-#[derive(Debug)]
-struct Sent {
-    id: Id,
-    /// Another command goes before the call, and has a reply of its own.
-    has_command_before: bool,
-}
-
-type ReplyFuture = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
 
 impl Lane {
     pub(super) fn new(
@@ -126,7 +108,7 @@ impl Lane {
         let connector = Connector::for_lane(upstream, floors.clone(), limit);
         Self(Arc::new(Inner {
             state: Mutex::new(State {
-                queue: Queue::new(names, owed),
+                queue: Queue::new(owed),
                 connection: None,
                 in_flight: VecDeque::new(),
                 heard: None,
@@ -134,11 +116,13 @@ impl Lane {
                 connecting: Vec::new(),
                 back_off: BackOff::default(),
                 driver: None,
+                waker: Waker::noop().clone(),
                 wakes_at: None,
                 closed: None,
+                spare: Spare::default(),
             }),
-            wake: Notify::new(),
             connector,
+            names,
             floors,
             limit,
         }))
@@ -166,12 +150,8 @@ impl Lane {
     /// Starts a call.
     pub(super) fn call(self: &Arc<Self>, start: Start) -> Pending {
         let (answer, outcome) = oneshot::channel();
-        let undo = match start.failure {
-            Failure::CleanUp { owner, owed_for } => Some(Undo {
-                key: start.key.clone(),
-                owner,
-                owed_for,
-            }),
+        let undo = match (&start.failure, start.call.operation()) {
+            (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
             _ => None,
         };
         let mut state = self.0.state.lock();
@@ -203,16 +183,10 @@ impl Lane {
         self.0.drive(&mut state);
     }
 
-    /// Starts the release of what an acquire may have taken.
-    pub(super) fn clean_up(
-        &self,
-        key: LockKey,
-        owner: Owner,
-        owed_for: Duration,
-        until_expiry: bool,
-    ) {
+    /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
+    pub(super) fn clean_up(&self, release: Release, until_expiry: bool) {
         let mut state = self.0.state.lock();
-        state.queue.clean_up(key, owner, owed_for, until_expiry);
+        state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);
         self.0.drive(&mut state);
     }
@@ -229,8 +203,9 @@ impl Lane {
 /// The driver goes on for as long as the calls that were started have time.
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.0.state.lock().closed = Some(Instant::now());
-        self.0.wake.notify_one();
+        let mut state = self.0.state.lock();
+        state.closed = Some(Instant::now());
+        state.waker.wake_by_ref();
     }
 }
 
@@ -252,66 +227,37 @@ impl Inner {
             queue,
             connection: Some(connection),
             in_flight,
+            spare,
+            waker,
             ..
         } = state
         else {
             return;
         };
-        if queue.is_held_back() {
-            if !in_flight.is_empty() {
-                return;
-            }
-            queue.send_forgotten_again();
-        }
-        while in_flight.len() < MOST_IN_FLIGHT {
-            let batch = queue.send(BATCH);
-            if batch.is_empty() {
-                return;
-            }
-            in_flight.push_back(self.message(queue, connection, &batch));
-        }
-    }
-
-    fn message(&self, queue: &Queue, connection: &Connection, batch: &[Id]) -> Message {
-        let mut pipeline = Pipeline::with_capacity(batch.len());
-        let mut calls = Vec::with_capacity(batch.len());
-        for id in batch {
-            let Some(entry) = queue.entry(*id) else {
-                continue;
-            };
-            let before = match &entry.before {
-                Before::Asking => Some(redis::cmd("ASKING")),
-                Before::Close(peer) if peer.is_to(&connection.address) => Some(peer.kill()),
-                Before::Close(_) | Before::Nothing => None,
-            };
-            calls.push(Sent {
-                id: *id,
-                has_command_before: before.is_some(),
-            });
-            if let Some(before) = before {
-                pipeline.add_command(before);
-            }
-            let command = entry
-                .call
-                .command(entry.by, &self.floors, connection.fraction);
-            pipeline.add_command(command);
-        }
-        let mut multiplexed = connection.multiplexed.clone();
-        let mut reply: ReplyFuture = Box::pin(unconstrained(async move {
-            let count = pipeline.len();
-            multiplexed.send_packed_commands(&pipeline, 0, count).await
-        }));
-        // The first poll puts the message into the connection's buffer. The driver polls again, with a waker of its own.
-        let at_once = match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
+        let dialect = Dialect {
+            names: &self.names,
+            floors: &self.floors,
+            fraction: connection.fraction,
         };
-        Message {
-            calls,
-            sent: Instant::now(),
-            reply,
-            at_once,
-            is_watched: false,
+        while in_flight.len() < MOST_IN_FLIGHT {
+            let (mut message, mut calls) = (Message::default(), 0);
+            while calls < BATCH
+                && let Some(entry) = queue.next_unsent()
+            {
+                let before = entry.before.command(connection);
+                entry.has_command_before = before.is_some();
+                if let Some(before) = before {
+                    message.push(before);
+                }
+                let mut command = spare.command();
+                entry.call.write(entry.by, dialect, &mut command);
+                message.push(command);
+                calls += 1;
+            }
+            if calls == 0 {
+                return;
+            }
+            in_flight.push_back(message.send(calls, connection, spare.landing(), waker));
         }
     }
 
@@ -319,10 +265,11 @@ impl Inner {
     fn drive(self: &Arc<Self>, state: &mut State) {
         if (state.driver.as_ref()).is_some_and(|driver| !driver.is_finished()) {
             if state.has_news() {
-                self.wake.notify_one();
+                state.waker.wake_by_ref();
             }
         } else if let Ok(runtime) = Handle::try_current() {
-            state.driver = Some(runtime.spawn(driver::drive(self.clone())));
+            state.wakes_at = None;
+            state.driver = Some(runtime.spawn(Driver::new(self.clone())));
         }
     }
 }
@@ -337,26 +284,16 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the driver would sleep through something: it watches the first message in flight, and its own timer.
+    /// Whether the driver would sleep through something: it is woken by replies and its own timer.
     fn has_news(&self) -> bool {
-        let is_unwatched = self.in_flight.front().is_some_and(|it| !it.is_watched);
         let deadline = self.queue.next_deadline();
         let is_earlier = deadline.is_some_and(|at| self.wakes_at.is_none_or(|wakes| at < wakes));
-        self.connection.is_none() || is_unwatched || is_earlier
+        self.connection.is_none() || is_earlier
     }
 
     /// Since when a reply is due that has not come.
     fn silent_since(&self) -> Option<Instant> {
         let sent = self.in_flight.front()?.sent;
         Some(self.heard.map_or(sent, |heard| heard.max(sent)))
-    }
-}
-
-impl std::fmt::Debug for Message {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Message")
-            .field("calls", &self.calls)
-            .field("sent", &self.sent)
-            .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -12,9 +11,9 @@ use tokio::sync::oneshot;
 use super::{
     super::{explain, outcome::Outcome},
     Lane,
-    queue::Id,
+    order::Id,
 };
-use crate::{LockKey, store::Owner};
+use crate::store::Release;
 
 /// The outcome of a call.
 ///
@@ -27,14 +26,7 @@ pub(in super::super) struct Pending {
     pub(super) id: Id,
     pub(super) outcome: oneshot::Receiver<Outcome>,
     /// What must be released if the outcome is not taken.
-    pub(super) undo: Option<Undo>,
-}
-
-#[derive(Debug)]
-pub(super) struct Undo {
-    pub(super) key: LockKey,
-    pub(super) owner: Owner,
-    pub(super) owed_for: Duration,
+    pub(super) undo: Option<Release>,
 }
 
 impl Future for Pending {
@@ -52,19 +44,14 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let Some(Undo {
-            key,
-            owner,
-            owed_for,
-        }) = self.undo.take()
-        else {
+        let Some(release) = self.undo.take() else {
             return;
         };
         let inner = &self.lane.0;
         let mut state = inner.state.lock();
         let is_answered = !state.queue.abandon(self.id);
         if is_answered && matches!(self.outcome.try_recv(), Ok(Outcome::Answered(_))) {
-            state.queue.clean_up(key, owner, owed_for, false);
+            state.queue.clean_up(release, false);
         }
         inner.send(&mut state);
         inner.drive(&mut state);

@@ -1,10 +1,9 @@
 //! The calls of a lane, in the order in which they were started. The queue knows neither connections nor timers.
 //!
-//! 1. Ids rise in the order of the calls, and `calls` is sorted by id: calls that are sent again are sent in that order.
-//! 2. `unsent` is sorted, too, and every id in it is above the id of every call in flight. It may name calls that are gone, but
-//!    not many: while the server is away, callers come and go.
+//! 1. `calls` has the order in which the calls were started. Calls are sent in that order, and sent again in that order.
+//! 2. All calls from `unsent` on have not been sent on this connection. Of those before, each is in flight or `forgotten`.
 //! 3. A caller is answered once: `answer` is `None` afterwards. A call in flight stays in `calls` until its reply comes or the
-//!    connection breaks, whether its caller was answered or not.
+//!    connection breaks, whether its caller was answered or not. So the next reply belongs to the first call in flight.
 //! 4. An acquire that may have taken effect and failed for its caller has its release in the queue, behind the acquire.
 //! 5. A release stays, in `calls` or in `resting`, until the server has answered it or its time has passed. Before a later
 //!    call for the same key is queued, the key's resting releases are.
@@ -12,69 +11,58 @@
 //!    loads the scripts in between. So `forgotten` calls wait until nothing is in flight. Those that a later call for the same key
 //!    has overtaken by then have failed (without effect); the rest is sent again in front of everything else, by text. Scripts that are
 //!    not loaded with every connection are sent by text at once.
+//!
+//! `trouble` has what happens to the calls when time passes, callers leave or the connection breaks.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{
     super::{
-        calls, explain,
-        names::Names,
+        calls::Operation,
+        explain,
         outcome::{Answered, Outcome},
         owed::Owed,
         script::By,
     },
+    deadlines::Deadlines,
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
+    order::{Id, Order},
 };
-use crate::{
-    Error, LockKey,
-    store::{Ending, Owner, Release},
-    trace,
-};
+use crate::store::Release;
 
-/// How often a call is sent before it counts as the reason why connections break.
-const MAX_SENDINGS: u32 = 3;
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// How many calls that are gone `unsent` may name, besides as many as there are calls.
-const MOST_GONE: usize = 64;
-
-pub(super) type Id = u64;
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    next: Id,
-    calls: BTreeMap<Id, Entry>,
-    unsent: VecDeque<Id>,
-    forgotten: Vec<Id>,
-    resting: Vec<Resting>,
+    pub(super) calls: Order<Entry>,
+    pub(super) unsent: Id,
+    pub(super) in_flight: usize,
+    pub(super) forgotten: Vec<Id>,
+    pub(super) resting: Vec<Resting>,
     /// When a caller must be answered, or a release is not owed any more.
-    deadlines: BTreeSet<(Instant, Id)>,
-    names: Names,
+    pub(super) deadlines: Deadlines,
     owed: Owed,
 }
 
 /// A release that the server has refused.
 #[derive(Debug)]
-struct Resting {
-    until: Instant,
-    entry: Entry,
+pub(super) struct Resting {
+    pub(super) until: Instant,
+    pub(super) entry: Entry,
 }
 
 impl Queue {
-    pub(super) fn new(names: Names, owed: Owed) -> Self {
+    pub(super) fn new(owed: Owed) -> Self {
         Self {
-            next: 0,
-            calls: BTreeMap::new(),
-            unsent: VecDeque::new(),
+            calls: Order::new(),
+            unsent: 0,
+            in_flight: 0,
             forgotten: Vec::new(),
             resting: Vec::new(),
-            deadlines: BTreeSet::new(),
-            names,
+            deadlines: Deadlines::default(),
             owed,
         }
     }
@@ -90,84 +78,57 @@ impl Queue {
 
     /// When something is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
         let rested = self.resting.iter().map(|resting| resting.until).min();
-        deadline.into_iter().chain(rested).min()
+        self.deadlines.first().into_iter().chain(rested).min()
     }
 
     pub(super) fn push(&mut self, start: Start, answer: Option<AnswerTo>) -> Id {
-        let is_of_key = |resting: &Resting| resting.entry.key == start.key;
-        if self.resting.iter().any(is_of_key) {
-            self.wake(is_of_key);
+        if !self.resting.is_empty() {
+            let key = start.call.key();
+            self.wake(|resting| resting.entry.call.key() == key);
         }
-        let Start {
-            key,
-            call,
-            by,
-            before,
-            failure,
-            deadline,
-        } = start;
-        let due = match (&answer, &failure) {
+        let due = match (&answer, &start.failure) {
             (None, Failure::Repeat { expires, .. }) => *expires,
-            _ => deadline,
+            _ => start.deadline,
         };
-        let entry = Entry {
-            key,
-            call,
-            before,
-            by,
+        self.insert(Entry {
+            by: start.call.by(),
+            call: start.call,
+            before: start.before,
             answer,
-            failure,
+            failure: start.failure,
             due,
             sendings: 0,
             is_in_flight: false,
+            has_command_before: false,
             may_have_taken_effect: false,
             rest: FIRST_REST,
-        };
-        self.insert(entry)
+        })
     }
 
     fn insert(&mut self, entry: Entry) -> Id {
-        let id = self.next;
-        self.next += 1;
-        self.deadlines.insert((entry.due, id));
-        self.calls.insert(id, entry);
-        if self.unsent.len() >= 2 * self.calls.len() + MOST_GONE {
-            self.unsent.retain(|id| self.calls.contains_key(id));
-        }
-        self.unsent.push_back(id);
+        let due = entry.due;
+        let id = self.calls.push(entry);
+        self.deadlines.insert(due, id);
         id
     }
 
-    fn remove(&mut self, id: Id) -> Option<Entry> {
-        let entry = self.calls.remove(&id)?;
-        self.deadlines.remove(&(entry.due, id));
+    pub(super) fn remove(&mut self, id: Id) -> Option<Entry> {
+        let entry = self.calls.remove(id)?;
+        self.deadlines.remove(entry.due, id);
+        if entry.is_in_flight {
+            self.in_flight -= 1;
+        }
         Some(entry)
     }
 
     /// Queues the release of what an acquire may have taken.
-    pub(super) fn clean_up(
-        &mut self,
-        key: LockKey,
-        owner: Owner,
-        owed_for: Duration,
-        until_expiry: bool,
-    ) {
-        let release = Release {
-            key,
-            owner,
-            ending: Ending::Free,
-            owed_for,
-        };
-        let expires = after(owed_for);
+    pub(super) fn clean_up(&mut self, release: Release, until_expiry: bool) {
+        let expires = after(release.owed_for);
         let start = Start {
-            call: calls::release(&self.names.of(&release.key), &release),
-            key: release.key,
-            by: By::Hash,
+            call: Operation::Release(release).into(),
             before: Before::Nothing,
             failure: Failure::Repeat {
-                owner,
                 expires,
                 _debt: self.owed.debt(),
                 until_expiry,
@@ -177,36 +138,29 @@ impl Queue {
         self.push(start, None);
     }
 
-    /// The next calls to be sent, which count as in flight from now on.
-    pub(super) fn send(&mut self, most: usize) -> Vec<Id> {
-        let mut batch = Vec::new();
-        while batch.len() < most {
-            let Some(id) = self.unsent.pop_front() else {
-                break;
-            };
-            if let Some(entry) = self.calls.get_mut(&id) {
-                entry.is_in_flight = true;
-                entry.sendings += 1;
-                batch.push(id);
+    /// The next call to be sent, which counts as in flight from now on.
+    pub(super) fn next_unsent(&mut self) -> Option<&mut Entry> {
+        if !self.forgotten.is_empty() {
+            if self.in_flight > 0 {
+                return None;
             }
+            // All that is left is to be sent, and what was forgotten comes first.
+            self.forgotten.clear();
+            self.unsent = self.calls.first_id();
         }
-        batch
+        let (id, entry) = self.calls.first_from(self.unsent)?;
+        self.unsent = id + 1;
+        self.in_flight += 1;
+        entry.is_in_flight = true;
+        entry.sendings += 1;
+        Some(entry)
     }
 
-    /// Whether calls wait until nothing is in flight (invariant 6).
-    pub(super) fn is_held_back(&self) -> bool {
-        !self.forgotten.is_empty()
-    }
-
-    /// Nothing is in flight any more: what the server has forgotten can be sent again.
-    pub(super) fn send_forgotten_again(&mut self) {
-        for id in std::mem::take(&mut self.forgotten).into_iter().rev() {
-            self.unsent.push_front(id);
-        }
-    }
-
-    pub(super) fn entry(&self, id: Id) -> Option<&Entry> {
-        self.calls.get(&id)
+    /// The first call in flight, whose reply comes next.
+    pub(super) fn first_in_flight(&mut self) -> Option<(Id, &Entry)> {
+        let mut calls = self.calls.iter_mut();
+        let (id, entry) = calls.find(|(_, entry)| entry.is_in_flight)?;
+        Some((id, entry))
     }
 
     /// The server has answered a call.
@@ -214,13 +168,12 @@ impl Queue {
         if is_noscript(&reply.value) && self.was_forgotten(id) {
             return;
         }
-        let Some(mut entry) = self.remove(id) else {
+        if !self.forgotten.is_empty() {
+            self.give_up_forgotten_before(id);
+        }
+        let Some(entry) = self.calls.get_mut(id) else {
             return;
         };
-        if !self.forgotten.is_empty() {
-            self.give_up_forgotten(&entry.key);
-        }
-        let answer = entry.answer.take();
         let repeated = entry.may_have_taken_effect;
         let outcome = match reply.value.extract_error() {
             Ok(value) => Outcome::Answered(Answered {
@@ -237,22 +190,36 @@ impl Queue {
             },
         };
         let has_run = matches!(outcome, Outcome::Answered(_));
+        let answer = entry.answer.take();
         let is_heard = answer.is_some_and(|answer| answer.send(outcome));
         match entry.failure {
-            Failure::CleanUp { owner, owed_for } if is_heard && !has_run && repeated => {
-                self.clean_up(entry.key, owner, owed_for, false);
+            Failure::CleanUp if is_heard && !has_run && repeated => {
+                if let Some(entry) = self.remove(id)
+                    && let Some(release) = entry.undo()
+                {
+                    self.clean_up(release, false);
+                }
             }
-            Failure::Repeat { until_expiry, .. } if !has_run || until_expiry => self.rest(entry),
-            _ => {}
+            Failure::Repeat { until_expiry, .. } if !has_run || until_expiry => {
+                if let Some(entry) = self.remove(id) {
+                    self.rest(entry);
+                }
+            }
+            _ => {
+                self.deadlines.remove(entry.due, id);
+                self.in_flight -= 1;
+                self.calls.discard(id);
+            }
         }
     }
 
     /// Whether a call that the server knows no script for is to be sent again, by text.
     fn was_forgotten(&mut self, id: Id) -> bool {
-        match self.calls.get_mut(&id) {
+        match self.calls.get_mut(id) {
             Some(entry) if matches!(entry.by, By::Hash) => {
                 entry.by = By::Text;
                 entry.is_in_flight = false;
+                self.in_flight -= 1;
                 self.forgotten.push(id);
                 true
             }
@@ -260,33 +227,35 @@ impl Queue {
         }
     }
 
-    /// A call for the key has run that was started later than these.
-    fn give_up_forgotten(&mut self, key: &LockKey) {
-        let (overtaken, rest) = std::mem::take(&mut self.forgotten)
-            .into_iter()
-            .partition(|id| self.calls.get(id).is_some_and(|entry| entry.key == *key));
-        self.forgotten = rest;
-        for id in overtaken {
+    /// A call has run: those for the same key that were started earlier must not run after it.
+    fn give_up_forgotten_before(&mut self, later: Id) {
+        let Some(key) = self.calls.get_mut(later).map(|it| it.call.key().clone()) else {
+            return;
+        };
+        for id in std::mem::take(&mut self.forgotten) {
+            let is_overtaken = |entry: &mut Entry| *entry.call.key() == key;
+            if !self.calls.get_mut(id).is_some_and(is_overtaken) {
+                self.forgotten.push(id);
+                continue;
+            }
             let Some(mut entry) = self.remove(id) else {
                 continue;
             };
             if let Some(answer) = entry.answer.take() {
                 let error = explain::script_forgotten();
                 answer.send(Outcome::failed(error, entry.may_have_taken_effect));
-                if let (Failure::CleanUp { owner, owed_for }, true) =
-                    (&entry.failure, entry.may_have_taken_effect)
+                if entry.may_have_taken_effect
+                    && let Some(release) = entry.undo()
                 {
-                    self.clean_up(entry.key.clone(), *owner, *owed_for, false);
+                    self.clean_up(release, false);
                 }
             }
-            if matches!(entry.failure, Failure::Repeat { .. }) {
-                self.rest(entry);
-            }
+            self.rest(entry);
         }
     }
 
     /// Keeps a release for later, unless its time has passed.
-    fn rest(&mut self, mut entry: Entry) {
+    pub(super) fn rest(&mut self, mut entry: Entry) {
         let now = Instant::now();
         let Failure::Repeat { expires, .. } = entry.failure else {
             return;
@@ -302,11 +271,8 @@ impl Queue {
     }
 
     /// Queues those of the resting releases that shall be sent now.
-    fn wake(&mut self, is_due: impl Fn(&Resting) -> bool) {
-        let (due, resting) = std::mem::take(&mut self.resting)
-            .into_iter()
-            .partition(is_due);
-        self.resting = resting;
+    pub(super) fn wake(&mut self, is_due: impl Fn(&Resting) -> bool) {
+        let due: Vec<Resting> = self.resting.extract_if(.., |it| is_due(it)).collect();
         for Resting { mut entry, .. } in due {
             if let Failure::Repeat { expires, .. } = entry.failure {
                 entry.due = expires;
@@ -315,198 +281,13 @@ impl Queue {
         }
     }
 
-    /// Does what is due: answers callers whose time is up, with `why`, and forgets releases whose time has passed.
-    pub(super) fn expire(&mut self, now: Instant, why: impl Fn(bool) -> Error) {
-        while let Some((at, id)) = self.deadlines.first().copied() {
-            if at > now {
-                break;
-            }
-            self.deadlines.remove(&(at, id));
-            let Some(entry) = self.calls.get_mut(&id) else {
-                continue;
-            };
-            if entry.answer.is_some() {
-                let was_sent = entry.is_in_flight || entry.may_have_taken_effect;
-                self.fail(id, why(was_sent));
-            } else if let Failure::Repeat { expires, .. } = entry.failure
-                && expires <= now
-            {
-                if entry.is_in_flight {
-                    entry.failure = Failure::Forget;
-                } else {
-                    self.remove(id);
-                }
-            }
-        }
-        self.resting.retain(|resting| match resting.entry.failure {
-            Failure::Repeat { expires, .. } => expires > now,
-            _ => false,
-        });
-        if self.resting.iter().any(|resting| resting.until <= now) {
-            self.wake(|resting| resting.until <= now);
-        }
-    }
-
-    /// Answers a caller with an error.
-    fn fail(&mut self, id: Id, error: Error) {
-        let Some(entry) = self.calls.get_mut(&id) else {
-            return;
-        };
-        let Some(answer) = entry.answer.take() else {
-            return;
-        };
-        let was_sent = entry.is_in_flight || entry.may_have_taken_effect;
-        match &entry.failure {
-            Failure::Repeat { owner, expires, .. } => {
-                trace::release_failed(*owner, &error);
-                self.deadlines.remove(&(entry.due, id));
-                entry.due = *expires;
-                self.deadlines.insert((entry.due, id));
-            }
-            Failure::CleanUp { owner, owed_for } if was_sent => {
-                let (key, owner, owed_for) = (entry.key.clone(), *owner, *owed_for);
-                self.clean_up(key, owner, owed_for, false);
-            }
-            _ if entry.is_in_flight => {}
-            _ => {
-                self.remove(id);
-            }
-        }
-        answer.send(Outcome::failed(error, was_sent));
-    }
-
-    /// Answers all callers with an error.
-    pub(super) fn fail_all(&mut self, error: &Error) {
-        let all: Vec<Id> = self.calls.keys().copied().collect();
-        for id in all {
-            self.fail(id, error.clone());
-        }
-    }
-
-    /// The caller of an acquire does not want the answer any more. False if there is an answer already.
-    pub(super) fn abandon(&mut self, id: Id) -> bool {
-        let Some(entry) = self.calls.get_mut(&id) else {
-            return false;
-        };
-        entry.answer = None;
-        let was_sent = entry.is_in_flight || entry.may_have_taken_effect;
-        match entry.failure {
-            Failure::CleanUp { owner, owed_for } if was_sent => {
-                let key = entry.key.clone();
-                self.clean_up(key, owner, owed_for, false);
-            }
-            _ => {
-                self.remove(id);
-            }
-        }
-        true
-    }
-
-    /// The connection broke: what was in flight may have taken effect, and is to be sent again in the same order.
-    pub(super) fn broke(&mut self, error: &Error) {
-        self.forgotten.clear();
-        let mut given_up = Vec::new();
-        for (id, entry) in &mut self.calls {
-            entry.may_have_taken_effect |= entry.is_in_flight;
-            entry.is_in_flight = false;
-            if entry.sendings >= MAX_SENDINGS {
-                given_up.push(*id);
-            }
-        }
-        for id in given_up {
-            self.fail(id, error.clone());
-            if let Some(entry) = self.remove(id) {
-                self.rest(entry);
-            }
-        }
-        self.unsent = self.calls.keys().copied().collect();
-    }
-
-    /// There is a new connection. `predecessors_closed`: nothing that was sent on an earlier one can still take effect.
-    pub(super) fn connected(&mut self, predecessors_closed: bool, error: &Error) {
-        if predecessors_closed {
-            // An acquire that has no caller any more has its release behind it.
-            let deadlines = &mut self.deadlines;
-            self.calls.retain(|id, entry| {
-                let stays =
-                    entry.answer.is_some() || matches!(entry.failure, Failure::Repeat { .. });
-                if !stays {
-                    deadlines.remove(&(entry.due, *id));
-                }
-                stays
-            });
-            return;
-        }
-        let in_doubt: Vec<Id> = (self.calls.iter())
-            .filter(|(_, entry)| {
-                entry.may_have_taken_effect && !matches!(entry.failure, Failure::Repeat { .. })
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        let mut owners = HashSet::new();
-        for id in in_doubt {
-            self.fail(id, error.clone());
-            if let Some(entry) = self.remove(id)
-                && let Failure::CleanUp { owner, .. } = entry.failure
-            {
-                owners.insert(owner);
-            }
-        }
-        for entry in self.calls.values_mut() {
-            if let Failure::Repeat {
-                owner,
-                until_expiry,
-                ..
-            } = &mut entry.failure
-            {
-                *until_expiry |= owners.contains(owner);
-            }
-        }
-    }
-
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.calls.clear();
-        self.unsent.clear();
+        self.unsent = self.calls.first_id();
+        self.in_flight = 0;
         self.forgotten.clear();
         self.resting.clear();
         self.deadlines.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::Instance;
-
-    #[test]
-    fn calls_that_were_never_sent_leave_nothing() {
-        let names = Names::new("tdl", None);
-        let mut queue = Queue::new(names.clone(), Owed::default());
-        let key = LockKey::new("k").unwrap();
-        for attempt in 0..10_000 {
-            let owner = Owner {
-                instance: Instance::new(),
-                attempt,
-            };
-            let id = queue.push(
-                Start {
-                    key: key.clone(),
-                    call: calls::inspect(names.of(&key)),
-                    by: By::Hash,
-                    before: Before::Nothing,
-                    failure: Failure::CleanUp {
-                        owner,
-                        owed_for: Duration::from_secs(1),
-                    },
-                    deadline: Instant::now(),
-                },
-                None,
-            );
-            assert!(queue.abandon(id));
-            assert!(queue.unsent.len() <= 2 + MOST_GONE);
-        }
-        assert!(queue.is_empty() && queue.deadlines.is_empty());
-        assert!(queue.send(usize::MAX).is_empty());
     }
 }

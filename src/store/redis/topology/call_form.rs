@@ -1,13 +1,13 @@
 //! The form in which a call is sent to a node of a Cluster.
 
-use crate::store::redis::{lane::Before, script::Call};
+use crate::store::redis::{calls::Call, lane::Before};
 
 /// The plain form by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CallForm {
     /// The call follows ASKING, at a node that is about to get the slot.
     is_asking: bool,
-    /// The call has its first key alone, if there is such a call (see [`Call::alone`]).
+    /// The call has its first key alone, if there is such a form of it (see [`Call`]).
     has_one_key: bool,
 }
 
@@ -40,7 +40,10 @@ impl CallForm {
 
     /// The call in this form.
     pub(crate) fn of(self, call: Call) -> Call {
-        let alone = if self.has_one_key { call.alone() } else { None };
-        alone.unwrap_or(call)
+        if self.has_one_key {
+            call.with_one_key()
+        } else {
+            call
+        }
     }
 }

@@ -1,0 +1,170 @@
+//! A message on its way: the commands that were sent together, and the replies that are to come.
+
+use std::{
+    mem,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    vec,
+};
+
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::{task::unconstrained, time::Instant};
+use tokio_util::sync::ReusableBoxFuture;
+
+use super::super::connection::Connection;
+
+/// Commands that are sent together. One alone, as most are, needs no pipeline.
+#[derive(Default)]
+pub(super) enum Message {
+    #[default]
+    Empty,
+    One(Cmd),
+    Many(Pipeline),
+}
+
+/// A message that was sent.
+pub(super) struct Flight {
+    pub(super) sent: Instant,
+    /// How many calls were sent: the first calls in flight of the queue.
+    pub(super) calls: usize,
+    landing: Landing,
+    /// The replies, where they were there at once.
+    landed: Option<RedisResult<Landed>>,
+}
+
+/// The future of the replies. Its box is used again for the next message.
+pub(super) type Landing = ReusableBoxFuture<'static, RedisResult<Landed>>;
+
+/// What came back.
+pub(super) struct Landed {
+    pub(super) values: Values,
+    /// A command whose buffers can be used again.
+    pub(super) spare: Option<Cmd>,
+}
+
+/// The replies to the commands of a message.
+pub(super) enum Values {
+    One(Option<Value>),
+    Many(vec::IntoIter<Value>),
+}
+
+impl Message {
+    pub(super) fn push(&mut self, command: Cmd) {
+        *self = match mem::take(self) {
+            Self::Empty => Self::One(command),
+            Self::One(first) => {
+                let mut pipeline = Pipeline::with_capacity(2);
+                pipeline.add_command(first).add_command(command);
+                Self::Many(pipeline)
+            }
+            Self::Many(mut pipeline) => {
+                pipeline.add_command(command);
+                Self::Many(pipeline)
+            }
+        };
+    }
+
+    /// Sends the commands of so many calls. When this returns, they are in the connection's buffer, if that has room. The replies
+    /// wake `waker`.
+    pub(super) fn send(
+        self,
+        calls: usize,
+        connection: &Connection,
+        spare: Option<Landing>,
+        waker: &Waker,
+    ) -> Flight {
+        let mut connection = connection.multiplexed.clone();
+        let landing = match self {
+            Self::One(command) => boxed(spare, async move {
+                let value = connection.send_packed_command(&command).await?;
+                Ok(Landed {
+                    values: Values::One(Some(value)),
+                    spare: Some(command),
+                })
+            }),
+            Self::Many(pipeline) => boxed(spare, async move {
+                let all = pipeline.len();
+                let values = connection.send_packed_commands(&pipeline, 0, all).await?;
+                Ok(Landed {
+                    values: Values::Many(values.into_iter()),
+                    spare: None,
+                })
+            }),
+            Self::Empty => boxed(spare, async {
+                Ok(Landed {
+                    values: Values::One(None),
+                    spare: None,
+                })
+            }),
+        };
+        let mut flight = Flight {
+            sent: Instant::now(),
+            calls,
+            landing,
+            landed: None,
+        };
+        // The first poll puts the message into the connection's buffer.
+        if let Poll::Ready(landed) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.landed = Some(landed);
+        }
+        flight
+    }
+}
+
+fn boxed(
+    spare: Option<Landing>,
+    future: impl Future<Output = RedisResult<Landed>> + Send + 'static,
+) -> Landing {
+    match spare {
+        Some(mut spare) => {
+            spare.set(future);
+            spare
+        }
+        None => Landing::new(future),
+    }
+}
+
+impl Flight {
+    /// The replies, which are taken once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
+        if let Some(landed) = self.landed.take() {
+            return Poll::Ready(landed);
+        }
+        // Whatever the task has done before: the first poll must not be put off.
+        pin!(unconstrained(self.landing.get_pin())).poll(cx)
+    }
+
+    /// The box, once the replies were taken.
+    pub(super) fn into_spare(self) -> Landing {
+        self.landing
+    }
+}
+
+impl Landed {
+    pub(super) fn values(&self) -> &[Value] {
+        match &self.values {
+            Values::One(value) => value.as_slice(),
+            Values::Many(values) => values.as_slice(),
+        }
+    }
+}
+
+impl Iterator for Values {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            Self::One(value) => value.take(),
+            Self::Many(values) => values.next(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight")
+            .field("sent", &self.sent)
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! What happens to the calls of a lane when time passes, callers leave or the connection breaks.
+
+use std::collections::HashSet;
+
+use tokio::time::Instant;
+
+use super::{
+    super::outcome::Outcome,
+    entry::{Entry, Failure},
+    order::Id,
+    queue::Queue,
+};
+use crate::{Error, trace};
+
+/// How often a call is sent before it counts as the reason why connections break.
+const MAX_SENDINGS: u32 = 3;
+
+impl Queue {
+    /// Does what is due: answers callers whose time is up, with `why`, and forgets releases whose time has passed.
+    pub(super) fn expire(&mut self, now: Instant, why: impl Fn(bool) -> Error) {
+        while let Some(id) = self.deadlines.pop(now) {
+            let Some(entry) = self.calls.get_mut(id) else {
+                continue;
+            };
+            if entry.answer.is_some() {
+                let error = why(entry.was_sent());
+                self.fail(id, error);
+            } else if let Failure::Repeat { expires, .. } = entry.failure
+                && expires <= now
+            {
+                if entry.is_in_flight {
+                    entry.failure = Failure::Forget;
+                } else {
+                    self.remove(id);
+                }
+            }
+        }
+        if self.resting.is_empty() {
+            return;
+        }
+        self.resting.retain(|resting| match resting.entry.failure {
+            Failure::Repeat { expires, .. } => expires > now,
+            _ => false,
+        });
+        self.wake(|resting| resting.until <= now);
+    }
+
+    /// Answers a caller with an error.
+    fn fail(&mut self, id: Id, error: Error) {
+        let Some(entry) = self.calls.get_mut(id) else {
+            return;
+        };
+        let Some(answer) = entry.answer.take() else {
+            return;
+        };
+        let (was_sent, is_in_flight) = (entry.was_sent(), entry.is_in_flight);
+        if let Failure::Repeat { expires, .. } = entry.failure {
+            if let Some(owner) = entry.owner() {
+                trace::release_failed(owner, &error);
+            }
+            let due = std::mem::replace(&mut entry.due, expires);
+            self.deadlines.remove(due, id);
+            self.deadlines.insert(expires, id);
+        } else if was_sent && let Some(release) = entry.undo() {
+            self.clean_up(release, false);
+        } else if !is_in_flight {
+            self.remove(id);
+        }
+        answer.send(Outcome::failed(error, was_sent));
+    }
+
+    /// Answers all callers with an error.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        for id in self.calls.ids() {
+            self.fail(id, error.clone());
+        }
+    }
+
+    /// The caller of an acquire does not want the answer any more. False if there is an answer already.
+    pub(super) fn abandon(&mut self, id: Id) -> bool {
+        let Some(entry) = self.calls.get_mut(id) else {
+            return false;
+        };
+        entry.answer = None;
+        match entry.undo() {
+            Some(release) if entry.was_sent() => self.clean_up(release, false),
+            _ => {
+                self.remove(id);
+            }
+        }
+        true
+    }
+
+    /// The connection broke: what was in flight may have taken effect, and is to be sent again in the same order.
+    pub(super) fn broke(&mut self, error: &Error) {
+        self.forgotten.clear();
+        self.in_flight = 0;
+        let mut given_up = Vec::new();
+        for (id, entry) in self.calls.iter_mut() {
+            entry.may_have_taken_effect |= std::mem::take(&mut entry.is_in_flight);
+            if entry.sendings >= MAX_SENDINGS {
+                given_up.push(id);
+            }
+        }
+        for id in given_up {
+            self.fail(id, error.clone());
+            if let Some(entry) = self.remove(id) {
+                self.rest(entry);
+            }
+        }
+        self.unsent = self.calls.first_id();
+    }
+
+    /// There is a new connection. `predecessors_closed`: nothing that was sent on an earlier one can still take effect.
+    pub(super) fn connected(&mut self, predecessors_closed: bool, error: &Error) {
+        let is_release = |entry: &Entry| matches!(entry.failure, Failure::Repeat { .. });
+        if predecessors_closed {
+            // An acquire that has no caller any more has its release behind it.
+            for id in self.ids_of(|entry| entry.answer.is_none() && !is_release(entry)) {
+                self.remove(id);
+            }
+            return;
+        }
+        let mut owners = HashSet::new();
+        for id in self.ids_of(|entry| entry.may_have_taken_effect && !is_release(entry)) {
+            self.fail(id, error.clone());
+            if let Some(entry) = self.remove(id)
+                && matches!(entry.failure, Failure::CleanUp)
+            {
+                owners.extend(entry.owner());
+            }
+        }
+        for (_, entry) in self.calls.iter_mut() {
+            let owner = entry.owner();
+            if let Failure::Repeat { until_expiry, .. } = &mut entry.failure {
+                *until_expiry |= owner.is_some_and(|owner| owners.contains(&owner));
+            }
+        }
+    }
+
+    fn ids_of(&mut self, is_wanted: impl Fn(&Entry) -> bool) -> Vec<Id> {
+        let calls = self.calls.iter_mut();
+        let wanted = calls.filter(|(_, entry)| is_wanted(entry));
+        wanted.map(|(id, _)| id).collect()
+    }
+}
