@@ -241,3 +241,18 @@ async fn cleaning_up_ends_by_itself_and_with_the_store() {
     drop((store, hints));
     eventually("no task outlives the store", async || tasks() == at_first).await;
 }
+
+#[tokio::test]
+async fn an_answer_that_came_and_is_not_taken_is_undone() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let key = key("k");
+    let answer = store.acquire(attempt(&key, owner()));
+    // Answered after the acquire, on the same connection: that answer has come, too.
+    let seen = store.inspect(key.clone()).await.unwrap();
+    assert!(seen.holder.is_some());
+    drop(answer);
+    let seen = store.inspect(key.clone()).await.unwrap();
+    assert!(seen.holder.is_none(), "nobody has the answer");
+    assert_clean(&server).await;
+}
