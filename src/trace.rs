@@ -5,14 +5,21 @@
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
-use std::time::Duration;
-
-use crate::{
-    Error, Loss,
-    idempotency::KeptAnswers,
-    rejection::{Reason, Rejection},
-    store::Owner,
+use std::{
+    fmt::{Debug, Display},
+    time::Duration,
 };
+
+/// Who has to act on a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Concerns {
+    /// The programmer: the layers are put together wrongly.
+    Program,
+    /// The operator: the store cannot be reached, or a lease was lost.
+    Operation,
+    /// The client only.
+    Client,
+}
 
 /// `debug!(…)`, or nothing.
 macro_rules! event {
@@ -32,11 +39,11 @@ pub(crate) fn acquiring<F: Future>(key: &str, waiting: F) -> impl Future<Output 
     waiting
 }
 
-pub(crate) fn granted(key: &str, owner: Owner, others_wait: bool) {
+pub(crate) fn granted(key: &str, owner: impl Display, others_wait: bool) {
     event!(debug, key, %owner, others_wait, "lock.granted");
 }
 
-pub(crate) fn turn_began(key: &str, owner: Owner, token: u64, passed_on: bool) {
+pub(crate) fn turn_began(key: &str, owner: impl Display, token: u64, passed_on: bool) {
     event!(debug, key, %owner, token, passed_on, "lock.turn");
 }
 
@@ -44,7 +51,7 @@ pub(crate) fn held_elsewhere(key: &str) {
     event!(debug, key, "lock.held");
 }
 
-pub(crate) fn store_failed(owner: Owner, error: &Error) {
+pub(crate) fn store_failed(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.store_failed");
 }
 
@@ -52,22 +59,22 @@ pub(crate) fn renewing(leases: usize) {
     event!(debug, leases, "lock.renew");
 }
 
-pub(crate) fn renewal_unknown(owner: Owner, error: &Error) {
+pub(crate) fn renewal_unknown(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.renewal_unknown");
 }
 
-pub(crate) fn lost(key: &str, owner: Owner, loss: Loss) {
+pub(crate) fn lost(key: &str, owner: impl Display, loss: impl Display) {
     event!(warn, %owner, %loss, "lock.lost");
     event!(debug, key, %owner, %loss, "lock.lost");
 }
 
-pub(crate) fn releasing(key: &str, owner: Owner) {
+pub(crate) fn releasing(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
 /// A store tells this where it keeps a release that it owes.
 #[cfg(any(test, feature = "redis", feature = "test-util"))]
-pub(crate) fn release_failed(owner: Owner, error: &Error) {
+pub(crate) fn release_failed(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.release_failed");
 }
 
@@ -75,20 +82,21 @@ pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
 }
 
-/// At a level that fits whose fault it was: the client's, or somebody's who reads the log.
-pub(crate) fn refused(rejection: &Rejection) {
-    let instance = rejection.instance();
-    let (reason, why) = (rejection.reason(), rejection.background());
-    match reason {
-        Reason::Misconfigured => event!(error, %instance, ?reason, %why, "lock.refused"),
-        Reason::LeaseLost | Reason::StoreUnreachable => {
-            event!(warn, %instance, ?reason, %why, "lock.refused");
-        }
-        _ => event!(debug, %instance, ?reason, %why, "lock.refused"),
+/// A request was refused. The level follows from who has to act on the refusal.
+pub(crate) fn refused(
+    instance: impl Display,
+    reason: impl Debug,
+    why: impl Display,
+    concerns: Concerns,
+) {
+    match concerns {
+        Concerns::Program => event!(error, %instance, ?reason, %why, "lock.refused"),
+        Concerns::Operation => event!(warn, %instance, ?reason, %why, "lock.refused"),
+        Concerns::Client => event!(debug, %instance, ?reason, %why, "lock.refused"),
     }
 }
 
-pub(crate) fn failed_open(error: &Error) {
+pub(crate) fn failed_open(error: &impl Display) {
     event!(warn, %error, "lock.failed_open");
 }
 
@@ -102,13 +110,15 @@ where
     crate::sync::spawn(task)
 }
 
-/// A record is in the store; `kept` is the sum for its scope. The scope may be personal data, and so the level is debug.
-pub(crate) fn stored(scope: &str, bytes: usize, retain: Duration, kept: KeptAnswers) {
-    let KeptAnswers {
-        records: scope_records,
-        bytes: scope_bytes,
-        ..
-    } = kept;
+/// A record is in the store. `scope_records` and `scope_bytes` are the sums for its scope. The scope may be personal data, and so
+/// the level is debug.
+pub(crate) fn stored(
+    scope: &str,
+    bytes: usize,
+    retain: Duration,
+    scope_records: u64,
+    scope_bytes: u64,
+) {
     event!(
         debug,
         scope,
@@ -125,7 +135,7 @@ pub(crate) fn answer_not_kept(why: &str) {
     event!(warn, why, "idempotency.answer_not_kept");
 }
 
-pub(crate) fn not_kept(error: &Error) {
+pub(crate) fn not_kept(error: &impl Display) {
     event!(error, %error, "idempotency.not_kept");
 }
 

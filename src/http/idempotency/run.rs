@@ -273,7 +273,7 @@ impl Running {
         if kept == Kept::Yes {
             let (scope, retain) = (&self.claim.scope, self.settings.retain);
             let sum = self.settings.kept.add(scope, bytes, retain);
-            trace::stored(scope.as_str(), bytes, retain, sum);
+            trace::stored(scope.as_str(), bytes, retain, sum.records, sum.bytes);
         }
         kept
     }

@@ -97,7 +97,7 @@ pub use self::{
     layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
     reason::Reason,
 };
-use crate::{Error, ErrorKind, key::KeyError};
+use crate::{Error, ErrorKind, key::KeyError, trace};
 
 /// A refusal: its reason, and its details for the client and the log.
 #[derive(Debug, Clone)]
@@ -260,8 +260,19 @@ impl Rejection {
         self.idempotency_key.as_deref()
     }
 
+    /// Logs the refusal. To be called once, where the refusal becomes a response.
+    fn log(&self) {
+        let reason = self.reason();
+        trace::refused(
+            self.instance(),
+            reason,
+            self.background(),
+            reason.concerns(),
+        );
+    }
+
     /// The cause, or the detail if there is no other cause.
-    pub(crate) fn background(&self) -> &dyn fmt::Display {
+    fn background(&self) -> &dyn fmt::Display {
         match &self.source {
             Some(Source::Error(error)) => error,
             Some(Source::Cause(cause)) => cause,
@@ -297,7 +308,7 @@ impl From<Error> for Rejection {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
-        crate::trace::refused(&self);
+        self.log();
         self.to_response().map(axum::body::Body::from)
     }
 }

@@ -2,6 +2,8 @@
 
 use http::StatusCode;
 
+use crate::trace::Concerns;
+
 /// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -73,6 +75,15 @@ impl Reason {
     /// A stable word for programs: the heading in [this module](super) that explains the reason.
     pub fn code(self) -> &'static str {
         self.words().0
+    }
+
+    /// Who has to act on the refusal.
+    pub(super) fn concerns(self) -> Concerns {
+        match self {
+            Self::Misconfigured => Concerns::Program,
+            Self::LeaseLost | Self::StoreUnreachable => Concerns::Operation,
+            _ => Concerns::Client,
+        }
     }
 
     /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.

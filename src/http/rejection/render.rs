@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::Response;
 
 use super::Rejection;
-use crate::trace;
 
 /// Renders the refusals of a layer: with a closure, or by [`Rejection::to_response`].
 #[derive(Clone, Default)]
@@ -24,7 +23,7 @@ impl Renderer {
     }
 
     pub(crate) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
-        trace::refused(rejection);
+        rejection.log();
         let Some(render) = &self.0 else {
             return rejection.to_response();
         };
