@@ -128,15 +128,15 @@
 //!
 //! # Testing the loss of a lease
 //!
-//! [`MemoryStore`](crate::store::MemoryStore) plays a server that fails, hangs or forgets, and uses tokio's clock, which a test can pause. A test
-//! of the loss then takes no time and has no race:
+//! With the feature `test-util`, [`FaultyStore`](crate::store::FaultyStore) plays a server that fails, hangs or forgets. The store uses tokio's
+//! clock, which a test can pause, so a test of the loss takes no time and has no race:
 //!
 //! ```
-//! # use tower_distributed_lock::{Locks, Loss, store::{Fault, MemoryStore}};
+//! # use tower_distributed_lock::{Locks, Loss, store::{Fault, FaultyStore}};
 //! # use std::time::Duration;
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] // `#[tokio::test(start_paused = true)]`
 //! # async fn main() -> Result<(), tower_distributed_lock::Error> {
-//! let store = MemoryStore::new();
+//! let store = FaultyStore::new();
 //! let locks = Locks::builder(store.clone()).lease(Duration::from_secs(30)).build()?;
 //!
 //! // The store is away until the lease has expired.
