@@ -1,4 +1,4 @@
-//! A request in line, and the turn that it gets: one object, shared by the line, the waiter and the guards.
+//! A request in line and the turn that the request gets: one object, shared by the line, the waiter and the guards.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -17,29 +17,33 @@ use crate::{
     },
 };
 
-/// A request that waits for its turn, and the turn once it has come.
+/// A request that waits for its turn, and the turn once granted.
 pub(crate) struct Turn {
+    /// The locks that the turn belongs to.
     pub(crate) inner: Arc<Inner>,
-    /// Rises from the head of a line to its end.
+    /// The request's number. Numbers rise from the head of a line to its end.
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
     granted: OnceLock<Granted>,
     told: Mutex<Told>,
     /// How many guards hold the turn.
     guards: AtomicUsize,
+    /// A guard has released the turn on behalf of all guards.
     released: AtomicBool,
 }
 
-/// A turn as it was granted.
+/// The lease and the token that a turn was granted with.
 #[derive(Debug)]
 pub(crate) struct Granted {
+    /// The lease that the turn runs under.
     pub(crate) lease: Arc<Lease>,
-    /// Which of the lease's turns it is.
+    /// Counts the turns of the lease, from 1.
     pub(crate) number: u64,
+    /// The fencing token.
     pub(crate) token: u64,
 }
 
-/// What the waiter has been told, apart from a grant.
+/// Why the request gets no turn, and the task to wake when that or a grant is known.
 #[derive(Default)]
 struct Told {
     refused: Option<NoTurn>,
@@ -59,14 +63,15 @@ impl Turn {
         })
     }
 
-    /// Begins the turn. Called once, under the lock of the line, which has taken the request out.
+    /// Begins the turn. Called once, under the lock of the line, after the line has removed the request.
     pub(super) fn grant(&self, granted: Granted) {
         self.tell(|_| {
             let _ = self.granted.set(granted);
         });
     }
 
-    /// Tells why there is no turn. Called once, under the lock of the line, which has taken the request out.
+    /// Tells the waiter why there is no turn. Called once, under the lock of the line, after the line has removed the
+    /// request.
     pub(super) fn refuse(&self, why: impl Into<NoTurn>) {
         self.tell(|told| told.refused = Some(why.into()));
     }
@@ -79,7 +84,7 @@ impl Turn {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the turn has begun, or why it will not.
+    /// Polls for the begin of the turn, or for the reason why there is none.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), NoTurn>> {
         let mut told = self.told.lock();
         if self.granted.get().is_some() {
@@ -95,17 +100,17 @@ impl Turn {
         Poll::Pending
     }
 
-    /// The turn, once it has begun.
+    /// The grant, once the turn has begun.
     pub(super) fn granted(&self) -> Option<&Granted> {
         self.granted.get()
     }
 
-    /// Counts a guard: the first, or a further one while there is one.
+    /// Counts a guard: the first one, or a clone of an existing one.
     pub(super) fn add_guard(&self) {
         self.guards.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a guard if there is still one.
+    /// Counts a guard if at least one guard exists. Returns whether the guard was counted.
     pub(super) fn add_guard_if_held(&self) -> bool {
         let add = |guards| (guards > 0).then_some(guards + 1);
         let added = self
@@ -114,7 +119,7 @@ impl Turn {
         added.is_ok()
     }
 
-    /// A guard is gone. Says whether it was the last.
+    /// Counts a dropped guard. Returns whether no guard is left.
     pub(super) fn remove_guard(&self) -> bool {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -123,12 +128,12 @@ impl Turn {
         self.guards.load(Ordering::Acquire)
     }
 
-    /// Whether a guard has ended the turn for all others.
+    /// Whether a guard has released the turn on behalf of all guards.
     pub(super) fn is_released(&self) -> bool {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Marks the turn as ended for all guards. Says whether it was before.
+    /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
         self.released.swap(true, Ordering::AcqRel)
     }
