@@ -1,4 +1,4 @@
-//! Renewals on their way, and what their answers mean.
+//! Renewals under way, and the handling of their answers.
 
 use std::sync::Arc;
 
@@ -16,11 +16,12 @@ use crate::{
     trace,
 };
 
-/// A renewal of several leases on its way. However it ends, each of its leases gets an answer.
+/// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even if the renewal is
+/// dropped.
 pub(super) struct Renewing {
     inner: Arc<Inner>,
     sent: Instant,
-    /// The renewal of each lease, until its answer has come.
+    /// The renewals that have not been answered, by their index in the request.
     renewals: Vec<Option<DueRenewal>>,
 }
 
@@ -85,7 +86,7 @@ impl Inner {
 
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
-        // Else the lease was released or lost meanwhile.
+        // `None` if the lease was released or lost in the meantime.
         if let Some(gives_up) = gives_up.flatten() {
             trace::renewal_unknown(lease.owner, &error);
             if gives_up {
