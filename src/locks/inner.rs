@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use super::{
     config::Config,
     contender::Contender,
-    line::{After, Ended, Granted, Line, Lost, Transition, lost},
+    line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost},
     lines::Lines,
     renewing::Renewing,
 };
@@ -80,22 +80,22 @@ impl Inner {
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
     ) -> Option<T> {
-        let (outcome, after) = self.lines.with(key, work)?;
-        self.finish_transition(key, after);
+        let (outcome, follow_up) = self.lines.with(key, work)?;
+        self.finish_transition(key, follow_up);
         Some(outcome)
     }
 
-    fn finish_transition(self: &Arc<Self>, key: &LockKey, after: After) {
-        if let Some((lease, loss)) = after.lost {
+    fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        if let Some((lease, loss)) = follow_up.lost {
             trace::lost(key.as_str(), lease.owner, loss);
         }
-        if let Some(owner) = after.released {
+        if let Some(owner) = follow_up.released {
             trace::releasing(key.as_str(), owner);
         }
-        if let Some(number) = after.contend {
+        if let Some(number) = follow_up.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
         }
-        if after.renews_now && !self.scheduler.is_on_this_runtime() {
+        if follow_up.renews_now && !self.scheduler.is_on_this_runtime() {
             self.run_in_background(stand_in(self.clone(), key.clone()));
         }
     }
@@ -200,8 +200,8 @@ impl LeaseEvents for Inner {
 
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let due = self.lines.look(now);
-        for (key, after) in due.after {
-            self.finish_transition(&key, after);
+        for (key, follow_up) in due.follow_ups {
+            self.finish_transition(&key, follow_up);
         }
         if !due.renewals.is_empty() {
             trace::renewing(due.renewals.len());

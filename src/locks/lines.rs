@@ -12,7 +12,7 @@ use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::{
     inner::Inner,
-    line::{After, Demand, DueRenewal, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
+    line::{Demand, DueRenewal, FollowUp, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
     turn::Turn,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub(crate) struct Joined {
 pub(crate) struct Due {
     pub(crate) renewals: Vec<DueRenewal>,
     /// The follow-ups of the transitions, by key.
-    pub(crate) after: Vec<(LockKey, After)>,
+    pub(crate) follow_ups: Vec<(LockKey, FollowUp)>,
     /// When the next lease needs attention.
     pub(crate) next: Option<Instant>,
 }
@@ -126,14 +126,14 @@ impl Lines {
         &self,
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
-    ) -> Option<(T, After)> {
+    ) -> Option<(T, FollowUp)> {
         let mut shard = self.shard(key).lock();
         let (lines, mut t) = self.transition(&mut shard, now());
         let line = lines.get_mut(key)?;
         let outcome = work(line, &mut t);
-        let after = t.after;
+        let follow_up = t.follow_up;
         self.remove_if_gone(lines, key);
-        Some((outcome, after))
+        Some((outcome, follow_up))
     }
 
     /// Handles all leases whose scheduled time has come.
@@ -146,9 +146,9 @@ impl Lines {
                 let (lines, mut t) = self.transition(&mut shard, now);
                 if let Some(line) = lines.get_mut(&key) {
                     due.renewals.extend(line.look(&mut t));
-                    let after = t.after;
+                    let follow_up = t.follow_up;
                     self.remove_if_gone(lines, &key);
-                    due.after.push((key, after));
+                    due.follow_ups.push((key, follow_up));
                 }
             }
             let next = shard.schedule.next();
@@ -252,7 +252,7 @@ impl Lines {
             store: &*self.store,
             instance: self.instance,
             numbers: &mut shard.numbers,
-            after: After::default(),
+            follow_up: FollowUp::default(),
         };
         (&mut shard.lines, transition)
     }

@@ -25,7 +25,7 @@ pub(crate) struct Turn {
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
     granted: OnceLock<Granted>,
-    told: Mutex<Told>,
+    waiting: Mutex<Waiting>,
     /// How many guards hold the turn.
     guards: AtomicUsize,
     /// A guard has released the turn on behalf of all guards.
@@ -43,9 +43,9 @@ pub(crate) struct Granted {
     pub(crate) token: u64,
 }
 
-/// Why the request gets no turn, and the task to wake when that or a grant is known.
+/// The side of a request that its waiter polls: the reason of a refusal, and the task to wake.
 #[derive(Default)]
-struct Told {
+struct Waiting {
     refused: Option<NoTurn>,
     waker: Option<Waker>,
 }
@@ -57,45 +57,45 @@ impl Turn {
             id,
             request,
             granted: OnceLock::new(),
-            told: Mutex::default(),
+            waiting: Mutex::default(),
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
         })
     }
 
-    /// Begins the turn. Called once, under the lock of the line, after the line has removed the request.
+    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the request.
     pub(super) fn grant(&self, granted: Granted) {
-        self.tell(|_| {
+        self.resolve(|_| {
             let _ = self.granted.set(granted);
         });
     }
 
-    /// Tells the waiter why there is no turn. Called once, under the lock of the line, after the line has removed the
+    /// Tells the waiter why there is no turn. Called once, under the lock of the line, by the transition that removes the
     /// request.
     pub(super) fn refuse(&self, why: impl Into<NoTurn>) {
-        self.tell(|told| told.refused = Some(why.into()));
+        self.resolve(|waiting| waiting.refused = Some(why.into()));
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Told)) {
-        let mut told = self.told.lock();
-        what(&mut told);
-        let waker = told.waker.take();
-        drop(told);
+    fn resolve(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.waiting.lock();
+        change(&mut waiting);
+        let waker = waiting.waker.take();
+        drop(waiting);
         waker.into_iter().for_each(Waker::wake);
     }
 
     /// Polls for the begin of the turn, or for the reason why there is none.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), NoTurn>> {
-        let mut told = self.told.lock();
+        let mut waiting = self.waiting.lock();
         if self.granted.get().is_some() {
             return Poll::Ready(Ok(()));
         }
-        if let Some(why) = told.refused.take() {
+        if let Some(why) = waiting.refused.take() {
             return Poll::Ready(Err(why));
         }
-        match &mut told.waker {
+        match &mut waiting.waker {
             Some(waker) => waker.clone_from(cx.waker()),
-            None => told.waker = Some(cx.waker().clone()),
+            None => waiting.waker = Some(cx.waker().clone()),
         }
         Poll::Pending
     }

@@ -70,10 +70,10 @@ impl Future for Waiter<'_> {
             if let Some(contender) = self.contender.take() {
                 self.contender = contender.poll_first(cx);
             }
-            let turn = self.turn.as_ref().expect("it has just joined");
-            let told = ready!(turn.poll(cx));
-            let turn = self.turn.take().expect("it was there just now");
-            told?;
+            let turn = self.turn.as_ref().expect("the request has just joined");
+            let outcome = ready!(turn.poll(cx));
+            let turn = self.turn.take().expect("the request has a turn");
+            outcome?;
             let guard = LockGuard::new(turn);
             // The task may have been paused for longer than the lease. The request then joins the line again.
             if guard.is_held() {

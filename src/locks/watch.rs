@@ -16,7 +16,7 @@ pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
         // The scheduler ends with its runtime. The current runtime may be a different one, and can run the next
         // scheduler.
         let started = inner.scheduler.start(&inner);
-        let told = lease.told();
+        let told = lease.loss_told();
         if let Some(loss) = lease.loss() {
             return loss;
         }
