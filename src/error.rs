@@ -53,7 +53,8 @@ pub enum ErrorKind {
     InvalidKey,
     /// The configuration cannot work.
     InvalidConfig,
-    /// The store has a value at this key that no plain lock of this crate has written.
+    /// The key has a value in the store that is not a lock: the record of an idempotent request, or data of another
+    /// program.
     Foreign,
 }
 

@@ -104,11 +104,11 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// - If another owner holds the key, or another attempt is the head of a free key's queue, the answer is
     ///   [`Acquired::Held`].
     ///   - With [`Queueing::Wait`], the attempt joins the queue, or refreshes its deadline. The holder's instance is
-    /// sent [`Hint::Wanted`] when the attempt is new in the queue. If the key is free, the head of the queue is sent
-    /// [`Hint::Free`], once.
-    ///   - With [`Queueing::No`], nothing is left behind: a place that the attempt had is removed, as if by a
-    /// release.
-    ///   - With [`Queueing::Skip`], nothing is added either, and the queue does not count: a free key is granted.
+    ///     sent [`Hint::Wanted`] when the attempt is new in the queue. If the key is free, the head of the queue is
+    ///     sent [`Hint::Free`], once.
+    ///   - With [`Queueing::No`], nothing is left behind: a place that the attempt had is removed, as if by a release.
+    ///   - With [`Queueing::Skip`], nothing is left behind either, and the queue does not count: a free key is
+    ///     granted.
     /// - Otherwise the key is leased to this owner, the owner's place in the queue is removed, and the answer is
     ///   [`Acquired::Granted`].
     ///
