@@ -110,7 +110,7 @@ pub enum Mode {
 pub enum Queueing {
     /// The attempt leaves nothing behind.
     No,
-    /// The attempt leaves nothing behind, and takes a free key ahead of the attempts in the queue.
+    /// The attempt does not join the queue, and takes a free key ahead of the attempts in the queue.
     Skip,
     /// The attempt keeps its place, as long as the attempt asks again within `deadline`.
     Wait {
