@@ -107,8 +107,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///     sent [`Hint::Wanted`] when the attempt is new in the queue. If the key is free, the head of the queue is
     ///     sent [`Hint::Free`], once.
     ///   - With [`Queueing::No`], nothing is left behind: a place that the attempt had is removed, as if by a release.
-    ///   - With [`Queueing::Skip`], the queue does not count and is not changed: a free key is granted, and a place
-    ///     that the attempt had stays.
+    ///   - With [`Queueing::Skip`], the queue does not count, and a free key is granted. If the key is not free, the
+    ///     queue is not changed.
     /// - Otherwise the key is leased to this owner, the owner's place in the queue is removed, and the answer is
     ///   [`Acquired::Granted`].
     ///
