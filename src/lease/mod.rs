@@ -137,6 +137,8 @@ impl Lease {
         self.move_deadline(now, |deadline| deadline.max(until))
     }
 
+    /// Applies `change` to the deadline if the lease is valid at `now`, and ends the lease otherwise, in one atomic
+    /// step. Returns whether the lease is valid.
     fn move_deadline(&self, now: Instant, change: impl Fn(u64) -> u64) -> bool {
         let now = nanos(now.saturating_duration_since(self.epoch));
         let mut current = self.deadline.load(Ordering::Acquire);
@@ -188,6 +190,7 @@ impl Lease {
         self.recording.load(Ordering::Acquire)
     }
 
+    /// Marks the lease as one that a record may have replaced. Called before the record is sent.
     pub(crate) fn set_recording(&self) {
         self.recording.store(true, Ordering::Release);
     }
@@ -219,6 +222,8 @@ impl Lease {
         self.wake_watchers();
     }
 
+    /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past its deadline is lost
+    /// even before its line has set the reason.
     pub(crate) fn loss(&self) -> Option<Loss> {
         let over = || self.deadline.load(Ordering::Acquire) == ENDED;
         self.loss
@@ -258,6 +263,7 @@ pub(crate) fn validity(length: Duration) -> Duration {
     length.saturating_sub(drift(length))
 }
 
+/// Nanoseconds, capped far below the overflow of later additions.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -27,6 +27,7 @@ impl Pace {
     /// Renewals that are due within this time of each other are sent together. The time is shorter than every pause
     /// between two renewals of one lease, so that a renewal which was just put off is not due at once.
     pub(crate) fn together(&self) -> Duration {
+        /// The longest time that a renewal may be sent early.
         const LONGEST: Duration = Duration::from_millis(250);
         let bounds = [self.retry / 2, self.every_when_passing / 4, LONGEST];
         bounds.into_iter().fold(self.every / 32, Duration::min)

@@ -74,6 +74,7 @@ impl Schedule {
     }
 }
 
+/// Moves the keys of all entries up to `until` into `due`.
 fn take_until(times: &mut Times, until: Instant, due: &mut Vec<LockKey>) {
     while let Some(first) = times.first_entry()
         && first.key().0 <= until

@@ -92,6 +92,7 @@ impl Scheduler {
         self.is_running()
     }
 
+    /// Whether the task exists. A task whose runtime is not driven counts as running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
@@ -135,6 +136,7 @@ impl Scheduler {
         }
     }
 
+    /// When the task looks at the leases next, or `None` while no lease is scheduled.
     fn looks_at(&self) -> Option<Instant> {
         let at = self.looks_at.load(Ordering::Acquire);
         (at != NEVER).then(|| later(self.epoch, Duration::from_nanos(at)))
@@ -146,6 +148,7 @@ impl Scheduler {
     }
 }
 
+/// The background task: waits for the next look, for an earlier one, and for hints.
 async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
     let scheduler = &*running.scheduler;
     // An earlier task may have left leases behind that need attention.

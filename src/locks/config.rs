@@ -49,6 +49,7 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How an attempt queues at the store. Only an attempt that some request waits for takes a place in the queue.
     pub(crate) fn queueing(&self, patient: bool) -> Queueing {
         match patient {
             true => Queueing::Wait {
@@ -64,6 +65,7 @@ impl Config {
         HEAD_START
     }
 
+    /// The settings that lines need.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             longest_line: self.longest_line,
@@ -76,6 +78,7 @@ impl Config {
         }
     }
 
+    /// The settings that renewals need. A renewal without an answer is retried after an eighth of the interval.
     fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
@@ -90,6 +93,7 @@ impl Config {
         self.renew_every.unwrap_or(self.lease / 3)
     }
 
+    /// Checks the settings with the lease and `max_hold` of one layer or request in place of the common ones.
     pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
         let own = Self {
             lease: holding.lease.unwrap_or(self.lease),
@@ -100,6 +104,7 @@ impl Config {
         own.check()
     }
 
+    /// Refuses settings that cannot work together. The message names the values.
     fn check(&self) -> Result<(), Error> {
         let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         let Self {

@@ -75,6 +75,7 @@ enum Step {
 }
 
 impl Contender {
+    /// Creates a contender that has not asked yet.
     pub(crate) fn new(inner: Arc<Inner>, key: LockKey, number: u64) -> Self {
         Self {
             inner,
@@ -151,6 +152,7 @@ impl Contender {
         demand.flatten()
     }
 
+    /// Sends the question to the store. The call starts now, not when the answer is first polled.
     fn ask(&self, demand: Demand) -> Question {
         let inner = &*self.inner;
         let reconnects = inner.reconnects();
@@ -176,6 +178,7 @@ impl Contender {
         }
     }
 
+    /// Handles the store's answer.
     fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Step {
         match answer {
             Ok(Acquired::Granted(grant)) => self.granted(question, grant),
@@ -192,6 +195,8 @@ impl Contender {
         }
     }
 
+    /// Gives a granted lease to the line. A lease whose time was over before the answer came is released instead, and
+    /// the question counts as failed.
     fn granted(&mut self, question: Question, grant: Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
@@ -232,6 +237,8 @@ impl Contender {
         ))
     }
 
+    /// Handles the answer that the key is held. The next question follows when the remaining time of the lease is
+    /// over, or after the poll interval, whichever comes first.
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
@@ -252,6 +259,8 @@ impl Contender {
         Step::AskAgain(question.waits.then_some(pause))
     }
 
+    /// Handles a failure: gives up the place in the store's queue, and asks again with growing pauses as long as
+    /// patient requests wait.
     fn failed(&mut self, error: &Error) -> Step {
         let queued = self.queued.take();
         let after = self.line(|line, t| line.ask_failed(&self.key, error, queued, t));

@@ -96,6 +96,20 @@ impl LockGuard {
     ///
     /// Send the token along with every write. A resource that keeps the highest token seen, and refuses lower tokens,
     /// is safe even from a process that was paused for longer than its lease and has not noticed yet.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("accounts/1").await?;
+    /// let statement = format!(
+    ///     "UPDATE accounts SET balance = 5, token = {0} WHERE id = 1 AND token <= {0}",
+    ///     guard.token(),
+    /// );
+    /// # drop(statement);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn token(&self) -> u64 {
         self.granted().token
     }
@@ -139,6 +153,19 @@ impl LockGuard {
 
     /// Waits for the loss of the lease, and returns the reason. The future never resolves if the turn ends in any
     /// other way.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// tokio::select! {
+    ///     loss = guard.lost() => println!("stop: {loss}"),
+    ///     () = tokio::task::yield_now() => println!("done"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
@@ -243,6 +270,17 @@ impl LockGuard {
     ///
     /// The turn can end while the future waits. The lease may serve other local requests afterwards, and the future
     /// then resolves when the lease is lost during their turns.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// let loss = guard.watch();
+    /// tokio::spawn(async move { println!("the lease was lost: {}", loss.await) });
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
         self.watch_lease()
     }
@@ -323,6 +361,7 @@ impl LockGuard {
             .unwrap_or(false)
     }
 
+    /// Returns a handle that does not keep the turn from ending.
     pub(crate) fn downgrade(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
     }
@@ -333,6 +372,7 @@ impl LockGuard {
 pub(crate) struct WeakGuard(Weak<Turn>);
 
 impl WeakGuard {
+    /// Returns a guard, unless the last guard of the turn has been dropped.
     pub(crate) fn upgrade(&self) -> Option<LockGuard> {
         let turn = self.0.upgrade()?;
         turn.add_guard_if_held().then(|| LockGuard(turn))

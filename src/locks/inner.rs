@@ -85,6 +85,7 @@ impl Inner {
         Some(outcome)
     }
 
+    /// Does the follow-up of a transition, after the lock of the line is free.
     fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
         if let Some((lease, loss)) = follow_up.lost {
             trace::lost(key.as_str(), lease.owner, loss);

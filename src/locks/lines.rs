@@ -213,6 +213,7 @@ impl Lines {
         self.emptied.notified()
     }
 
+    /// Removes a line that has ended. Called at the end of every transition.
     fn remove_if_gone(&self, lines: &mut KeyMap<Line>, key: &LockKey) {
         if lines.get(key).is_some_and(Line::is_gone) {
             lines.remove(key);
@@ -222,6 +223,7 @@ impl Lines {
         }
     }
 
+    /// Counts a new line, unless the limit of `max_keys` is reached.
     fn count_one(&self) -> Result<(), Error> {
         let max = self.max_keys;
         let count = |count| (count < max).then_some(count + 1);
@@ -239,6 +241,7 @@ impl Lines {
         }
     }
 
+    /// Splits a shard into its lines and the context for transitions on them.
     fn transition<'a>(
         &'a self,
         shard: &'a mut Shard,
@@ -257,6 +260,7 @@ impl Lines {
         (&mut shard.lines, transition)
     }
 
+    /// The shard of a key.
     fn shard(&self, key: &LockKey) -> &Mutex<Shard> {
         // The upper half of the hash: the map of a shard uses the lower half.
         &self.shards[(key.map_hash() >> 32) as usize % SHARDS]

@@ -76,7 +76,7 @@ pub struct Locks(Arc<Inner>);
 /// How long a request waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Take the key if the key is free, and fail otherwise.
+    /// Take the key if it is free, and fail otherwise.
     NotAtAll,
     /// Wait in line for at most this time.
     AtMost(Duration),
@@ -167,9 +167,20 @@ impl Locks {
         self.lock_waiting(key, Wait::AtMost(limit)).await
     }
 
-    /// Locks a key only if the key is free, without waiting and without joining the store's queue.
+    /// Locks a key only if it is free, without waiting and without joining the store's queue.
     ///
     /// Returns `None` if another request holds the key.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("reports/daily").await?;
+    /// assert!(locks.try_lock("reports/daily").await?.is_none());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -104,6 +104,7 @@ impl Inner {
     }
 }
 
+/// The error for a record that was not confirmed in time.
 fn not_in_time() -> Error {
     Error::new(ErrorKind::Unreachable, "the store has not answered in time")
 }

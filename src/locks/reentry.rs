@@ -78,6 +78,7 @@ pub(crate) fn check(locks: &Locks, key: &LockKey) -> Result<(), Error> {
     }
 }
 
+/// Whether `held`, or a scope further out, has a guard for this key that is still held.
 fn holds(held: Option<&Held>, locks: &Locks, key: &LockKey) -> bool {
     let is_own = |turn: &WeakGuard| {
         let guard = turn.upgrade();

@@ -34,6 +34,7 @@ impl Renewing {
         }
     }
 
+    /// Sends the renewals, and applies each answer to the line of its lease.
     pub(super) async fn run(mut self) {
         let requests = self.renewals.iter().flatten().map(|renewal| Renew {
             key: renewal.lease.key.clone(),
@@ -63,6 +64,8 @@ impl Drop for Renewing {
 }
 
 impl Inner {
+    /// Applies the answer to one lease. An answer of *not ours* is a loss, unless a record was sent that may have
+    /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
         match answer {
@@ -84,6 +87,7 @@ impl Inner {
         }
     }
 
+    /// Applies a missing answer, and loses the lease if the line gives up.
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
         // `None` if the lease was released or lost in the meantime.

@@ -114,6 +114,7 @@ impl Locks {
         self.lock_several(keys, held, self.usual_wait()).await
     }
 
+    /// Locks all keys, and starts over if a guard was lost while later keys were waited for.
     async fn lock_several<K>(
         &self,
         keys: impl IntoIterator<Item = K>,

@@ -71,6 +71,18 @@ impl Locks {
     }
 
     /// Returns the current load. All counts are zero when nothing is left behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert_eq!(locks.stats().leases, 1);
+    /// drop(guard);
+    /// assert_eq!(locks.stats().keys, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let inner = &self.0;
         let (mut waiting, mut leases) = (0, 0);

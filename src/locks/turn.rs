@@ -76,6 +76,7 @@ impl Turn {
         self.resolve(|waiting| waiting.refused = Some(why.into()));
     }
 
+    /// Changes the outcome under the lock, and wakes the waiter after the lock is free.
     fn resolve(&self, change: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.waiting.lock();
         change(&mut waiting);

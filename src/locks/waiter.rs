@@ -40,6 +40,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// Joins the line. The first request of a line also creates the contender, which asks the store at once.
     fn join(&mut self) -> Result<(), NoTurn> {
         let (inner, key) = (self.inner, self.key);
         if !inner.scheduler.start(inner) {

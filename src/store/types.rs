@@ -174,6 +174,13 @@ pub struct Held {
 }
 
 /// A block of fencing tokens, handed out in rising order.
+///
+/// ```
+/// use tower_distributed_lock::store::Tokens;
+///
+/// let mut block = Tokens::new(5, 2);
+/// assert_eq!([block.take(), block.take(), block.take()], [Some(5), Some(6), None]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tokens {
     next: u64,

@@ -57,6 +57,7 @@ impl Contending {
         }
     }
 
+    /// Stores a wake-up, unless a stronger one is already there, and notifies the contender.
     fn wake(&mut self, wake: Wake) {
         self.wake = self.wake.max(Some(wake));
         self.woken.iter().for_each(|woken| woken.notify_one());
@@ -266,6 +267,7 @@ impl Line {
         self.failed(error);
     }
 
+    /// Ends the line, and refuses all requests.
     fn failed(&mut self, error: &Error) {
         self.state = State::Gone;
         self.refuse_all(error);

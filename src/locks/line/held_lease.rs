@@ -80,6 +80,7 @@ impl HeldLease {
         self.is_of(&granted.lease) && self.turn == granted.number
     }
 
+    /// Whether this is the given lease.
     pub(super) fn is_of(&self, lease: &Lease) -> bool {
         self.lease.owner == lease.owner
     }

@@ -162,6 +162,7 @@ impl Away {
 }
 
 impl Line {
+    /// Whether the line has ended, and is to be removed from the map.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, State::Gone)
     }
@@ -215,6 +216,7 @@ impl Transition<'_> {
         self.numbers.take()
     }
 
+    /// Returns an owner that was not used before.
     fn fresh_owner(&mut self) -> Owner {
         Owner {
             instance: self.instance,
@@ -235,6 +237,7 @@ impl Transition<'_> {
         drop(self.start_release(key, owner, self.limits.waiter_deadline));
     }
 
+    /// Starts a release in the store.
     fn start_release(
         &self,
         key: LockKey,
@@ -267,6 +270,7 @@ fn elsewhere(label: &str) -> String {
     format!("elsewhere, by {label}")
 }
 
+/// The error of a plain lock at a key that has a record.
 fn recorded() -> Error {
     Error::new(
         ErrorKind::Foreign,
@@ -274,6 +278,7 @@ fn recorded() -> Error {
     )
 }
 
+/// The error of a turn whose lease was lost, or that has ended before.
 pub(crate) fn lost(loss: Option<Loss>) -> Error {
     match loss {
         Some(loss) => Error::new(ErrorKind::Lost, format!("the lease was lost: {loss}")),

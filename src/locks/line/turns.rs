@@ -57,6 +57,8 @@ impl Line {
         }
     }
 
+    /// Ends a turn and asks the store whether the lease was held until now: by the release, or by a renewal if the
+    /// lease is to be passed on.
     fn end_confirmed(&mut self, mut held: HeldLease, t: &mut Transition<'_>) -> Ended {
         if !held.lease.is_valid(t.now) {
             self.over(held, Loss::Expired, t);
@@ -117,6 +119,7 @@ impl Line {
         }
     }
 
+    /// Whether the lease must be released rather than serve the next request.
     fn is_not_passed_on(&self, held: &HeldLease, t: &Transition<'_>) -> bool {
         self.waiters.is_empty()
             || held.is_used_up(t)
@@ -133,6 +136,7 @@ impl Line {
             .is_some_and(|first| first.request.fingerprint != *fingerprint)
     }
 
+    /// Begins the turn of the first request in line.
     fn begin_turn(&mut self, mut held: HeldLease, t: &mut Transition<'_>) {
         let (Some(next), Some(token)) = (self.waiters.pop_front(), held.tokens.take()) else {
             unreachable!("`serve` has looked at both under the same lock");

@@ -64,6 +64,7 @@ impl Faults {
         self.current
     }
 
+    /// Whether no call and no missed release waits.
     pub(super) fn is_clear(&mut self) -> bool {
         self.hanging.is_empty() && self.muted.is_empty() && self.missed() == 0
     }
@@ -82,6 +83,7 @@ impl Faults {
         self.missed.push((later(now(), release.owed_for), release));
     }
 
+    /// How many missed releases are still owed.
     pub(super) fn missed(&mut self) -> usize {
         let now = now();
         self.missed.retain(|(until, _)| now < *until);
@@ -136,6 +138,7 @@ impl Faults {
     }
 }
 
+/// The error of every call under [`Fault::Unreachable`].
 pub(super) fn unreachable() -> Error {
     Error::new(
         ErrorKind::Unreachable,

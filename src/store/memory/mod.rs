@@ -128,6 +128,7 @@ impl MemoryStore {
     }
 
     #[cfg(any(test, feature = "test-util"))]
+    /// Sends [`Hint::Reconnected`](super::Hint::Reconnected) to all instances.
     pub(super) fn tell_all_reconnected(&self) {
         self.0.watchers.tell_all_reconnected();
     }
@@ -137,6 +138,7 @@ impl MemoryStore {
         &self.0.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
 
+    /// Runs `work` on the shard of a key, and removes expired entries of all shards now and then.
     fn with<T>(&self, key: &LockKey, work: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.shard(key).lock();
         let outcome = work(&mut state, now());

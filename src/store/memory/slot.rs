@@ -202,6 +202,7 @@ impl Slot {
         self.queue.retain(|attempt| attempt.owner != owner);
     }
 
+    /// The lease of this owner, if the owner holds the key.
     fn leased_to(&mut self, owner: Owner) -> Option<&mut Taken> {
         self.taken
             .as_mut()
@@ -275,6 +276,8 @@ impl Slot {
         self.held(now, head_start)
     }
 
+    /// The answer for an attempt that is not granted the key: the remaining time of the lease or record, or of the
+    /// head's head start.
     fn held(&self, now: Instant, head_start: Duration) -> Held {
         let Some(taken) = &self.taken else {
             let remaining = self.queue.front().map(|head| {
@@ -323,6 +326,7 @@ impl Slot {
     }
 }
 
+/// Takes the next `count` tokens from the counter.
 fn hand_out(fence: &mut u64, count: u32) -> Tokens {
     let block = Tokens::new(*fence + 1, count);
     *fence += u64::from(count);

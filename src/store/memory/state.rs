@@ -110,6 +110,7 @@ impl State {
         result
     }
 
+    /// Stores a slot that was taken out, or drops an empty one, and updates its entry in `due`.
     fn put_back(&mut self, key: LockKey, slot: Slot, due_before: Option<Instant>) {
         let due = slot.earliest_expiry();
         if due != due_before {
@@ -123,6 +124,7 @@ impl State {
         }
     }
 
+    /// Removes all entries of the shard that have expired.
     pub(super) fn forget_expired(&mut self, now: Instant) {
         while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
             let mut slot = self.slots.remove(&key).unwrap_or_default();

@@ -169,6 +169,7 @@ impl Entered {
         }
     }
 
+    /// Whether the attempt keeps places in the nodes' queues.
     fn waits(&self) -> bool {
         matches!(self.request.queueing, Queueing::Wait { .. })
     }
@@ -180,6 +181,7 @@ impl Entered {
         self.store.leads(vote) && (self.waits() || !vote.ballot.is_held())
     }
 
+    /// How many votes the call takes part in before it gives way.
     fn most_votes(&self, leads: bool, is_refused: bool) -> u32 {
         match leads {
             true if !is_refused => VOTES_OF_A_LEADER,
@@ -188,6 +190,7 @@ impl Entered {
         }
     }
 
+    /// Counts one vote. A granted vote is settled only when the tokens agree.
     async fn vote(&self, vote: &mut Vote, asked: Instant) -> Outcome {
         let (store, request) = (&self.store, &self.request);
         store.count(vote, request).await;
@@ -252,6 +255,7 @@ impl Shared {
         }
     }
 
+    /// Keeps the entry of an attempt that waits, and ends any other.
     fn stay_or_go(&self, request: &Acquire) {
         match request.queueing {
             Queueing::Wait { deadline, .. } => {

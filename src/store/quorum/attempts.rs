@@ -37,6 +37,7 @@ pub(super) struct Attempts {
 }
 
 #[derive(Debug, Default)]
+/// All attempts, by key and owner.
 struct Table {
     attempts: HashMap<(LockKey, Owner), Attempt>,
     sweep_at: usize,

@@ -127,6 +127,7 @@ impl Ballot {
         mature.count() >= majority(self.nodes) || self.grants.len() == self.nodes
     }
 
+    /// The error for a vote without a majority, with the number of silent and young nodes.
     fn no_quorum(&self) -> Error {
         let silent = self.nodes - self.grants.len() - self.held.len();
         let young = self.grants.iter().filter(|granted| !granted.is_mature);

@@ -16,6 +16,7 @@ impl Health {
         Self((0..nodes).map(|_| AtomicBool::new(true)).collect())
     }
 
+    /// Whether the node's last call was answered.
     pub(super) fn is_well(&self, node: usize) -> bool {
         self.0[node].load(Ordering::Relaxed)
     }

@@ -89,6 +89,8 @@ impl Shared {
     }
 }
 
+/// Merges the nodes' views of a key: the holder that has a majority, the most frequent record, and the highest
+/// counter.
 fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     let records: Vec<_> = seen.iter().filter_map(|node| node.record.clone()).collect();
     let record = most_frequent(&records).cloned();

@@ -73,6 +73,8 @@ impl Shared {
         }
     }
 
+    /// Waits for the release. A record is then copied to nodes without a part; an attempt whose release failed is
+    /// kept for the next release.
     async fn end(
         self: Arc<Self>,
         request: Release,
@@ -173,6 +175,7 @@ impl Shared {
         }
     }
 
+    /// How long the record is kept on the node that keeps it longest.
     async fn record_remaining(&self, key: &LockKey, record: &Bytes) -> Option<Duration> {
         let looking = self.nodes.iter().map(|node| node.inspect(key.clone()));
         let looking = Round::new(looking.enumerate(), self.node_timeout);

@@ -136,6 +136,8 @@ impl Renewal {
         from_nodes
     }
 
+    /// Hears the nodes until all have answered or the timeout has passed, and answers each renewal as soon as
+    /// possible.
     async fn run(mut self, mut from_nodes: stream::SelectAll<NodeAnswers>) {
         let until = later(self.sent, self.store.node_timeout);
         let mut is_heard = false;
@@ -198,6 +200,7 @@ impl Renewal {
         }
     }
 
+    /// Marks the nodes that have not answered within the timeout as silent.
     fn give_up_pending(&mut self) {
         for node in std::mem::take(&mut self.pending) {
             self.store.health.heard(node, false);
@@ -256,6 +259,7 @@ impl Renewal {
 }
 
 impl Shared {
+    /// Completes the answer for one lease: heals the nodes that a majority needs, and makes the token counters agree.
     async fn judge(
         self: Arc<Self>,
         request: Renew,

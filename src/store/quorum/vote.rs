@@ -28,6 +28,7 @@ pub(super) struct Vote<T = Result<Acquired, Error>> {
     pub(super) took: Duration,
 }
 
+/// The attempt's part on a node, under the name that the vote used.
 fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a> {
     PartOf {
         key: &request.key,
@@ -183,6 +184,7 @@ impl Shared {
         }
     }
 
+    /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
     async fn hear_late(self: Arc<Self>, mut vote: Vote<Heard>, request: Acquire) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, answer)) = vote.questions.next().await {
