@@ -58,12 +58,12 @@ impl fmt::Display for Loss {
 
 /// A lease, as its guards see it. The line's `HeldLease` has the state that only the line needs.
 ///
-/// 1. The deadline moves forward while the lease is valid, and never again once it has been seen to pass: the caller
+/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been seen to pass it: the caller
 ///    that sees the clock pass the deadline *ends* the lease in the same atomic step. A guard that was seen to be
 ///    lost is therefore never held again.
 /// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the waiting requests
 ///    go on.
-/// 3. A lease is *confirmed* unless it was doubted after the start of the last renewal that the store has answered.
+/// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store has answered.
 ///    Doubts are counted, not timed: the answer to a renewal that was started before a doubt does not settle that
 ///    doubt.
 pub(crate) struct Lease {

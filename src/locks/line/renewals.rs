@@ -220,7 +220,7 @@ impl Line {
         }
     }
 
-    /// The line's lease, if it is the given one.
+    /// The lease of this line, if that is the given one.
     fn held_lease(&mut self, lease: &Lease) -> Option<&mut HeldLease> {
         match &mut self.state {
             State::Taken(held) | State::Confirming(held, _) => held.is_of(lease).then_some(held),
