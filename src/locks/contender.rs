@@ -311,7 +311,7 @@ impl Drop for Contender {
         }
         let error = Error::new(
             ErrorKind::Unreachable,
-            "the store's answer was not awaited: the runtime that asked for it has shut down",
+            "the store was asked on a runtime that has shut down before the answer came",
         );
         let queued = self.queued.take();
         self.line(|line, t| line.abandoned(&self.key, &error, queued, t));

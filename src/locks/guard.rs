@@ -80,7 +80,7 @@ impl LockGuard {
 
     fn granted(&self) -> &Granted {
         let granted = self.0.granted();
-        granted.expect("a guard is made when its turn has begun")
+        granted.expect("a guard is created after its turn has begun")
     }
 
     fn inner(&self) -> &Arc<Inner> {

@@ -235,7 +235,7 @@ impl Lines {
             Err(_) => Err(Error::new(
                 ErrorKind::TooManyKeys,
                 format!(
-                    "{max} keys are in use already: see `LocksBuilder::max_keys`, and whether requests can make up keys at will"
+                    "{max} keys are already in use: raise `LocksBuilder::max_keys`, or check whether clients can invent keys"
                 ),
             )),
         }
@@ -284,6 +284,6 @@ impl Shard {
 fn closed() -> Error {
     Error::new(
         ErrorKind::Closed,
-        "these locks were closed: the process is about to end",
+        "these locks were closed by `Locks::close`, and grant no further turns",
     )
 }

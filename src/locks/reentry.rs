@@ -71,8 +71,8 @@ pub(crate) fn check(locks: &Locks, key: &LockKey) -> Result<(), Error> {
     match HELD.try_with(|held| holds(held.as_ref(), locks, key)) {
         Ok(true) => Err(Error::new(
             ErrorKind::Held,
-            "the request holds this key itself, and would wait for its own end: use its guard, or a clone of it, instead of locking \
-             the key again",
+            "the request already holds this key and would wait for itself: use the guard of the request, or a clone of that \
+             guard, instead of locking the key again",
         )),
         _ => Ok(()),
     }

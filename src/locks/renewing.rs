@@ -56,7 +56,7 @@ impl Drop for Renewing {
         for renewal in std::mem::take(&mut self.renewals).into_iter().flatten() {
             let unknown = Renewed::Unknown(Error::new(
                 ErrorKind::Unreachable,
-                "the renewal was not answered: the runtime that sent it has shut down, or the store forgot to answer",
+                "the renewal was not answered: its runtime has shut down, or the store gave no answer",
             ));
             self.inner.answered(&renewal, self.sent, unknown);
         }
@@ -103,6 +103,6 @@ impl Inner {
 fn recorded_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the lease is not there any more: the record that is on its way has taken its place, or it was lost",
+        "the store does not have the lease any more: a record has taken its place, or the lease was lost",
     )
 }

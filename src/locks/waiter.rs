@@ -46,7 +46,7 @@ impl<'a> Waiter<'a> {
         if !inner.scheduler.start(inner) {
             return Err(NoTurn::Failed(Error::new(
                 ErrorKind::Unreachable,
-                "locks need a tokio runtime with its time driver on (`enable_time`) to be renewed on, and this is not within one",
+                "locks are renewed on a tokio runtime with a time driver: call this method within a runtime, and build the runtime with `enable_time`",
             )));
         }
         let joined = inner.lines.join(inner, key, self.request.clone())?;

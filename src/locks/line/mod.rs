@@ -254,7 +254,7 @@ impl Transition<'_> {
         catch_unwind(AssertUnwindSafe(|| self.store.start_release(release))).unwrap_or_else(|_| {
             Box::pin(std::future::ready(Err(Error::new(
                 ErrorKind::Unreachable,
-                "the store panicked when a release was started",
+                "the store panicked when a release was started: this is a bug of the store",
             ))))
         })
     }
@@ -274,7 +274,7 @@ fn elsewhere(label: &str) -> String {
 fn recorded() -> Error {
     Error::new(
         ErrorKind::Foreign,
-        "the record of a finished idempotent request stands at this key: use another key for plain locks",
+        "the key has the record of a finished idempotent request: use another key for plain locks",
     )
 }
 

@@ -217,7 +217,7 @@ impl Ended {
             Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
                 Err(Error::new(
                     crate::ErrorKind::Unreachable,
-                    "the turn has ended, and the store was not heard: its line is gone",
+                    "the turn has ended, but the line ended before the store confirmed the lease",
                 ))
             }),
         }

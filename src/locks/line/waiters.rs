@@ -80,7 +80,9 @@ impl Line {
         }
         if self.waiters.len() >= t.limits.longest_line {
             let waiting = self.waiters.len();
-            let message = format!("{waiting} requests wait for this key already");
+            let message = format!(
+                "{waiting} requests already wait for this key: see `LocksBuilder::longest_line`"
+            );
             return Err(Error::new(ErrorKind::LineFull, message).into());
         }
         if !request.patient {
