@@ -15,7 +15,7 @@ use crate::{
     store::Owner,
 };
 
-/// `tracing::debug!(…)` and the like, or nothing without the feature.
+/// `debug!(…)`, or nothing.
 macro_rules! event {
     ($level:ident, $($arg:tt)+) => {{
         #[cfg(feature = "tracing")]
@@ -76,7 +76,7 @@ pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
 }
 
-/// Logged at a level that fits the cause: errors of the client at debug level, others for the operator.
+/// At a level that fits whose fault it was: the client's, or somebody's who reads the log.
 pub(crate) fn refused(rejection: &Rejection) {
     let instance = rejection.instance();
     let (reason, why) = (rejection.reason(), rejection.background());
@@ -103,8 +103,7 @@ where
     crate::sync::spawn(task)
 }
 
-/// A record is in the store, and `kept` is the sum for its scope. The scope may be personal data, and so the level is
-/// debug.
+/// A record is in the store; `kept` is the sum for its scope. The scope may be personal data, and so the level is debug.
 pub(crate) fn stored(scope: &str, bytes: usize, retain: Duration, kept: KeptAnswers) {
     let KeptAnswers {
         records: scope_records,
