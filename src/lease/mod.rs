@@ -58,9 +58,9 @@ impl fmt::Display for Loss {
 
 /// A lease, as its guards see it. The line's `HeldLease` has the state that only the line needs.
 ///
-/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been seen to pass it: the caller
-///    that sees the clock pass the deadline *ends* the lease in the same atomic step. A guard that was seen to be
-///    lost is therefore never held again.
+/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been seen to pass it:
+///    the caller that sees this *ends* the lease in the same atomic step. A guard that was seen to be lost is
+///    therefore never held again.
 /// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the waiting requests
 ///    go on.
 /// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store has answered.

@@ -290,6 +290,17 @@ impl LockGuard {
     /// Call `confirm` before an effect that nothing else protects, such as an e-mail or a call of another service. A
     /// lease that was deleted, or lost in a fail-over, is then noticed before the next renewal.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// guard.confirm().await?;
+    /// // Send the e-mail now.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost, and

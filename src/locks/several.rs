@@ -71,6 +71,18 @@ impl Locks {
     ///
     /// Returns `None`, and holds none of the keys, if another request holds one of them.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("accounts/2").await?;
+    /// assert!(locks.try_lock_all(["accounts/1", "accounts/2"]).await?.is_none());
+    /// assert!(locks.try_lock("accounts/1").await?.is_some());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same as for [`try_lock`](Locks::try_lock).
@@ -94,6 +106,17 @@ impl Locks {
     /// for a handler that runs under the lock of a layer and needs a second key. Such a handler can still deadlock
     /// with a request that holds the second key and wants the first, until the wait limit ends the wait. Where that
     /// can happen, lock both keys in the layer.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let held = locks.lock_all(["accounts/1"]).await?;
+    /// let guards = locks.lock_all_with(&held, ["accounts/1", "accounts/2"]).await?;
+    /// assert_eq!(guards[0].token(), held[0].token());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -79,6 +79,20 @@ impl FaultyStore {
     /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
     /// [`Locks`](crate::Locks) is sent [`Hint::Reconnected`](super::Hint::Reconnected). Tokens go on rising, as they
     /// do after a restart of any store.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, Loss, store::FaultyStore};
+    ///
+    /// let store = FaultyStore::new();
+    /// let locks = Locks::builder(store.clone()).build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// store.restart();
+    /// assert_eq!(guard.lost().await, Loss::NotOurs);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn restart(&self) {
         let mut faults = self.0.faults.lock();
         faults.forget_missed();

@@ -4,8 +4,8 @@
 //!    up, and after a vote that was undone, the attempt takes a new name on that node. A clean-up of the old name,
 //!    whenever that happens, must not end a later grant. (The contract forbids the use of an owner after a failed
 //!    acquire.)
-//! 2. At most one call asks for a part under a given name. A grant under that name is therefore returned only by that
-//!    call, or by the call that ends the attempt.
+//! 2. At most one call at a time asks for a part under a given name. A grant under that name is therefore returned
+//!    only by that call, or by the call that ends the attempt.
 //! 3. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
 //!    comes, and returns the part.
 //! 4. No entry stays forever: a release removes the attempt when the release starts, and an attempt that no call
