@@ -31,7 +31,7 @@ const ROUNDS_AT_ONCE: u64 = 32;
 /// The value of `looks_at` while no lease is scheduled.
 const NEVER: u64 = u64::MAX;
 
-/// The instance, as its scheduler sees it.
+/// The scheduler's view of the instance.
 pub(crate) trait LeaseEvents: Send + Sync + 'static {
     /// Subscribes to the hints of the store. Called at each start of the task.
     fn watch(&self) -> Hints;
