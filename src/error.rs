@@ -1,11 +1,28 @@
-//! The crate's one error.
+//! The error type of this crate.
 
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 
-/// Why a lock could not be had, kept or given back.
+/// The reason why a key could not be locked, held or released.
 ///
-/// Opaque, cheap to clone; [`kind`](Error::kind) tells what to do about it, [`Display`](fmt::Display) tells a
-/// person what happened, and [`source`](StdError::source) has the store's own error where there was one.
+/// The error is opaque and cheap to clone. [`kind`](Error::kind) is for decisions in code, the
+/// [`Display`](fmt::Display) text is for people, and [`source`](StdError::source) returns the store's own error if
+/// there is one.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use std::time::Duration;
+/// use tower_distributed_lock::{ErrorKind, Locks};
+///
+/// let locks = Locks::in_memory();
+/// let _guard = locks.lock("orders/42").await?;
+/// let refused = locks.lock_within("orders/42", Duration::from_millis(5)).await;
+/// assert_eq!(refused.unwrap_err().kind(), ErrorKind::Held);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Repr>);
 
@@ -16,19 +33,19 @@ struct Repr {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kind of an [`Error`], from [`Error::kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key is held by somebody else, and the caller does not wait, or has waited long enough.
+    /// Another request holds the key, and the caller does not wait or has waited long enough.
     Held,
-    /// Too many local requests wait for this key already.
+    /// Too many requests of this process already wait for the key.
     LineFull,
-    /// Too many keys are in use in this process already.
+    /// Too many keys are already in use in this process.
     TooManyKeys,
-    /// The store did not answer, or could not do what it was asked. Nothing was locked.
+    /// The store did not answer, or could not carry out the call. Nothing was locked.
     Unreachable,
-    /// The lease was lost: somebody else may hold the key by now.
+    /// The lease was lost. Another request may hold the key by now.
     Lost,
     /// [`Locks::close`](crate::Locks::close) was called.
     Closed,
@@ -36,7 +53,8 @@ pub enum ErrorKind {
     InvalidKey,
     /// The configuration cannot work.
     InvalidConfig,
-    /// The store holds something at this key that this crate did not write.
+    /// The key has a value in the store that is not a lock: the record of an idempotent request, or data of another
+    /// program.
     Foreign,
 }
 
@@ -49,7 +67,7 @@ impl Error {
         }))
     }
 
-    #[allow(dead_code)] // only stores that talk to a server have a source to tell
+    #[allow(dead_code)] // only stores that talk to a server have a source
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<String>,
@@ -62,7 +80,7 @@ impl Error {
         }))
     }
 
-    /// What kind of failure this is.
+    /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -90,7 +108,7 @@ impl StdError for Error {
     }
 }
 
-/// So that a [`LockKey`](crate::LockKey) itself passes where anything that converts into one is taken.
+/// Lets a [`LockKey`](crate::LockKey) be passed where any type that converts into one is accepted.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}

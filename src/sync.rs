@@ -1,7 +1,8 @@
-//! Locks, atomics, channels, tasks and randomness of the core, in one place so that a model checker can take them over.
+//! The locks, atomics, channels, tasks and randomness of the core, in one place so that a model checker can replace
+//! them.
 //!
-//! The core (`locks`, `lease`, `store/memory`) takes everything that threads or tasks meet at from here, and every point in
-//! time from [`time`](crate::time). A normal build gets std and tokio. With `--cfg shuttle` the same code runs under
+//! The core (`locks`, `lease`, `store/memory`) takes all of its synchronization from this module, and every point in
+//! time from [`time`](crate::time). A normal build uses std and tokio. With `--cfg shuttle`, the same code runs under
 //! shuttle, which chooses every interleaving from a seed.
 
 #[cfg(shuttle)]
@@ -24,7 +25,7 @@ mod from {
 pub(crate) use from::*;
 use uuid::Uuid;
 
-/// A mutex without poison: what it guards is consistent before anything under it can panic.
+/// A mutex without poisoning: no code under the lock panics while the value is inconsistent.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(
     #[cfg(shuttle)] shuttle::sync::Mutex<T>,
@@ -46,16 +47,16 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The hasher of the core's maps: keyed at random, but the same in every run under the model checker.
+/// The hasher of the core's maps: randomly keyed, but the same in every run under the model checker.
 #[cfg(shuttle)]
 pub(crate) type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 #[cfg(not(shuttle))]
 pub(crate) type Hasher = std::hash::RandomState;
 
-/// A map whose order of iteration is the same in every run under the model checker.
+/// A map whose iteration order is the same in every run under the model checker.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hasher>;
 
-/// An identity that nothing else has.
+/// Creates a unique identity.
 pub(crate) fn unique_id() -> Uuid {
     #[cfg(shuttle)]
     return Uuid::from_u64_pair(
@@ -66,7 +67,7 @@ pub(crate) fn unique_id() -> Uuid {
     return Uuid::new_v4();
 }
 
-/// A number between zero and one, for pauses that must not be in step with those of others.
+/// Returns a random number between zero and one, for pauses that must not be in step with those of other instances.
 pub(crate) fn random() -> f64 {
     #[cfg(shuttle)]
     let number: u64 = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
@@ -75,7 +76,7 @@ pub(crate) fn random() -> f64 {
     number as f64 / u64::MAX as f64
 }
 
-/// Background tasks run on the runtime of whoever causes them.
+/// A runtime that background tasks are spawned on.
 #[derive(Debug, Clone)]
 pub(crate) struct Runtime {
     #[cfg(not(shuttle))]
@@ -84,18 +85,18 @@ pub(crate) struct Runtime {
 
 #[cfg(not(shuttle))]
 impl Runtime {
-    /// The runtime of the present task, if there is one.
+    /// The runtime of the current task, if there is one.
     pub(crate) fn current() -> Option<Self> {
         let handle = tokio::runtime::Handle::try_current().ok()?;
         Some(Self { handle })
     }
 
-    /// Whether the present task runs on this runtime, so that both are driven or none is.
+    /// Whether the current task runs on this runtime, so that either both are driven or neither is.
     pub(crate) fn is_current(&self) -> bool {
         tokio::runtime::Handle::try_current().is_ok_and(|current| current.id() == self.handle.id())
     }
 
-    /// Runs a task. A runtime that shuts down drops the task, now or later.
+    /// Spawns a task. A runtime that shuts down drops the task, now or later.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(task);
     }
@@ -116,7 +117,7 @@ impl Runtime {
     }
 }
 
-/// Lets other tasks run.
+/// Yields to other tasks.
 pub(crate) async fn yield_now() {
     #[cfg(shuttle)]
     shuttle::future::yield_now().await;

@@ -1,6 +1,7 @@
-//! The core's clock, and points in time that cannot overflow.
+//! The clock of the core, and arithmetic on points in time that cannot overflow.
 //!
-//! Time is tokio's, which tests can pause. Under the model checker (`--cfg shuttle`) it is a virtual clock that the test moves.
+//! The clock is tokio's, which tests can pause. Under the model checker (`--cfg shuttle`), the clock is a virtual one
+//! that the test advances.
 
 use std::{
     pin::Pin,
@@ -17,16 +18,16 @@ pub(crate) use model::{Sleep, now, sleep_until};
 #[cfg(not(shuttle))]
 pub(crate) use tokio::time::{Sleep, sleep_until};
 
-/// So far away that nothing waits for it, and near enough to be a valid [`Instant`] anywhere.
+/// So far in the future that no timer waits for it, and near enough to be a valid [`Instant`] everywhere.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-/// The present.
+/// The current time.
 #[cfg(not(shuttle))]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Whether the present runtime has a time driver: without one, every timer panics when it is made.
+/// Whether the current runtime has a time driver. Without one, creating a timer panics.
 pub(crate) fn can_sleep() -> bool {
     #[cfg(shuttle)]
     return true;
@@ -35,7 +36,7 @@ pub(crate) fn can_sleep() -> bool {
         && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
 }
 
-/// The result of a future, or `None` if time is over before.
+/// Resolves to the output of a future, or to `None` once `limit` has passed.
 pub(crate) fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
     Timeout {
         limit: Limit::After(limit),
@@ -44,7 +45,7 @@ pub(crate) fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
     }
 }
 
-/// The result of a future, or `None` if it is not there at a point in time.
+/// Resolves to the output of a future, or to `None` at a point in time.
 pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
     Timeout {
         limit: Limit::At(at),
@@ -53,7 +54,8 @@ pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
     }
 }
 
-/// See [`timeout`]. The timer is made when the future is first found pending: many are ready at once, and a timer is not free.
+/// The future of [`timeout`] and [`timeout_at`]. The timer is created only when the inner future is first pending:
+/// many futures are ready at once, and a timer is not free.
 #[pin_project::pin_project]
 pub(crate) struct Timeout<F> {
     limit: Limit,

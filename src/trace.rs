@@ -1,7 +1,8 @@
-//! Every span and event of this crate, by name, and the only place that knows whether `tracing` is there.
+//! Every span and event of this crate, by name. No other module knows whether `tracing` is enabled.
 //!
-//! Keys may be personal data: they appear at debug level only. What an operator must see at a higher level (a
-//! loss, a store out of reach) is told without the key; its owner id finds the key in the store and in debug logs.
+//! Keys may be personal data, and appear at debug level only. Events that an operator must see at a higher level,
+//! such as a loss or an unreachable store, carry the owner instead, which identifies the key in the store and in
+//! debug logs.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
@@ -29,7 +30,7 @@ macro_rules! event {
     }};
 }
 
-/// Wraps the way from asking for a key to having it.
+/// Wraps a request for a key, until the key is held, in a span.
 pub(crate) fn acquiring<F: Future>(key: &str, waiting: F) -> impl Future<Output = F::Output> {
     #[cfg(feature = "tracing")]
     let waiting = tracing::Instrument::instrument(
@@ -72,7 +73,7 @@ pub(crate) fn releasing(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
-/// A store tells this where it keeps a release that it owes.
+/// A store reports a release that it owes and keeps.
 #[cfg(any(test, feature = "redis", feature = "test-util"))]
 pub(crate) fn release_failed(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.release_failed");
@@ -100,7 +101,7 @@ pub(crate) fn failed_open(error: &impl Display) {
     event!(warn, %error, "lock.failed_open");
 }
 
-/// Spawns a task that stays in the span of the one who spawns it.
+/// Spawns a task that stays in the current span.
 pub(crate) fn spawn<F>(task: F) -> crate::sync::JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
@@ -130,7 +131,7 @@ pub(crate) fn stored(
     );
 }
 
-/// An answer that a request that is sent again will not get. `why` names the fix.
+/// An answer was not recorded, so a repeated request will not get it. `why` names the fix.
 pub(crate) fn answer_not_kept(why: &str) {
     event!(warn, why, "idempotency.answer_not_kept");
 }
@@ -144,7 +145,7 @@ pub(crate) fn redis_evicts(policy: &str) {
     event!(
         warn,
         policy,
-        "redis.evicts: it may throw leases away when memory is short; set `maxmemory-policy noeviction`"
+        "redis.evicts: the server may evict leases when memory is short; set `maxmemory-policy noeviction`"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Virtual time: passes in small jumps at any moment, and to the next timer when nothing else can happen.
+//! Virtual time, which passes in small steps at any moment, and jumps to the next timer when no task can run.
 
 use std::{
     cell::Cell,
@@ -11,15 +11,15 @@ use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use super::random::Random;
 use crate::time::{Instant, model, now, sleep_until};
 
-/// A scheduler has found a violation, and the others stop.
+/// Set when one scheduler has found a violation, so that the others stop.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// How many tasks could have run at the last decision of the scheduler.
+    /// How many tasks could run at the scheduler's last decision.
     static RUNNABLE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A scheduler that lets the world know whether any other task can run.
+/// A scheduler that records whether any other task can run.
 #[derive(Debug)]
 pub(super) struct Watched<S>(Option<S>);
 
@@ -35,7 +35,7 @@ impl<S> Watched<S> {
 
 impl<S> Drop for Watched<S> {
     fn drop(&mut self) {
-        // A scheduler of shuttle prints the seed of a failure in its drop, also without a failure.
+        // Shuttle's schedulers print the seed of a failure when dropped, even without a failure.
         if !std::thread::panicking() {
             std::mem::forget(self.0.take());
         }
@@ -65,7 +65,7 @@ impl<S: Scheduler> Scheduler for Watched<S> {
     }
 }
 
-/// Remembers that an execution has failed, if this is dropped by a panic.
+/// Records the failure of an execution when dropped by a panic.
 pub(super) struct RemembersFailure;
 
 impl Drop for RemembersFailure {
@@ -76,25 +76,25 @@ impl Drop for RemembersFailure {
     }
 }
 
-/// Lets other tasks run. Says whether none could.
+/// Yields to other tasks. Returns whether no other task could run.
 pub(super) async fn nothing_else_runs() -> bool {
     shuttle::future::yield_now().await;
     RUNNABLE.get() == 1
 }
 
-/// Lets all other tasks run until each waits for something. Time does not pass.
+/// Runs all other tasks until each of them waits. Time does not pass.
 pub(super) async fn settle() {
     while !nothing_else_runs().await {}
 }
 
-/// Jumps to the next timer, if there is one. Says how much time has passed.
+/// Jumps to the next timer, if there is one. Returns how much time has passed.
 pub(super) fn jump() -> Option<Duration> {
     let time = model::next_timer()?.saturating_duration_since(now());
     model::advance(time);
     Some(time)
 }
 
-/// A small step into the future, while other tasks are in the middle of something.
+/// Advances time by a small step, while other tasks are in the middle of their work.
 pub(super) fn step(random: &mut Random) {
     model::advance(random.millis(0..20));
 }

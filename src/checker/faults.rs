@@ -1,11 +1,11 @@
-//! Faults of the store.
+//! The faults of the store.
 
 use std::sync::Arc;
 
 use super::{clock::sleep, random::Random, setup::Forgetting, world::World};
 use crate::store::Fault;
 
-/// Plays the faults of a world.
+/// Runs the faults of a world.
 pub(super) async fn play(world: Arc<World>, mut random: Random) {
     match world.setup.forgets {
         Some(forgetting) => forget_under_way(&world, forgetting).await,
@@ -15,7 +15,7 @@ pub(super) async fn play(world: Arc<World>, mut random: Random) {
     world.finished();
 }
 
-/// The store forgets its leases between a renewal and the answer to it.
+/// Lets the store forget its leases between a renewal and the answer to that renewal.
 async fn forget_under_way(world: &World, forgetting: Forgetting) {
     sleep(forgetting.muted).await;
     world.set_fault(Some(Fault::Mute));
@@ -24,7 +24,7 @@ async fn forget_under_way(world: &World, forgetting: Forgetting) {
     sleep(forgetting.over - forgetting.forgotten).await;
 }
 
-/// Plays a few faults, at any moment.
+/// Runs a few faults at random moments.
 async fn any(world: &World, random: &mut Random) {
     let faults = match world.setup.may_fail {
         true => random.within(0..4),
@@ -45,7 +45,7 @@ async fn any(world: &World, random: &mut Random) {
     }
 }
 
-/// Some steps of other tasks, or some time.
+/// Waits for some steps of other tasks, or for some time.
 async fn moment(world: &World, random: &mut Random) {
     match random.percent(50) {
         true => {

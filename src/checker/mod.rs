@@ -1,16 +1,18 @@
-//! The core as it ships, under a model checker that chooses every interleaving from a seed.
+//! The core as shipped, under a model checker that chooses every interleaving from a seed.
 //!
-//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run as they are; only the items
-//! of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world drives the public API
-//! alone: requests lock, try, claim, are cancelled at any poll, panic and release by hand, while the store delays, fails, mutes
-//! and forgets, and time jumps. The witness of the stress test has the properties that always hold; besides, every wait ends, a
-//! free key does not stand still, and at the end nothing is left.
+//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run unchanged. Only the
+//! items of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world
+//! uses nothing but the public API: requests lock, try to lock, claim, are cancelled at any poll, panic and release
+//! explicitly, while the store delays, fails, mutes and forgets, and time jumps.
+//!
+//! The witness of the stress test checks the properties that always hold. In addition, every wait must end, a free
+//! key must not stand still while requests wait, and nothing may be left at the end.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
 //! ```
 //!
-//! `TDL_CHECKER_SECONDS` says how long each scheduler runs (default: 25).
+//! `TDL_CHECKER_SECONDS` sets how long each scheduler runs (default: 25).
 //!
 //! A failure prints `failing schedule persisted to file: FILE`. The same command with `TDL_CHECKER_REPLAY=FILE` runs that one
 //! execution again, step by step, as long as the code is the same; both tests then fail with the report of that failure.
@@ -39,7 +41,7 @@ use shuttle::{
     scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
-/// The parts of the crate, the clock and the mutex that `turns` and the witness use.
+/// The items of the crate that `turns` and the witness use, under the names that the stress test gives them.
 mod subject {
     pub(crate) use crate::{
         LockGuard, Loss, Status,
@@ -49,9 +51,9 @@ mod subject {
     };
 }
 
-/// Enough for the deepest future.
+/// Enough stack for the deepest future.
 const STACK: usize = 256 * 1024;
-/// No execution takes so many steps, unless something spins.
+/// More steps than any execution takes, unless a task spins.
 const STEPS: usize = 400_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Requests that ask in every way there is, and leave in every way there is.
+//! Requests that lock in every way, and give up in every way.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use super::{clock::sleep, patience::Patience, random::Random, turns::Planned, world::World};
 use crate::{Error, ErrorKind, LockGuard, Locks};
 
+/// One task, which makes a few requests on one instance.
 pub(super) struct Actor {
     pub(super) world: Arc<World>,
     pub(super) number: usize,
@@ -111,5 +112,5 @@ impl Actor {
     }
 }
 
-/// How long results are kept: longer than every fault.
+/// How long results are kept, which is longer than every fault.
 pub(super) const RETAIN: Duration = Duration::from_secs(100);

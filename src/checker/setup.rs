@@ -6,9 +6,11 @@ use super::random::Random;
 use crate::{Locks, store::FaultyStore};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A lost hint costs a poll, a dead head of the queue its head start.
+/// How long a free key may stand still: a lost hint costs a poll, and a crashed head of the queue costs its head
+/// start.
 const STALL: Duration = Duration::from_secs(2);
 
+/// The settings of one execution.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     pub(super) lease: Duration,
@@ -20,7 +22,7 @@ pub(super) struct Setup {
     pub(super) may_lose: bool,
     /// Whether requests claim their keys.
     pub(super) claims: bool,
-    /// The store forgets its leases while the answer to a renewal is on its way.
+    /// If set, the store forgets its leases while the answer to a renewal is under way.
     pub(super) forgets: Option<Forgetting>,
     /// Most turns last exactly for `max_hold`.
     pub(super) to_the_edge: bool,
@@ -29,18 +31,19 @@ pub(super) struct Setup {
     pub(super) keys: usize,
 }
 
-/// When the store forgets its leases: points in time, from the beginning of the world on.
+/// When the store forgets its leases, as times since the start of the world.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Forgetting {
-    /// Answers are held back from here on.
+    /// Answers are held back from this time on.
     pub(super) muted: Duration,
+    /// The store forgets.
     pub(super) forgotten: Duration,
-    /// The answers come.
+    /// The answers arrive.
     pub(super) over: Duration,
 }
 
 impl Forgetting {
-    /// A lease from the very beginning is renewed after `renewed`.
+    /// `renewed`: when a lease from the start of the world is renewed.
     fn draw(renewed: Duration, random: &mut Random) -> Self {
         let muted = random.millis(0..1_000);
         let forgotten = renewed + random.millis(1..1_000);
@@ -52,7 +55,7 @@ impl Forgetting {
         }
     }
 
-    /// Some time between the two.
+    /// A random time between the forgetting and the arrival of the answers.
     fn meanwhile(&self, random: &mut Random) -> Duration {
         let lasts = (self.over - self.forgotten).as_millis() as u64;
         self.forgotten + random.millis(0..lasts)
@@ -60,7 +63,7 @@ impl Forgetting {
 }
 
 impl Setup {
-    /// Two kinds of worlds make one class of faults likely; the third has a little of everything.
+    /// Two kinds of worlds make one class of faults likely. The third kind mixes everything.
     pub(super) fn draw(random: &mut Random) -> Self {
         match random.within(0..10) {
             0..2 => Self::to_the_edge(random),
@@ -69,7 +72,7 @@ impl Setup {
         }
     }
 
-    /// Turns that end when `max_hold` does, one after another under one lease.
+    /// A world whose turns end exactly when `max_hold` does, one after another under one lease.
     fn to_the_edge(random: &mut Random) -> Self {
         Self {
             lease: 6 * SECOND,
@@ -86,7 +89,7 @@ impl Setup {
         }
     }
 
-    /// A store that forgets its leases while the answer to a renewal is on its way.
+    /// A world whose store forgets its leases while the answer to a renewal is under way.
     fn forgetting(random: &mut Random) -> Self {
         let lease = 6 * SECOND;
         Self {
@@ -134,8 +137,8 @@ impl Setup {
         builder.build().expect("the settings go together")
     }
 
-    /// How long a key may stand still while requests wait for it, no request holds it and the store works. The lease of work whose
-    /// result could not be stored is left to run out.
+    /// How long a free key may stand still while requests wait for the key and the store works. The lease of work
+    /// whose result could not be stored has to expire first.
     pub(super) fn stall(&self) -> Duration {
         match self.claims {
             true => STALL + self.lease,
@@ -143,7 +146,7 @@ impl Setup {
         }
     }
 
-    /// How long a fault lasts: mostly a moment, sometimes so long that leases run out.
+    /// How long a fault lasts: mostly a moment, sometimes longer than a lease.
     pub(super) fn fault(&self, random: &mut Random) -> Duration {
         match random.within(0..4) {
             0 if self.may_lose => self.lease + random.millis(0..3_000),
@@ -152,8 +155,9 @@ impl Setup {
         }
     }
 
-    /// How long a task pauses before a request. Where the store forgets, the first task has the key before; another task of its
-    /// instance waits early, so that tokens are reserved for the line; and the rest comes while the answers are on their way.
+    /// How long a task pauses before a request. Where the store forgets, the first task takes the key before; another
+    /// task of the same instance waits early, so that tokens are reserved for the line; and the other tasks come
+    /// while the answers are under way.
     pub(super) fn pause(&self, task: usize, elapsed: Duration, random: &mut Random) -> Duration {
         if let Some(forgetting) = &self.forgets
             && (task == 0 || random.percent(75))
@@ -171,7 +175,7 @@ impl Setup {
         }
     }
 
-    /// How long a turn or a work lasts: mostly a moment, sometimes to an edge.
+    /// How long a turn or the work of a claim lasts: mostly a moment, sometimes exactly up to a limit.
     pub(super) fn hold(&self, task: usize, elapsed: Duration, random: &mut Random) -> Duration {
         if let Some(forgetting) = &self.forgets
             && task == 0

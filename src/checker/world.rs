@@ -1,4 +1,4 @@
-//! Several instances on one memory store, their requests, and an end at which nothing may be left.
+//! Several instances on one memory store, with their requests, and the check that nothing is left at the end.
 
 use std::{
     sync::{
@@ -22,9 +22,10 @@ use crate::{
     time::{Instant, model, now},
 };
 
-/// How often time passes in small jumps while tasks are in the middle of something, at most.
+/// How often, at most, time advances in small steps while tasks are in the middle of their work.
 const STEPS: u32 = 40;
 
+/// One execution: the instances, their store, and the counts that the checks need.
 pub(super) struct World {
     pub(super) setup: Setup,
     began: Instant,
@@ -37,7 +38,7 @@ pub(super) struct World {
     unfinished: AtomicUsize,
     waiting: AtomicUsize,
     holding: AtomicUsize,
-    /// How often anything happened that ends a wait.
+    /// How often an event happened that can end a wait.
     events: AtomicUsize,
     faulty: AtomicUsize,
     forgot: AtomicUsize,
@@ -45,7 +46,7 @@ pub(super) struct World {
     log: Mutex<Vec<String>>,
 }
 
-/// One execution.
+/// Runs one execution.
 pub(super) async fn run() {
     let began = clock::reset();
     let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// Lets requests run and time pass until all requests have ended.
+    /// Runs requests and advances time until all requests have ended.
     async fn drive(&self, random: &mut Random) {
         let (mut stall, mut events, mut steps) = (Duration::ZERO, 0, 0);
         while self.unfinished.load(Relaxed) > 0 {
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// Nothing may be left: at once in lines, schedulers and queues; records in their time.
+    /// Checks that nothing is left: at once in lines, schedulers and queues, and in time among the records.
     async fn end(&self) {
         let begin = now();
         loop {
@@ -193,7 +194,7 @@ impl World {
         now().saturating_duration_since(self.began)
     }
 
-    /// Notes a step, for the report of a failure.
+    /// Logs a step, for the report of a failure.
     pub(super) fn note(&self, what: impl std::fmt::Display) {
         let line = format!("{:?} {what}", self.elapsed());
         self.log.lock().expect("nothing panics here").push(line);
@@ -218,12 +219,12 @@ impl World {
         self.unfinished.fetch_sub(1, Relaxed);
     }
 
-    /// A request waits or holds until the result is dropped.
+    /// Counts a request that waits or holds, until the returned value is dropped.
     pub(super) fn waits(&self) -> Count<'_> {
         self.count(&self.waiting)
     }
 
-    /// A request holds until the result is dropped.
+    /// Counts a request that holds, until the returned value is dropped.
     pub(super) fn inside(&self) -> Count<'_> {
         self.count(&self.holding)
     }
@@ -242,7 +243,7 @@ impl World {
     }
 }
 
-/// Counts one until it is dropped.
+/// Counts one until dropped.
 pub(super) struct Count<'a> {
     world: &'a World,
     counter: &'a AtomicUsize,

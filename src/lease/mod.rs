@@ -1,4 +1,7 @@
-//! An instance's time-limited hold of a key, and what keeps it alive.
+//! The lease: an instance's time-limited hold of a key in the store.
+//!
+//! [`Lease`] is the part that guards share. [`Renewal`] computes when a lease is renewed, [`Schedule`] sorts leases
+//! by that time, and [`Scheduler`] runs the background task that acts on the schedule.
 
 mod renewal;
 mod schedule;
@@ -26,16 +29,16 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The store says that the key is not ours: it was deleted, evicted, or taken by somebody else.
+    /// The store has another holder, or none: the key was deleted, was evicted, or was taken by another instance.
     NotOurs,
-    /// The lease could not be confirmed before its time was over.
+    /// No renewal confirmed the lease before its deadline.
     Expired,
     /// Too many renewals in a row got no answer
     /// (see [`LocksBuilder::give_up_after`](crate::LocksBuilder::give_up_after)).
     GaveUp,
     /// The turn lasted longer than [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold).
     MaxHold,
-    /// [`Locks::close`](crate::Locks::close) did not wait for this turn any longer.
+    /// [`Locks::close`](crate::Locks::close) stopped waiting for this turn.
     Closed,
 }
 
@@ -43,49 +46,56 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotOurs => {
-                "the key is not ours any more: it was deleted, evicted, or taken by somebody else"
+                "the key was deleted or evicted in the store, or another instance has taken the key"
             }
-            Self::Expired => "the lease could not be confirmed before its time was over",
+            Self::Expired => "no renewal confirmed the lease before its deadline",
             Self::GaveUp => "too many renewals in a row got no answer",
             Self::MaxHold => "the turn lasted longer than `max_hold`",
-            Self::Closed => "the locks were closed, and did not wait for this turn any longer",
+            Self::Closed => "the locks were closed before the turn had ended",
         })
     }
 }
 
-/// A lease as its guards see it. What only its line needs to know is in the line's `HeldLease`.
+/// A lease, as its guards see it. The line's `HeldLease` has the state that only the line needs.
 ///
-/// 1. The deadline moves forward while the lease is valid, and never again once it was seen to be over: whoever sees the
-///    clock pass the deadline *ends* the lease in the same atomic step. So a guard is never held again after it was lost.
-/// 2. The loss is final. It is told under the lock of the key's line, which also decides what becomes of the waiters.
-/// 3. A lease is *confirmed* unless it was doubted since the last renewal that the store answered was begun. Doubts are counted,
-///    not timed: an answer to a renewal that was begun before a doubt does not settle it.
+/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been seen to pass it:
+///    the caller that sees this *ends* the lease in the same atomic step. A guard that was seen to be lost is
+///    therefore never held again.
+/// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the waiting requests
+///    go on.
+/// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store has answered.
+///    Doubts are counted, not timed: the answer to a renewal that was started before a doubt does not settle that
+///    doubt.
 pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) owner: Owner,
-    /// What the key is held for, if that is done once. Such a turn goes on to its end even when the lease is lost.
+    /// The digest of the work that the key is held for, if that work is done once. Such a turn goes on to its end
+    /// even when the lease is lost.
     pub(crate) fingerprint: Option<Bytes>,
     /// How long the store keeps the lease after each renewal.
     pub(crate) length: Duration,
-    /// The atomics count nanoseconds from here.
+    /// The atomics count nanoseconds since this time.
     epoch: Instant,
-    /// [`ENDED`] once the lease is over.
+    /// When the lease ends for its holder, or [`ENDED`] once the lease is over.
     deadline: AtomicU64,
-    /// When the present turn has lasted for as long as it may.
+    /// When the current turn reaches its longest time.
     turn_ends: AtomicU64,
+    /// How often the lease was doubted.
     doubts: AtomicU64,
-    /// How many doubts are settled.
+    /// How many of the doubts are settled.
     settled: AtomicU64,
+    /// A record that takes the lease's place was sent.
     recording: AtomicBool,
     loss: OnceLock<Loss>,
-    told: Notify,
+    /// Notified when the loss is set, and when watchers must check the scheduler.
+    loss_told: Notify,
 }
 
 /// The deadline of a lease that is over.
 const ENDED: u64 = 0;
 
 impl Lease {
-    /// A lease that was asked for at `sent`.
+    /// Creates a lease that was requested at `sent`.
     pub(crate) fn new(
         key: LockKey,
         owner: Owner,
@@ -105,28 +115,30 @@ impl Lease {
             settled: AtomicU64::new(0),
             recording: AtomicBool::new(false),
             loss: OnceLock::new(),
-            told: Notify::new(),
+            loss_told: Notify::new(),
         }
     }
 
-    /// From when on the lease must count as gone.
+    /// When the lease must be considered gone.
     pub(crate) fn deadline(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Whether the lease is ours by the clock. A lease that is found to be past its deadline is over for good.
+    /// Whether the lease is held by the clock. A lease that is found past its deadline is over for good.
     pub(crate) fn is_valid(&self, now: Instant) -> bool {
         self.move_deadline(now, |deadline| deadline)
     }
 
-    /// The store has confirmed the lease by a renewal that was sent at `sent`: moves the deadline forward, never back. `false` if the
-    /// lease is over.
+    /// Moves the deadline forward, never back, after a renewal that was sent at `sent` has confirmed the lease.
+    /// Returns `false` if the lease is over.
     pub(crate) fn extend(&self, now: Instant, sent: Instant) -> bool {
         let until = later(sent, validity(self.length));
         let until = nanos(until.saturating_duration_since(self.epoch));
         self.move_deadline(now, |deadline| deadline.max(until))
     }
 
+    /// Applies `change` to the deadline if the lease is valid at `now`, and ends the lease otherwise, in one atomic
+    /// step. Returns whether the lease is valid.
     fn move_deadline(&self, now: Instant, change: impl Fn(u64) -> u64) -> bool {
         let now = nanos(now.saturating_duration_since(self.epoch));
         let mut current = self.deadline.load(Ordering::Acquire);
@@ -157,31 +169,33 @@ impl Lease {
         self.settled.load(Ordering::Acquire) == self.doubts()
     }
 
-    /// How often the lease was doubted. A renewal remembers the number from before it was begun.
+    /// How often the lease was doubted. A renewal remembers the number from before its start.
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::Acquire)
     }
 
-    /// From now on the lease is not confirmed, until a renewal that begins later is answered.
+    /// Marks the lease as not confirmed, until a renewal that starts later is answered.
     pub(crate) fn doubt(&self) {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A renewal that was begun when the lease had been doubted so often was answered.
+    /// Settles the first `doubts` doubts, after the answer to a renewal that started with that number.
     pub(crate) fn settle_doubts(&self, doubts: u64) {
         self.settled.fetch_max(doubts, Ordering::AcqRel);
     }
 
-    /// A record that takes the lease's place is on its way, or was: a store that answers *not ours* may mean that record.
+    /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be due to that
+    /// record.
     pub(crate) fn is_recording(&self) -> bool {
         self.recording.load(Ordering::Acquire)
     }
 
+    /// Marks the lease as one that a record may have replaced. Called before the record is sent.
     pub(crate) fn set_recording(&self) {
         self.recording.store(true, Ordering::Release);
     }
 
-    /// When the present turn has lasted for as long as it may.
+    /// When the current turn reaches its longest time.
     pub(crate) fn turn_ends(&self) -> Instant {
         later(
             self.epoch,
@@ -189,25 +203,27 @@ impl Lease {
         )
     }
 
-    /// A turn begins that may last so long.
+    /// Sets the end of a turn that begins now and may last for `max_hold`.
     pub(crate) fn begin_turn(&self, now: Instant, max_hold: Duration) {
         let ends = later(now, max_hold).saturating_duration_since(self.epoch);
         self.turn_ends.store(nanos(ends), Ordering::Release);
     }
 
-    /// The turn has ended, and the next has not begun.
+    /// Removes the end of the turn, because the next turn has not begun.
     pub(crate) fn between_turns(&self) {
         self.turn_ends.store(u64::MAX / 4, Ordering::Release);
     }
 
-    /// Ends the lease and tells its loss. Called under the lock of the key's line.
+    /// Ends the lease and sets the loss. Called under the lock of the key's line.
     pub(crate) fn lose(&self, loss: Loss) {
         let was_over = self.deadline.swap(ENDED, Ordering::AcqRel) == ENDED;
-        // A guard may have seen the clock pass the deadline before: that is what it goes on to say.
+        // A guard may have reported the passed deadline before, and must continue to report that.
         let _ = self.loss.set(if was_over { Loss::Expired } else { loss });
         self.wake_watchers();
     }
 
+    /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past its deadline is lost
+    /// even before its line has set the reason.
     pub(crate) fn loss(&self) -> Option<Loss> {
         let over = || self.deadline.load(Ordering::Acquire) == ENDED;
         self.loss
@@ -216,14 +232,14 @@ impl Lease {
             .or_else(|| over().then_some(Loss::Expired))
     }
 
-    /// Resolves when the loss is told, or when a watcher should look who could tell it.
-    pub(crate) fn told(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.told.notified()
+    /// Resolves when the loss is set, or when watchers must check the scheduler.
+    pub(crate) fn loss_told(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.loss_told.notified()
     }
 
-    /// Lets those who watch for the loss look again.
+    /// Makes watchers of the loss check again.
     pub(crate) fn wake_watchers(&self) {
-        self.told.notify_waiters();
+        self.loss_told.notify_waiters();
     }
 }
 
@@ -236,8 +252,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// How much of a lease is not trusted: one percent for clocks that run at different speeds, and two milliseconds for
-/// their granularity.
+/// The part of a lease that its holder does not rely on: one percent for clocks that run at different speeds, and two
+/// milliseconds for their granularity.
 pub(crate) fn drift(length: Duration) -> Duration {
     length / 100 + Duration::from_millis(2)
 }
@@ -247,6 +263,7 @@ pub(crate) fn validity(length: Duration) -> Duration {
     length.saturating_sub(drift(length))
 }
 
+/// Nanoseconds, capped far below the overflow of later additions.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -1,49 +1,56 @@
-//! When a lease is renewed: a state machine that is told the time.
+//! The times of a lease's renewals, as a state machine that takes the time as an argument.
 //!
-//! 1. At most one renewal is on its way. Its answer, or the lack of one, says when the next is due.
-//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, the next is never due at once.
+//! 1. At most one renewal is under way. The answer, or the lack of an answer, determines when the next renewal is
+//!    due.
+//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, the next one is
+//!    never due at once.
 
 use std::time::Duration;
 
 use crate::time::{Instant, later};
 
-/// How leases are renewed.
+/// How often leases are renewed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// How often a quiet lease is renewed.
+    /// The interval between renewals of a lease that is not passed on.
     pub(crate) every: Duration,
-    /// How often a lease that is passed on is renewed, so that its instance notices others who wait.
+    /// The interval between renewals of a lease that is passed on. It is shorter, so that the instance notices when
+    /// other instances wait.
     pub(crate) every_when_passing: Duration,
-    /// How soon a renewal without an answer is tried again.
+    /// How soon a renewal without an answer is retried.
     pub(crate) retry: Duration,
     /// After how many renewals without an answer to give up before the deadline.
     pub(crate) give_up_after: Option<u32>,
 }
 
 impl Pace {
-    /// What is due within this time of each other is renewed together. Shorter than every pause between two renewals of
-    /// one lease, so that a renewal which was just put off is not due at once.
+    /// Renewals that are due within this time of each other are sent together. The time is shorter than every pause
+    /// between two renewals of one lease, so that a renewal which was just put off is not due at once.
     pub(crate) fn together(&self) -> Duration {
+        /// The longest time that a renewal may be sent early.
         const LONGEST: Duration = Duration::from_millis(250);
         let bounds = [self.retry / 2, self.every_when_passing / 4, LONGEST];
         bounds.into_iter().fold(self.every / 32, Duration::min)
     }
 }
 
-/// The renewal of one lease.
+/// The renewals of one lease.
 #[derive(Debug)]
 pub(crate) struct Renewal {
-    /// How often this lease is renewed while it is quiet.
+    /// The interval between renewals while the lease is not passed on.
     every: Duration,
+    /// When the next renewal is due.
     next: Instant,
+    /// When the renewal under way was sent.
     sent: Option<Instant>,
-    /// A renewal was asked for while one was on its way.
+    /// Another renewal was requested while one was under way.
     again: bool,
+    /// How many renewals in a row had no answer.
     unknowns: u32,
 }
 
 impl Renewal {
-    /// For a lease of this length, whose acquisition was sent at `sent`.
+    /// Creates the renewals of a lease of this length, which was requested at `sent`.
     pub(crate) fn new(pace: &Pace, lease: Duration, sent: Instant) -> Self {
         let every = pace.every.min(lease / 3);
         Self {
@@ -55,12 +62,12 @@ impl Renewal {
         }
     }
 
-    /// When the next renewal is due, unless one is on its way.
+    /// When the next renewal is due, unless one is under way.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.sent.is_none().then_some(self.next)
     }
 
-    /// Whether to send a renewal now; then it counts as sent.
+    /// Returns whether to send a renewal now, which then counts as sent.
     pub(crate) fn send_if_due(&mut self, pace: &Pace, now: Instant) -> bool {
         let is_due =
             self.sent.is_none() && later(now, pace.together().min(self.every / 32)) >= self.next;
@@ -70,18 +77,18 @@ impl Renewal {
         is_due
     }
 
-    /// Asks for a renewal at once, or right after the one that is on its way.
+    /// Requests a renewal at once, or right after the one that is under way.
     pub(crate) fn renew_now(&mut self, now: Instant) {
         self.next = self.next.min(now);
         self.again = self.sent.is_some();
     }
 
-    /// The lease is being passed on: its next renewal comes sooner than that of a quiet one.
+    /// Moves the next renewal forward, because the lease is being passed on.
     pub(crate) fn renew_soon(&mut self, pace: &Pace, now: Instant) {
         self.next = self.next.min(later(now, pace.every_when_passing));
     }
 
-    /// The renewal was answered: the lease is ours.
+    /// Notes the answer that the lease is still held.
     pub(crate) fn renewed(&mut self) {
         self.unknowns = 0;
         if let Some(sent) = self.sent.take() {
@@ -93,14 +100,15 @@ impl Renewal {
         self.again = false;
     }
 
-    /// The lease was doubted while the renewal was on its way, so its answer says nothing: the next one is due now.
+    /// Notes that the lease was doubted after the renewal was sent. The answer confirms nothing, and the next renewal
+    /// is due now.
     pub(crate) fn outdated(&mut self, now: Instant) {
         self.sent = None;
         self.again = false;
         self.next = now;
     }
 
-    /// The renewal was not answered. Says whether to give up.
+    /// Notes a renewal without an answer. Returns whether to give up the lease.
     pub(crate) fn unknown(&mut self, pace: &Pace, now: Instant) -> bool {
         self.sent = None;
         self.again = false;

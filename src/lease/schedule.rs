@@ -1,28 +1,30 @@
-//! When the leases of some lines need attention: for their next renewal, or because they end.
+//! The times at which the leases of a shard need attention: for their next renewal, or because they end.
 //!
-//! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due before the lease ends, else for
-//!    the end.
-//! 2. What a look at the schedule costs depends on what is due, not on how many leases there are.
+//! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due before the lease
+//!    ends, otherwise for the end.
+//! 2. The cost of a look at the schedule depends on the number of entries that are due, not on the number of leases.
 
 use std::collections::BTreeMap;
 
 use super::Lease;
 use crate::{LockKey, time::Instant};
 
-/// The leases of some lines by time.
+/// The leases of a shard, sorted by time.
 #[derive(Default)]
 pub(crate) struct Schedule {
     renewals: Times,
     ends: Times,
 }
 
-/// Keys by time; the number of the lease's attempt tells two of the same time apart.
+/// Keys by time. The number of the lease's attempt distinguishes entries of the same time.
 type Times = BTreeMap<(Instant, u64), LockKey>;
 
-/// The entry of a lease.
+/// The entry of a lease in a [`Schedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
+    /// The lease is to be renewed at this time.
     Renewal(Instant),
+    /// The lease, or its turn, ends at this time.
     End(Instant),
 }
 
@@ -35,17 +37,19 @@ impl Entry {
 }
 
 impl Schedule {
+    /// Adds the entry of a lease.
     pub(crate) fn add(&mut self, lease: &Lease, entry: Entry) {
         let id = (entry.at(), lease.owner.attempt);
         self.times(entry).insert(id, lease.key.clone());
     }
 
+    /// Removes the entry of a lease.
     pub(crate) fn remove(&mut self, lease: &Lease, entry: Entry) {
         let id = (entry.at(), lease.owner.attempt);
         self.times(entry).remove(&id);
     }
 
-    /// Takes out the entries of all leases that end until `now`, and of all that are to be renewed until `soon`.
+    /// Removes and returns the keys of all leases that end by `now`, and of all that are to be renewed by `soon`.
     pub(crate) fn take_due(&mut self, now: Instant, soon: Instant) -> Vec<LockKey> {
         let mut due = Vec::new();
         take_until(&mut self.ends, now, &mut due);
@@ -70,6 +74,7 @@ impl Schedule {
     }
 }
 
+/// Moves the keys of all entries up to `until` into `due`.
 fn take_until(times: &mut Times, until: Instant, due: &mut Vec<LockKey>) {
     while let Some(first) = times.first_entry()
         && first.key().0 <= until

@@ -1,12 +1,14 @@
-//! The one background task of an instance: it looks after the leases when their time has come, and receives the store's hints.
+//! The one background task of an instance, which handles leases when their time has come and receives the store's
+//! hints.
 //!
-//! 1. The task never waits for the store, so a store that hangs cannot keep a loss from being told.
-//! 2. The task holds the instance weakly, and ends with it.
-//! 3. The task is gone when its runtime is. The next use of the instance within a runtime starts a new task, which
-//!    finds every lease where the old one left it. Whoever watches for a loss is woken, so that this use comes soon.
-//! 4. The task looks at the leases at `looks_at`, which is never later than the earliest time that a lease is scheduled for: whoever
-//!    schedules a lease lowers it ([`Scheduler::look_by`]), and only a look at all leases raises it. A lease that is gone
-//!    before its time costs nothing but that one look, for many leases together.
+//! 1. The task never waits for the store, so a store that hangs cannot delay the report of a loss.
+//! 2. The task holds the instance weakly, and ends with the instance.
+//! 3. The task ends with its runtime. The next use of the instance within a runtime starts a new task, which finds
+//!    every lease as the old task left it. Watchers of a loss are woken when the task ends, so that such a use comes
+//!    soon.
+//! 4. The task looks at the leases at the time `looks_at`, which is never later than the earliest scheduled time of a
+//!    lease: scheduling a lease lowers `looks_at` ([`Scheduler::look_by`]), and only a look at all leases raises it.
+//!    A lease that is released before its time costs at most one look, which many such leases share.
 
 use std::{
     sync::{Arc, Weak},
@@ -23,33 +25,36 @@ use crate::{
     time::{Instant, can_sleep, later, now, sleep_until},
 };
 
-/// After so many rounds the task lets others run, should it have been ready all the time.
+/// After this many rounds without a pause, the task yields to other tasks.
 const ROUNDS_AT_ONCE: u64 = 32;
 
-/// No time is later.
+/// The value of `looks_at` while no lease is scheduled.
 const NEVER: u64 = u64::MAX;
 
-/// What the scheduler tells its instance.
+/// The scheduler's view of the instance.
 pub(crate) trait LeaseEvents: Send + Sync + 'static {
-    /// Where hints come from, asked for at each start of the task.
+    /// Subscribes to the hints of the store. Called at each start of the task.
     fn watch(&self) -> Hints;
-    /// The store says that something may be worth doing at once.
+    /// Handles a hint of the store.
     fn on_hint(self: &Arc<Self>, hint: Hint);
-    /// Looks after every lease whose time has come. Returns the time of the next one.
+    /// Handles every lease whose time has come. Returns the time of the next one.
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant>;
-    /// The task has ended: nothing calls `on_time` until the next start.
+    /// Called when the task has ended. Nothing calls `on_time` until the next start.
     fn on_stop(&self);
 }
 
+/// Starts the background task of an instance, and tells the task when to look at the leases.
 pub(crate) struct Scheduler {
-    /// `looks_at` was lowered.
+    /// Notified when `looks_at` was lowered.
     changed: Notify,
-    /// When the task looks at the leases, in nanoseconds from `epoch` on.
+    /// When the task looks at the leases next, in nanoseconds since `epoch`.
     looks_at: AtomicU64,
     epoch: Instant,
+    /// The instance is gone.
     closed: AtomicBool,
+    /// The task exists.
     running: AtomicBool,
-    /// Where the task runs, or ran.
+    /// The runtime of the task, or of the last one.
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -65,7 +70,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts the task, unless it runs. Says `false` if there is no runtime with a clock to run it on.
+    /// Starts the task, unless the task is running. Returns `false` if the caller is not within a runtime that has a
+    /// time driver.
     pub(crate) fn start<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
         if self.is_running() {
             return true;
@@ -86,31 +92,34 @@ impl Scheduler {
         self.is_running()
     }
 
+    /// Whether the task exists. A task whose runtime is not driven counts as running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Where the task runs, or ran last.
+    /// The runtime of the task, or of the last one.
     pub(crate) fn runtime(&self) -> Option<Runtime> {
         self.runtime.lock().clone()
     }
 
-    /// Whether the task runs where the caller does, so that both are driven or none is.
+    /// Whether the task and the caller are on the same runtime, so that either both are driven or neither is.
     pub(crate) fn is_on_this_runtime(&self) -> bool {
         let runtime = self.runtime.lock();
         runtime.as_ref().is_some_and(Runtime::is_current)
     }
 
-    /// The instance is gone: end the task.
+    /// Ends the task, because the instance is gone.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.changed.notify_one();
     }
 
-    /// A lease needs attention at this time. Called after the lease was scheduled, under the lock of its schedule.
+    /// Makes the task look at the leases at this time at the latest. Called after a lease was scheduled, under the
+    /// lock of its schedule.
     pub(crate) fn look_by(&self, at: Instant) {
         let at = self.nanos(at);
-        // Mostly the task looks earlier anyway, and nothing is written that other threads read.
+        // In most cases the task looks earlier anyway, and a load is enough, which does not take the cache line away
+        // from other threads.
         if at < self.looks_at.load(Ordering::Acquire)
             && at < self.looks_at.fetch_min(at, Ordering::AcqRel)
         {
@@ -120,13 +129,14 @@ impl Scheduler {
 
     /// Looks at all leases now.
     fn look<E: LeaseEvents>(&self, events: &Arc<E>) {
-        // Raised first: a lease that is scheduled while others are looked at lowers it again.
+        // Raised first, so that a lease which is scheduled during the look lowers `looks_at` again.
         self.looks_at.store(NEVER, Ordering::Release);
         if let Some(next) = events.on_time(now()) {
             self.looks_at.fetch_min(self.nanos(next), Ordering::AcqRel);
         }
     }
 
+    /// When the task looks at the leases next, or `None` while no lease is scheduled.
     fn looks_at(&self) -> Option<Instant> {
         let at = self.looks_at.load(Ordering::Acquire);
         (at != NEVER).then(|| later(self.epoch, Duration::from_nanos(at)))
@@ -138,9 +148,10 @@ impl Scheduler {
     }
 }
 
+/// The background task: waits for the next look, for an earlier one, and for hints.
 async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
     let scheduler = &*running.scheduler;
-    // An earlier task may have left leases behind that nobody has looked at since.
+    // An earlier task may have left leases behind that need attention.
     if let Some(events) = running.events.upgrade() {
         scheduler.look(&events);
     }
@@ -175,7 +186,7 @@ async fn sleep_until_some(at: Option<Instant>) {
     }
 }
 
-/// The mark of the task that runs, taken away however the task ends.
+/// Marks the scheduler as running until dropped, however the task ends.
 struct Running<E: LeaseEvents> {
     scheduler: Arc<Scheduler>,
     events: Weak<E>,

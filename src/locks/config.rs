@@ -1,4 +1,4 @@
-//! Configuration, its defaults, and what cannot work.
+//! The settings of a [`Locks`], their defaults, and the check that refuses combinations that cannot work.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -12,6 +12,7 @@ use crate::{
 /// See [`Config::head_start`].
 const HEAD_START: Duration = Duration::from_millis(300);
 
+/// The settings of a [`Locks`]. [`LocksBuilder`] documents each of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
     pub(crate) lease: Duration,
@@ -48,6 +49,7 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How an attempt queues at the store. Only an attempt that some request waits for takes a place in the queue.
     pub(crate) fn queueing(&self, patient: bool) -> Queueing {
         match patient {
             true => Queueing::Wait {
@@ -58,11 +60,12 @@ impl Config {
         }
     }
 
-    /// How long the head of the store's queue may leave a free key untaken before the next attempt passes it by.
+    /// How long the head of the store's queue may leave a free key untaken before the next attempt may take the key.
     pub(crate) fn head_start(&self) -> Duration {
         HEAD_START
     }
 
+    /// The settings that lines need.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             longest_line: self.longest_line,
@@ -75,6 +78,7 @@ impl Config {
         }
     }
 
+    /// The settings that renewals need. A renewal without an answer is retried after an eighth of the interval.
     fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
@@ -89,6 +93,7 @@ impl Config {
         self.renew_every.unwrap_or(self.lease / 3)
     }
 
+    /// Checks the settings with the lease and `max_hold` of one layer or request in place of the common ones.
     pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
         let own = Self {
             lease: holding.lease.unwrap_or(self.lease),
@@ -99,6 +104,7 @@ impl Config {
         own.check()
     }
 
+    /// Refuses settings that cannot work together. The message names the values.
     fn check(&self) -> Result<(), Error> {
         let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         let Self {
@@ -110,18 +116,18 @@ impl Config {
         let (drift, every) = (drift(lease), self.renew_every());
         if lease <= drift {
             return refuse(format!(
-                "a lease of {lease:?} is not longer than its drift margin of {drift:?}: nobody would ever hold it"
+                "a lease of {lease:?} is not longer than its drift margin of {drift:?}: the lease would be over before any turn could begin"
             ));
         }
         if every.is_zero() || every >= lease / 2 {
             return refuse(format!(
-                "renewing every {every:?} does not fit a lease of {lease:?}: it must be above zero and below half of \
+                "renewing every {every:?} does not fit a lease of {lease:?}: the interval must be above zero and below half of \
                  the lease, so that a renewal can fail once"
             ));
         }
         if poll_interval.is_zero() || poll_interval >= waiter_deadline {
             return refuse(format!(
-                "a poll interval of {poll_interval:?} does not fit a waiter's deadline of {waiter_deadline:?}: it must \
+                "a poll interval of {poll_interval:?} does not fit a `waiter_deadline` of {waiter_deadline:?}: the interval must \
                  be above zero and below the deadline, or a waiter loses its place between two polls"
             ));
         }
@@ -132,25 +138,42 @@ impl Config {
     }
 }
 
-/// Builds [`Locks`].
+/// Builds [`Locks`] with settings other than the defaults.
 ///
-/// | setting | default | what it is |
+/// | setting | default | meaning |
 /// |---|---|---|
 /// | [`lease`](Self::lease) | 30 s | how long a crashed holder keeps its key |
-/// | [`renew_every`](Self::renew_every) | a third of the lease | how often a held lease is prolonged |
-/// | [`give_up_after`](Self::give_up_after) | never | how many unanswered renewals in a row are a loss before the deadline |
+/// | [`renew_every`](Self::renew_every) | a third of the lease | how often a held lease is renewed |
+/// | [`give_up_after`](Self::give_up_after) | never | after how many unanswered renewals in a row a lease is lost before its deadline |
 /// | [`max_hold`](Self::max_hold) | 10 min | how long one turn may last |
 /// | [`wait_limit`](Self::wait_limit) | 10 s | how long [`Locks::lock`] waits |
 /// | [`longest_line`](Self::longest_line) | 1,024 | how many requests of this process may wait for one key |
 /// | [`max_keys`](Self::max_keys) | 131,072 | how many keys this process may use at a time |
-/// | [`fail_fast`](Self::fail_fast) | no | whether waiters are told at once that the store is away |
-/// | [`poll_interval`](Self::poll_interval) | 1 s | how often a waiter asks when no hint reaches it |
-/// | [`waiter_deadline`](Self::waiter_deadline) | 3 s | how long a waiter that is not heard of keeps its place |
-/// | [`pass_turns`](Self::pass_turns) | 16 | how many turns a lease still serves once another instance waits, |
-/// | [`pass_time`](Self::pass_time) | 10 ms | and for how long; whichever ends first |
+/// | [`fail_fast`](Self::fail_fast) | no | whether requests that wait fail as soon as the store does |
+/// | [`poll_interval`](Self::poll_interval) | 1 s | how often a waiting instance asks the store without a hint |
+/// | [`waiter_deadline`](Self::waiter_deadline) | 3 s | how long a silent instance keeps its place in the store's queue |
+/// | [`pass_turns`](Self::pass_turns) | 16 | how many more turns a lease serves once another instance waits |
+/// | [`pass_time`](Self::pass_time) | 10 ms | for how long a lease is passed on once another instance waits |
 ///
-/// A combination that cannot work is refused by [`build`](Self::build), not bent into one that can. All instances
-/// that share a store should have the same settings.
+/// [`build`](Self::build) refuses a combination of settings that cannot work, rather than adjusting the values. All
+/// instances that share a store should have the same settings.
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use std::time::Duration;
+/// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
+///
+/// let builder = Locks::builder(MemoryStore::new()).lease(Duration::from_secs(10));
+/// let locks = builder.clone().max_hold(Duration::from_secs(60)).build()?;
+///
+/// // A lease that is renewed only after it has expired cannot work.
+/// let refused = builder.renew_every(Duration::from_secs(20)).build().unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LocksBuilder {
@@ -166,101 +189,125 @@ impl LocksBuilder {
         }
     }
 
-    /// How long the store keeps a lease that is not renewed: so long does the key of a crashed process stay locked.
-    /// Default: 30 s.
+    /// Sets how long the store keeps a lease that is not renewed. The key of a crashed process stays locked for that
+    /// long.
+    ///
+    /// The default is 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
     }
 
-    /// How often a held lease is renewed; below half of the lease. Default: a third of the lease.
+    /// Sets how often a held lease is renewed. The interval must be shorter than half of the lease, so that one
+    /// renewal can fail.
+    ///
+    /// The default is a third of the lease.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.config.renew_every = Some(interval);
         self
     }
 
-    /// Counts a lease as lost after so many renewals in a row without an answer, although its time is not over yet.
-    /// Default: only at the deadline.
+    /// Sets after how many unanswered renewals in a row a lease counts as lost, although its time is not over yet.
+    ///
+    /// By default, a lease is lost only at its deadline.
     pub fn give_up_after(mut self, unknowns: NonZeroU32) -> Self {
         self.config.give_up_after = Some(unknowns);
         self
     }
 
-    /// How long one turn may last: a handler that hangs must not hold its key for ever. Then the turn is lost, with
-    /// [`Loss::MaxHold`](crate::Loss::MaxHold). Default: 10 minutes.
+    /// Sets how long one turn may last, so that a handler that hangs does not hold its key forever. A turn that takes
+    /// longer is lost with [`Loss::MaxHold`](crate::Loss::MaxHold).
+    ///
+    /// The default is 10 minutes.
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.config.max_hold = longest;
         self
     }
 
-    /// How long [`Locks::lock`] waits before it fails with [`ErrorKind::Held`]. Default: 10 s.
+    /// Sets how long [`Locks::lock`] waits before failing with [`ErrorKind::Held`].
     ///
-    /// To outlast a holder that has crashed, the limit must be above the lease. Requests that wait for each other (each holds
-    /// a key that the other one waits for) end by this limit, and by nothing else.
+    /// To outlast a holder that has crashed, the limit must be longer than the lease. Requests that wait for each
+    /// other, each holding a key that the other one wants, are ended only by this limit.
+    ///
+    /// The default is 10 seconds.
     pub fn wait_limit(mut self, limit: Duration) -> Self {
         self.config.wait_limit = Some(limit);
         self
     }
 
-    /// Lets [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait for ever.
+    /// Makes [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait forever.
     pub fn wait_forever(mut self) -> Self {
         self.config.wait_limit = None;
         self
     }
 
-    /// How many requests of this process may wait for one key; one more fails with [`ErrorKind::LineFull`].
-    /// Default: 1,024.
+    /// Sets how many requests of this process may wait for one key. A further request fails with
+    /// [`ErrorKind::LineFull`].
+    ///
+    /// The default is 1,024.
     pub fn longest_line(mut self, waiters: usize) -> Self {
         self.config.longest_line = waiters;
         self
     }
 
-    /// How many keys may be held or waited for at a time; a request for one more fails with [`ErrorKind::TooManyKeys`]. Keys are made
-    /// of what clients send, so without a bound a client could fill this process and the store. Default: 131,072.
+    /// Sets how many keys this process may hold or wait for at a time. A request for a further key fails with
+    /// [`ErrorKind::TooManyKeys`].
+    ///
+    /// Keys are made from values that clients send, so without a bound a client could fill the memory of this process
+    /// and of the store. The default is 131,072.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.config.max_keys = keys;
         self
     }
 
-    /// Refuses all who wait as soon as the store fails once, with [`ErrorKind::Unreachable`]. By default those who wait for a
-    /// key survive a store that is away for a while, within their own limits, once the store has answered for that key;
-    /// only [`Locks::try_lock`], and the first question for a key, fail at once.
+    /// Sets whether all requests that wait fail with [`ErrorKind::Unreachable`] as soon as the store fails once.
+    ///
+    /// By default, requests keep waiting within their own limits while the store is away, provided that the store has
+    /// answered for their key before. Only [`Locks::try_lock`], and the first question for a key, fail at once.
     pub fn fail_fast(mut self, fails_fast: bool) -> Self {
         self.config.fail_fast = fails_fast;
         self
     }
 
-    /// How often a waiting instance asks the store when no hint reaches it. Default: 1 s.
+    /// Sets how often a waiting instance asks the store when no hint arrives.
+    ///
+    /// The default is 1 second.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.config.poll_interval = interval;
         self
     }
 
-    /// How long a waiting instance keeps its place in the store's queue without asking again; so long do others wait
-    /// behind one that has crashed. Above the poll interval. Default: 3 s.
+    /// Sets how long a waiting instance keeps its place in the store's queue without asking again. Other instances
+    /// wait that long behind an instance that has crashed.
+    ///
+    /// The deadline must be longer than the poll interval. The default is 3 seconds.
     pub fn waiter_deadline(mut self, deadline: Duration) -> Self {
         self.config.waiter_deadline = deadline;
         self
     }
 
-    /// How many more turns a lease serves in this process once another instance is known to wait. Default: 16.
+    /// Sets how many more turns a lease serves in this process once another instance is known to wait.
+    ///
+    /// The default is 16.
     pub fn pass_turns(mut self, turns: u32) -> Self {
         self.config.pass_turns = turns;
         self
     }
 
-    /// For how long a lease is still passed on in this process once another instance is known to wait. A turn
-    /// under way is not cut short. Default: 10 ms.
+    /// Sets for how long a lease is still passed on in this process once another instance is known to wait. A turn
+    /// under way is not cut short.
+    ///
+    /// The default is 10 milliseconds.
     pub fn pass_time(mut self, time: Duration) -> Self {
         self.config.pass_time = time;
         self
     }
 
-    /// Checks the settings.
+    /// Checks the settings and creates the locks.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], naming the values that do not go together.
+    /// [`ErrorKind::InvalidConfig`] if the settings do not fit together. The message names the values.
     pub fn build(self) -> Result<Locks, Error> {
         self.config.check()?;
         Ok(Locks(Arc::new(Inner::new(self.store, self.config))))
@@ -291,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_its_values() {
+    fn settings_that_cannot_work_are_refused_with_their_values() {
         refused(builder().lease(Duration::ZERO), ["0ns", "2ms"]);
         refused(builder().lease(2 * MS), ["2ms", "2.02ms"]);
         refused(
@@ -308,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_work_is_taken() {
+    fn settings_that_can_work_are_accepted() {
         builder().build().unwrap();
         builder()
             .lease(100 * MS)
@@ -323,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn trusts_a_lease_less_its_drift() {
+    fn a_lease_is_valid_for_its_length_less_the_drift_margin() {
         let lease = Config::default().lease;
         assert_eq!(crate::lease::validity(lease), 29_698 * MS);
     }

@@ -1,32 +1,53 @@
-//! Locks on Redis, in one call.
+//! Constructors of [`Locks`] on Redis.
 
 use super::Locks;
 use crate::Error;
 
 impl Locks {
-    /// Locks for a fleet, on the server of a URL such as `redis://user:password@host:6379/0`, with all defaults.
+    /// Connects to the Redis server of a URL such as `redis://user:password@host:6379/0`, and creates locks there
+    /// with default settings.
     ///
-    /// For settings of the connection, give a [`RedisStore`](crate::store::RedisStore) to [`builder`](Locks::builder).
+    /// To change settings of the connection, pass a [`RedisStore`](crate::store::RedisStore) to
+    /// [`builder`](Locks::builder).
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::redis("redis://127.0.0.1:6379").await?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the server does not
-    /// answer in time or refuses the connection.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in time or refuses
+    /// the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the attempt to connect.
     pub async fn redis(url: impl AsRef<str>) -> Result<Self, Error> {
         let store = crate::store::RedisStore::connect(url).await?;
         Self::builder(store).build()
     }
 
-    /// Locks for a fleet, on a majority of independent servers, with all defaults: 3 or 5 URLs. See [`QuorumStore`]
-    /// for what that gives and costs.
+    /// Connects to 3 or 5 independent Redis servers, and creates locks on a majority of them with default settings.
     ///
-    /// Servers that are down may come later. For settings, give a [`QuorumStore`] of [`RedisStore`]s to
-    /// [`builder`](Locks::builder).
+    /// See [`QuorumStore`] for the guarantees and the costs of a quorum. Servers that are down may come up later. To
+    /// change settings, pass a [`QuorumStore`] of [`RedisStore`]s to [`builder`](Locks::builder).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, an even number of them, less than three, or one that
-    /// is there twice; and [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when less than a majority of the servers can be reached.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, an even number of
+    /// URLs, fewer than three, or a URL given twice; and [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable)
+    /// when fewer than a majority of the servers can be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the attempts to connect.
     ///
     /// [`QuorumStore`]: crate::store::QuorumStore
     /// [`RedisStore`]: crate::store::RedisStore
@@ -41,12 +62,16 @@ impl Locks {
         Self::builder(store).build()
     }
 
-    /// Locks for a fleet, on the primary of a service that Redis Sentinel watches over, with all defaults. See
-    /// [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
+    /// Connects to the primary of a service that Redis Sentinel watches, and creates locks there with default
+    /// settings. See [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
     ///
     /// # Errors
     ///
-    /// As for [`redis`](Locks::redis).
+    /// The same as for [`redis`](Locks::redis).
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`redis`](Locks::redis).
     pub async fn sentinel(
         sentinels: impl IntoIterator<Item = impl Into<String>>,
         service: impl AsRef<str>,
@@ -55,12 +80,16 @@ impl Locks {
         Self::builder(store.connect().await?).build()
     }
 
-    /// Locks for a fleet, in a Redis Cluster, with all defaults. See
+    /// Connects to a Redis Cluster, and creates locks there with default settings. See
     /// [`RedisStore::cluster`](crate::store::RedisStore::cluster).
     ///
     /// # Errors
     ///
-    /// As for [`redis`](Locks::redis).
+    /// The same as for [`redis`](Locks::redis).
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`redis`](Locks::redis).
     pub async fn cluster(
         nodes: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Self, Error> {

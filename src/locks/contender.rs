@@ -1,13 +1,14 @@
-//! Asking the store for a key, on behalf of all who wait for it.
+//! Asking the store for a key, on behalf of all requests in a line.
 //!
-//! 1. A line that is contended has exactly one [`Contender`]. It settles the line once: granted, failed, or given up.
-//!    A contender that is dropped before that (its runtime shuts down, a store panics) fails the line.
-//! 2. The answer to the first question is awaited by the request that came first, which saves two changes of task. When that
-//!    request goes away, and for all further questions, the contender has a task of its own.
-//! 3. The attempt belongs to the line, not to a request: it keeps its place in the store's queue while requests come
-//!    and go, and leaves it when the last has gone.
-//! 4. A question that is dropped, or that fails, leaves no lease behind: the store sees to that. The place in the queue that an
-//!    earlier question took is given up by the line.
+//! 1. A line that contends has exactly one [`Contender`]. A contender settles its line once: with a lease, a record,
+//!    a failure, or because no request is left. A contender that is dropped before (its runtime shuts down, or a
+//!    store panics) fails the line.
+//! 2. The request that came first polls the first question to the store, which saves two task switches. The contender
+//!    moves to a task of its own when that request goes away, and for all further questions.
+//! 3. The attempt belongs to the line, not to a request: the attempt keeps its place in the store's queue while
+//!    requests come and go, and leaves the queue with the last request.
+//! 4. A question that is dropped, or that fails, leaves no lease behind: the store ensures that. The line gives up
+//!    the place in the queue that an earlier question took.
 
 use std::{
     future::poll_fn,
@@ -31,45 +32,50 @@ use crate::{
     trace,
 };
 
-/// The shortest pause between two questions, so that a lease on the brink does not make the contender spin.
+/// The shortest pause between two questions, so that a contender does not spin while a lease is about to expire.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// The first pause after the store has failed; each further one is twice as long, up to the poll interval.
+/// The pause after the first failure of the store. Each further pause is twice as long, up to the poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
+/// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {
     inner: Arc<Inner>,
     key: LockKey,
-    /// Tells the contenders of one line apart.
+    /// Identifies the contender among those that the line has had.
     number: u64,
+    /// The question that the store has not answered yet.
     question: Option<Question>,
-    /// The owner that stands in the store's queue.
+    /// The owner that has a place in the store's queue.
     queued: Option<Owner>,
     /// How long to pause after the next failure.
     back_off: Duration,
+    /// The line does not need this contender any more.
     settled: bool,
 }
 
-/// A question that is on its way to the store.
+/// An `acquire` that the store has not answered yet.
 struct Question {
     owner: Owner,
     sent: Instant,
-    /// How often the store had come back before.
+    /// How often the store had come back before the question was sent.
     reconnects: u64,
-    /// Whether the attempt stays in the store's queue if the key is held.
+    /// Whether the attempt keeps a place in the store's queue if the key is held.
     waits: bool,
     lease: Duration,
     fingerprint: Option<Bytes>,
     answer: StoreFuture<Result<Acquired, Error>>,
 }
 
-/// What came of a question.
-enum Asked {
+/// The next step after a question was answered.
+enum Step {
+    /// The contender has nothing left to do.
     Settled,
-    /// The contender asks again: now, or after a pause unless it is woken before.
-    Again(Option<Duration>),
+    /// Ask again: at once, or after a pause that a wake-up can cut short.
+    AskAgain(Option<Duration>),
 }
 
 impl Contender {
+    /// Creates a contender that has not asked yet.
     pub(crate) fn new(inner: Arc<Inner>, key: LockKey, number: u64) -> Self {
         Self {
             inner,
@@ -82,19 +88,19 @@ impl Contender {
         }
     }
 
-    /// The contender of a new line, which asks at once.
+    /// Creates the contender of a new line, and asks the first question.
     pub(crate) fn first(inner: &Arc<Inner>, key: &LockKey, number: u64, demand: Demand) -> Self {
         let mut contender = Self::new(inner.clone(), key.clone(), number);
         contender.question = Some(contender.ask(demand));
         contender
     }
 
-    /// Polls the first question on behalf of a request. Gives the contender back while the store has not answered.
+    /// Polls the first question on behalf of a request. Returns the contender while the store has not answered.
     pub(crate) fn poll_first(mut self, cx: &mut Context<'_>) -> Option<Self> {
         match self.poll(cx) {
             Poll::Pending => Some(self),
-            Poll::Ready(Asked::Settled) => None,
-            Poll::Ready(Asked::Again(pause)) => {
+            Poll::Ready(Step::Settled) => None,
+            Poll::Ready(Step::AskAgain(pause)) => {
                 self.inner.clone().run_in_background(async move {
                     self.pause(pause).await;
                     self.contend().await;
@@ -104,29 +110,29 @@ impl Contender {
         }
     }
 
-    /// Goes on in a task of its own.
+    /// Continues in a task of its own.
     pub(crate) fn go_on(self) {
         self.inner.clone().run_in_background(self.contend());
     }
 
     /// Asks until the line is settled.
     async fn contend(mut self) {
-        while let Asked::Again(pause) = poll_fn(|cx| self.poll(cx)).await {
+        while let Step::AskAgain(pause) = poll_fn(|cx| self.poll(cx)).await {
             self.pause(pause).await;
         }
     }
 
-    /// Asks, unless a question is on its way, and takes the answer.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Asked> {
+    /// Asks the next question, unless one is under way, and handles the answer.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         if self.question.is_none() {
-            // The runtime of the scheduler may have ended meanwhile, and hints with it.
+            // The runtime of the scheduler, which also receives the hints, may have ended in the meantime.
             self.inner.scheduler.start(&self.inner);
             let Some(demand) = self.demand() else {
-                return Poll::Ready(Asked::Settled);
+                return Poll::Ready(Step::Settled);
             };
             self.question = Some(self.ask(demand));
         }
-        // Taken out, so that one that panics is not polled again.
+        // Taken out, so that a question that panics is not polled again.
         let Some(mut question) = self.question.take() else {
             return Poll::Pending;
         };
@@ -139,13 +145,14 @@ impl Contender {
         }
     }
 
-    /// What to ask for. If nobody wants the key any more, that settles the line.
+    /// The next demand of the line. The line is settled if no request is left.
     fn demand(&mut self) -> Option<Demand> {
         let demand = self.line(|line, t| line.demand(&self.key, self.queued, t));
         self.settled = !matches!(demand, Some(Some(_)));
         demand.flatten()
     }
 
+    /// Sends the question to the store. The call starts now, not when the answer is first polled.
     fn ask(&self, demand: Demand) -> Question {
         let inner = &*self.inner;
         let reconnects = inner.reconnects();
@@ -171,14 +178,15 @@ impl Contender {
         }
     }
 
-    fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Asked {
+    /// Handles the store's answer.
+    fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Step {
         match answer {
             Ok(Acquired::Granted(grant)) => self.granted(question, grant),
             Ok(Acquired::Held(held)) => self.held(&question, &held),
             Ok(Acquired::Recorded(record)) => {
                 self.line(|line, _| line.recorded(&record));
                 self.settled = true;
-                Asked::Settled
+                Step::Settled
             }
             Err(error) => {
                 trace::store_failed(question.owner, &error);
@@ -187,7 +195,9 @@ impl Contender {
         }
     }
 
-    fn granted(&mut self, question: Question, grant: Grant) -> Asked {
+    /// Gives a granted lease to the line. A lease whose time was over before the answer came is released instead, and
+    /// the question counts as failed.
+    fn granted(&mut self, question: Question, grant: Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
         let lease = Arc::new(Lease::new(
@@ -200,7 +210,8 @@ impl Contender {
         let in_time = self.line(|line, t| {
             let in_time = lease.is_valid(t.now);
             if in_time {
-                // A reconnect that comes later finds the lease in its line and doubts it. One that came before is found here.
+                // A later reconnect finds the lease in its line and doubts the lease there. An earlier one is found
+                // here.
                 if self.inner.reconnects() != question.reconnects {
                     lease.doubt();
                 }
@@ -210,7 +221,7 @@ impl Contender {
         });
         if in_time == Some(true) {
             self.settled = true;
-            return Asked::Settled;
+            return Step::Settled;
         }
         drop(self.inner.store.start_release(Release {
             key: self.key.clone(),
@@ -226,39 +237,43 @@ impl Contender {
         ))
     }
 
-    fn held(&mut self, question: &Question, held: &Held) -> Asked {
+    /// Handles the answer that the key is held. The next question follows when the remaining time of the lease is
+    /// over, or after the poll interval, whichever comes first.
+    fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
         self.queued = question.waits.then_some(question.owner);
-        let anybody = self.line(|line, _| line.held(held)).unwrap_or(false);
-        if !anybody {
-            // At once: a line that nobody waits in would refuse the next who does not wait.
+        let waiters_left = self.line(|line, _| line.held(held)).unwrap_or(false);
+        if !waiters_left {
+            // At once: a contending line without requests would refuse the next request that does not wait.
             return match self.demand() {
                 Some(demand) => {
                     self.question = Some(self.ask(demand));
-                    Asked::Again(None)
+                    Step::AskAgain(None)
                 }
-                None => Asked::Settled,
+                None => Step::Settled,
             };
         }
         let poll = self.inner.jittered(self.inner.config.poll_interval);
         let pause = held.remaining.max(SHORTEST_PAUSE).min(poll);
-        Asked::Again(question.waits.then_some(pause))
+        Step::AskAgain(question.waits.then_some(pause))
     }
 
-    fn failed(&mut self, error: &Error) -> Asked {
+    /// Handles a failure: gives up the place in the store's queue, and asks again with growing pauses as long as
+    /// patient requests wait.
+    fn failed(&mut self, error: &Error) -> Step {
         let queued = self.queued.take();
         let after = self.line(|line, t| line.ask_failed(&self.key, error, queued, t));
         if after != Some(AfterFailure::AskAgain) {
             self.settled = true;
-            return Asked::Settled;
+            return Step::Settled;
         }
         let pause = self.inner.jittered(self.back_off);
         self.back_off = (self.back_off * 2).min(self.inner.config.poll_interval);
-        Asked::Again(Some(pause))
+        Step::AskAgain(Some(pause))
     }
 
-    /// Waits until it is time to ask again, or until something happens that makes it worth asking before.
+    /// Waits until the pause is over, or until a wake-up makes an earlier question worthwhile.
     async fn pause(&mut self, pause: Option<Duration>) {
         let Some(pause) = pause else {
             return;
@@ -279,7 +294,7 @@ impl Contender {
         }
     }
 
-    /// Works on the line, as long as this is its contender.
+    /// Runs a transition on the line, if this is still the contender of that line.
     fn line<T>(&self, work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T) -> Option<T> {
         self.inner
             .with_line(&self.key, |line, t| {
@@ -296,7 +311,7 @@ impl Drop for Contender {
         }
         let error = Error::new(
             ErrorKind::Unreachable,
-            "the store's answer was not awaited: the runtime that asked for it has shut down",
+            "the store was asked on a runtime that has shut down before the answer came",
         );
         let queued = self.queued.take();
         self.line(|line, t| line.abandoned(&self.key, &error, queued, t));

@@ -1,4 +1,4 @@
-//! A handle to a turn.
+//! The handle to a turn.
 
 use std::{
     fmt,
@@ -23,34 +23,49 @@ use crate::{
     trace,
 };
 
-/// The exclusive use of a key, for as long as this or a clone of it lives.
+/// The exclusive use of a key, for as long as this guard or a clone of the guard lives.
 ///
-/// - Dropping the last clone ends the turn: the next local request gets it, or the key is released in the
+/// - Dropping the last clone ends the turn: the next local request gets its turn, or the key is released in the
 ///   background. Nothing is awaited, so a guard can be dropped anywhere, even outside of a runtime.
-/// - [`release`](LockGuard::release) ends the turn at once and for all clones, and asks the store whether the
-///   lease was still ours.
-/// - The lease is renewed in the background. Should it be lost, [`lost`](LockGuard::lost) resolves and
-///   [`is_held`](LockGuard::is_held) is `false`; what was written since may collide with the next holder, unless the
-///   resource compares [`token`](LockGuard::token)s.
+/// - [`release`](LockGuard::release) ends the turn at once and for all clones, and asks the store whether the lease
+///   was held until then.
+/// - The lease is renewed in the background. When the lease is lost, [`lost`](LockGuard::lost) resolves and
+///   [`is_held`](LockGuard::is_held) returns `false`. Writes after that moment may collide with the next holder,
+///   unless the resource compares [`token`](LockGuard::token)s.
 ///
-/// `Clone` is re-entry: the same turn is held once more, with the same token.
+/// A clone holds the same turn once more, with the same token, which makes cloning a form of re-entry.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// let guard = locks.lock("orders/42").await?;
+/// let first = guard.token();
+/// guard.release().await?;
+///
+/// let guard = locks.lock("orders/42").await?;
+/// assert!(guard.token() > first);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a guard that is dropped at once gives the key back at once"]
 pub struct LockGuard(Arc<Turn>);
 
-/// What a guard knows of its turn.
+/// The state of a guard's turn, from [`LockGuard::status`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
-    /// The key is ours.
+    /// The turn is under way, and the lease is held.
     Held,
-    /// The turn was ended by [`LockGuard::release`] on a clone.
+    /// A clone of the guard has ended the turn with [`LockGuard::release`].
     Released,
-    /// The lease was lost.
+    /// The lease was lost, for this reason.
     Lost(Loss),
 }
 
 impl LockGuard {
-    /// The first guard of a turn that has begun. To be called before the next `.await`, so that no cancellation loses the turn.
+    /// Creates the first guard of a turn that has begun. Must be called before the next `.await`, so that a
+    /// cancellation cannot leak the turn.
     pub(crate) fn new(turn: Arc<Turn>) -> Self {
         turn.add_guard();
         let guard = Self(turn);
@@ -65,36 +80,51 @@ impl LockGuard {
 
     fn granted(&self) -> &Granted {
         let granted = self.0.granted();
-        granted.expect("a guard is made when its turn has begun")
+        granted.expect("a guard is created after its turn has begun")
     }
 
     fn inner(&self) -> &Arc<Inner> {
         &self.0.inner
     }
 
-    /// What is locked.
+    /// Returns the locked key.
     pub fn key(&self) -> &LockKey {
         &self.granted().lease.key
     }
 
-    /// The fencing token: it rises with every turn at a key, in the whole fleet.
+    /// Returns the fencing token, which rises with every turn at a key across the whole fleet.
     ///
-    /// Send it along with every write. A resource that keeps the highest token seen, and refuses lower ones, is safe
-    /// even from a process that was paused for longer than its lease and does not know it yet.
+    /// Send the token along with every write. A resource that keeps the highest token seen, and refuses lower tokens,
+    /// is safe even from a process that was paused for longer than its lease and has not noticed yet.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("accounts/1").await?;
+    /// let statement = format!(
+    ///     "UPDATE accounts SET balance = 5, token = {0} WHERE id = 1 AND token <= {0}",
+    ///     guard.token(),
+    /// );
+    /// # drop(statement);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn token(&self) -> u64 {
         self.granted().token
     }
 
-    /// Whether the key is ours, by this process's clock.
+    /// Returns whether the key is held, by the clock of this process.
     ///
-    /// That clock is monotonic, and on Linux it stands still while the machine sleeps (a laptop's lid, a virtual machine that is
-    /// suspended). After the machine wakes up, this can be `true` although the lease has expired in the store; the next renewal
-    /// tells the loss. A resource that compares [`token`](LockGuard::token)s is safe from that, too.
+    /// That clock is monotonic, and on Linux the clock stands still while the machine sleeps (a closed laptop, a
+    /// suspended virtual machine). After the machine wakes up, this method can return `true` although the lease has
+    /// expired in the store, until the next renewal reports the loss. A resource that compares
+    /// [`token`](LockGuard::token)s is safe in that case, too.
     pub fn is_held(&self) -> bool {
         self.status() == Status::Held
     }
 
-    /// How long the lease lasts if no further renewal succeeds; zero when the key is not held any more.
+    /// Returns how long the lease lasts if no further renewal succeeds, or zero if the key is not held any more.
     pub fn remaining(&self) -> Duration {
         match self.status() {
             Status::Held => self
@@ -106,7 +136,7 @@ impl LockGuard {
         }
     }
 
-    /// Whether the turn is still under way, or how it ended.
+    /// Returns whether the turn is still under way, or how the turn ended.
     pub fn status(&self) -> Status {
         let lease = &self.granted().lease;
         if self.0.is_released() {
@@ -114,47 +144,61 @@ impl LockGuard {
         } else if let Some(loss) = lease.loss() {
             Status::Lost(loss)
         } else if !lease.is_valid(now()) {
-            // The loss is about to be told.
+            // The line has not been told of the loss yet.
             Status::Lost(Loss::Expired)
         } else {
             Status::Held
         }
     }
 
-    /// Resolves when the lease is lost, with the reason. Never resolves if the turn ends in any other way.
+    /// Waits for the loss of the lease, and returns the reason. The future never resolves if the turn ends in any
+    /// other way.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// tokio::select! {
+    ///     loss = guard.lost() => println!("stop: {loss}"),
+    ///     () = tokio::task::yield_now() => println!("done"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
-    /// Nothing is missed when the future is dropped: a loss is final, and told to everybody who asks later.
+    /// This method is cancel safe. A loss is final, and a later call returns the same reason.
     pub async fn lost(&self) -> Loss {
         let loss = self.watch_lease().await;
         if self.0.is_released() {
-            // The lease had gone on to other turns.
+            // The lease had gone on to serve other turns, and the loss is theirs.
             std::future::pending::<()>().await;
         }
         loss
     }
 
-    /// Ends the turn now, for all clones of this guard, and says whether the lease was ours until then.
+    /// Ends the turn now, for all clones of this guard, and checks that the lease was held until then.
     ///
-    /// The other clones then are [`Status::Released`], not lost. Unlike a drop, this asks the store: it costs a round
-    /// trip also where the turn is passed on to another local request.
+    /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks the store, which
+    /// costs a round trip even where the lease is passed on to another local request.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was not ours any more, so somebody else may have had
-    ///   the key at the same time.
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not tell. The turn has ended all
-    ///   the same.
+    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, so another request may have had the key at
+    ///   the same time.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not answer. The turn has ended
+    ///   nevertheless.
     ///
-    /// A turn that a clone has released already is `Ok`: that clone was told.
+    /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the result.
     ///
     /// # Cancel safety
     ///
-    /// The turn ends at the first poll, and the release goes on when this future is dropped.
+    /// The turn ends at the first poll. The release continues in the background when the future is dropped.
     pub async fn release(self) -> Result<(), Error> {
         if let Status::Lost(loss) = self.status() {
-            // Nothing is left to be released, and the clones shall go on to see the loss.
+            // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
             drop(self.inner().end_turn(self.granted(), false));
             return Err(lost(Some(loss)));
         }
@@ -167,7 +211,9 @@ impl LockGuard {
 }
 
 impl LockGuard {
-    /// Runs a future for as long as the lease is held: the loss is looked at first in every poll, and ends the future.
+    /// Runs a future for as long as the lease is held.
+    ///
+    /// Every poll checks for the loss first. When the lease is lost, the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -182,25 +228,26 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost: the future was dropped at one of its `.await`s. What
-    /// it had begun elsewhere (a statement that a database received, say) may still take effect.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost: the future was dropped at one of its
+    /// `.await`s. Effects that the future had begun elsewhere, such as a statement that a database has received, may
+    /// still happen.
     ///
     /// # Cancel safety
     ///
-    /// Dropping this drops the future. The turn goes on.
+    /// Dropping the returned future drops `future`. The turn goes on.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         Self::run_with(std::slice::from_ref(self), future).await
     }
 
-    /// Like [`run`](LockGuard::run), under several guards: the loss of any of them ends the future.
+    /// Runs a future like [`run`](LockGuard::run), for as long as the leases of all `guards` are held.
     ///
     /// # Errors
     ///
-    /// As for [`run`](LockGuard::run).
+    /// The same as for [`run`](LockGuard::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](LockGuard::run).
+    /// The same as for [`run`](LockGuard::run).
     pub async fn run_with<F: Future>(guards: &[Self], future: F) -> Result<F::Output, Error> {
         let lost_already = guards.iter().find_map(|guard| match guard.status() {
             Status::Lost(loss) => Some(loss),
@@ -218,22 +265,51 @@ impl LockGuard {
         }
     }
 
-    /// Resolves when the lease is lost, like [`lost`](LockGuard::lost), but holds no clone of the guard: the turn can end
-    /// meanwhile. After the end of the turn, the lease may serve other local requests, and its loss then is theirs.
+    /// Returns a future that resolves when the lease is lost, like [`lost`](LockGuard::lost), but that holds no clone
+    /// of the guard.
+    ///
+    /// The turn can end while the future waits. The lease may serve other local requests afterwards, and the future
+    /// then resolves when the lease is lost during their turns.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// let loss = guard.watch();
+    /// tokio::spawn(async move { println!("the lease was lost: {}", loss.await) });
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
         self.watch_lease()
     }
 
-    /// Asks the store whether the lease is ours, and prolongs it. The turn goes on.
+    /// Asks the store whether the lease is held, and extends the lease. The turn goes on.
     ///
-    /// Before an effect that nothing else protects (an e-mail, a call of another service), this notices a lease that was deleted or
-    /// lost in a fail-over before its next renewal would.
+    /// Call `confirm` before an effect that nothing else protects, such as an e-mail or a call of another service. A
+    /// lease that was deleted, or lost in a fail-over, is then noticed before the next renewal.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// guard.confirm().await?;
+    /// // Send the e-mail now.
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease is not ours any more, and
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not tell. As for
-    /// [`release`](Self::release), a turn that a clone has released is `Ok`.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost, and
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. Like
+    /// [`release`](Self::release), `confirm` returns `Ok` for a turn that a clone has released.
+    ///
+    /// # Cancel safety
+    ///
+    /// The lease may or may not have been extended when the future is dropped. The turn goes on in both cases.
     pub async fn confirm(&self) -> Result<(), Error> {
         if self.status() == Status::Released {
             return Ok(());
@@ -246,17 +322,17 @@ impl LockGuard {
     }
 }
 
-/// For the layers.
+/// Methods for the layers of this crate.
 impl LockGuard {
-    /// Ends the turn with a record in the lease's place, which is shared with all who wait with the same claim. The turn
-    /// goes on if the store does not answer by `until`, and this can be tried again.
+    /// Ends the turn with a record in the lease's place, and shares the record with all requests that wait with the
+    /// same fingerprint. The turn goes on if the store does not answer by `until`, and the caller may try again.
     pub(crate) async fn record(
         &self,
         record: (&Bytes, Duration),
         until: Instant,
     ) -> Result<Released, Error> {
         if self.0.is_released() {
-            // A clone has ended the turn, and the same lease may serve another by now.
+            // A clone has ended the turn, and the lease may already serve another.
             return Ok(Released::NotOurs);
         }
         let outcome = self.inner().record(self.granted(), record, until).await;
@@ -266,29 +342,29 @@ impl LockGuard {
         outcome
     }
 
-    /// Ends the turn as [`record`](Self::record) does, but does not touch the lease in the store any more: its time
-    /// ends it, unless the record that was on its way takes its place after all.
+    /// Ends the turn as [`record`](Self::record) does, without touching the lease in the store. The lease expires
+    /// there, unless a record that was sent before takes its place.
     pub(crate) fn abandon(self, content: &Bytes) {
         self.0.set_released();
         self.inner().finish(self.granted(), content);
     }
 
-    /// Whether nobody else holds this turn.
+    /// Whether this is the only guard of the turn.
     pub(crate) fn is_only_one(&self) -> bool {
         self.0.guards() == 1
     }
 
-    /// Whether asking `locks` for `key` would wait for this very turn.
+    /// Whether asking `locks` for `key` would wait for this guard's turn.
     pub(crate) fn is_for(&self, locks: &Locks, key: &LockKey) -> bool {
         self.key() == key && self.inner().space == locks.0.space
     }
 
-    /// Resolves when the lease is lost; does not keep the turn from ending.
+    /// Resolves when the lease is lost, without keeping the turn from ending.
     fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
         watch::loss(self.inner().clone(), self.granted().lease.clone())
     }
 
-    /// Counts the turn's time anew. Says whether the turn is still under way.
+    /// Restarts the time that `max_hold` allows the turn. Returns whether the turn is still under way.
     pub(crate) fn begin_anew(&self) -> bool {
         let granted = self.granted();
         self.inner()
@@ -296,16 +372,18 @@ impl LockGuard {
             .unwrap_or(false)
     }
 
+    /// Returns a handle that does not keep the turn from ending.
     pub(crate) fn downgrade(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
     }
 }
 
-/// A handle that does not keep its turn from ending.
+/// A handle that does not keep the turn from ending.
 #[derive(Clone)]
 pub(crate) struct WeakGuard(Weak<Turn>);
 
 impl WeakGuard {
+    /// Returns a guard, unless the last guard of the turn has been dropped.
     pub(crate) fn upgrade(&self) -> Option<LockGuard> {
         let turn = self.0.upgrade()?;
         turn.add_guard_if_held().then(|| LockGuard(turn))

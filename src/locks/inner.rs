@@ -1,4 +1,4 @@
-//! What the clones of a [`Locks`](crate::Locks) share.
+//! The state that the clones of a [`Locks`](crate::Locks) share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use super::{
     config::Config,
     contender::Contender,
-    line::{After, Ended, Granted, Line, Lost, Transition, lost},
+    line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost},
     lines::Lines,
     renewing::Renewing,
 };
@@ -24,10 +24,12 @@ use crate::{
     trace,
 };
 
-/// How often a stand-in of the scheduler looks at the leases.
+/// How often a stand-in for the scheduler looks at the leases.
 const STAND_IN_PAUSE: Duration = Duration::from_millis(50);
 
+/// The state that the clones of a [`Locks`](crate::Locks) share.
 pub(crate) struct Inner {
+    /// The store that leases live in.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) config: Config,
     pub(crate) instance: Instance,
@@ -35,11 +37,11 @@ pub(crate) struct Inner {
     pub(crate) space: Arc<str>,
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
-    /// How often the store was out of reach and came back.
+    /// How often the store was away and came back.
     reconnects: AtomicU64,
     /// Contenders and renewals under way.
     pub(crate) background: Arc<Counter>,
-    /// Detached handlers under way.
+    /// Handlers that run in tasks of their own.
     pub(crate) busy: Arc<Counter>,
 }
 
@@ -66,33 +68,35 @@ impl Inner {
         }
     }
 
-    /// A pause of about this length: up to a fifth shorter, so that instances do not ask in step.
+    /// Shortens a pause at random by up to a fifth, so that instances do not ask in step.
     pub(crate) fn jittered(&self, pause: Duration) -> Duration {
         pause - (pause / 5).mul_f64(random())
     }
 
-    /// Works on a key's line, if there is one, then does what that has left to be done. Never called with a lock held.
+    /// Runs a transition on the line of a key, if there is one, and then the follow-up of the transition. Must not be
+    /// called with a lock held.
     pub(crate) fn with_line<T>(
         self: &Arc<Self>,
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
     ) -> Option<T> {
-        let (outcome, after) = self.lines.with(key, work)?;
-        self.finish_transition(key, after);
+        let (outcome, follow_up) = self.lines.with(key, work)?;
+        self.finish_transition(key, follow_up);
         Some(outcome)
     }
 
-    fn finish_transition(self: &Arc<Self>, key: &LockKey, after: After) {
-        if let Some((lease, loss)) = after.lost {
+    /// Does the follow-up of a transition, after the lock of the line is free.
+    fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        if let Some((lease, loss)) = follow_up.lost {
             trace::lost(key.as_str(), lease.owner, loss);
         }
-        if let Some(owner) = after.released {
+        if let Some(owner) = follow_up.released {
             trace::releasing(key.as_str(), owner);
         }
-        if let Some(number) = after.contend {
+        if let Some(number) = follow_up.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
         }
-        if after.renews_now && !self.scheduler.is_on_this_runtime() {
+        if follow_up.renews_now && !self.scheduler.is_on_this_runtime() {
             self.run_in_background(stand_in(self.clone(), key.clone()));
         }
     }
@@ -104,13 +108,13 @@ impl Inner {
             .unwrap_or_else(|| Ended::Over(granted.lease.loss()))
     }
 
-    /// A lease is lost, if the reason for it still holds.
+    /// Ends a lease as lost, if the reason still holds.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) -> Lost {
         self.with_line(&lease.key, |line, t| line.lost(lease, loss, t))
             .unwrap_or(Lost::NotHere)
     }
 
-    /// Renews a lease now, beside its schedule.
+    /// Renews a lease now, in addition to the scheduled renewals.
     pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
         let sent = now();
         let mut renewal = self.store.renew(vec![Renew {
@@ -140,7 +144,8 @@ impl Inner {
         self.reconnects.load(Ordering::Acquire)
     }
 
-    /// Runs a task on the present runtime, or where the scheduler runs. Where there is no runtime any more, the task is dropped.
+    /// Spawns a task on the current runtime, or else on the scheduler's. The task is dropped if neither runtime
+    /// exists.
     pub(crate) fn run_in_background(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
@@ -157,7 +162,8 @@ impl Inner {
     }
 }
 
-/// Does the scheduler's work for as long as a turn waits for a renewal: the runtime of the scheduler may not be driven.
+/// Does the scheduler's work while a line waits for a renewal: the scheduler may be on a runtime that is not being
+/// driven.
 async fn stand_in(inner: Arc<Inner>, key: LockKey) {
     let is_confirming = || inner.with_line(&key, |line, _| line.is_confirming());
     inner.on_time(now());
@@ -179,7 +185,7 @@ impl LeaseEvents for Inner {
             Hint::Wanted(key) => drop(self.with_line(&key, |line, t| line.wanted(t.now))),
             Hint::Listening => self.lines.wake_contenders(),
             Hint::Reconnected => {
-                // Counted first: a lease that is granted meanwhile is doubted here or by its contender.
+                // Counted first, so that a lease granted in the meantime is doubted either here or by its contender.
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
                 self.lines.doubt_leases(|_| true);
                 self.lines.wake_contenders();
@@ -195,8 +201,8 @@ impl LeaseEvents for Inner {
 
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let due = self.lines.look(now);
-        for (key, after) in due.after {
-            self.finish_transition(&key, after);
+        for (key, follow_up) in due.follow_ups {
+            self.finish_transition(&key, follow_up);
         }
         if !due.renewals.is_empty() {
             trace::renewing(due.renewals.len());
@@ -207,7 +213,8 @@ impl LeaseEvents for Inner {
     }
 
     fn on_stop(&self) {
-        // Nobody would tell their loss any more, were it not for those who watch for it on another runtime.
+        // No scheduler is left to report a loss. Watchers on another runtime must start one, or watch the clock
+        // themselves.
         for lease in self.lines.leases() {
             lease.wake_watchers();
         }
@@ -220,16 +227,16 @@ impl Drop for Inner {
     }
 }
 
-/// How much of something is under way.
+/// Counts things under way, and notifies when none is left.
 #[derive(Default)]
 pub(crate) struct Counter {
     count: AtomicUsize,
-    /// Notified whenever the last has ended.
+    /// Notified when the count drops to zero.
     ended: Notify,
 }
 
 impl Counter {
-    /// Counts one until the result is dropped.
+    /// Adds one to the count until the returned value is dropped.
     pub(crate) fn one(counter: &Arc<Self>) -> Counted {
         counter.count.fetch_add(1, Ordering::AcqRel);
         Counted(counter.clone())
@@ -239,12 +246,13 @@ impl Counter {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Resolves when the last has ended since this call.
+    /// Resolves when the count drops to zero after this call.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + '_ {
         self.ended.notified()
     }
 }
 
+/// One unit of a [`Counter`].
 pub(crate) struct Counted(Arc<Counter>);
 
 impl Drop for Counted {

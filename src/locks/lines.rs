@@ -1,15 +1,18 @@
-//! All lines of an instance, in a map that is split so that requests of different keys rarely meet.
+//! The lines of an instance, in a map that is split into shards so that requests for different keys rarely wait for
+//! the same mutex.
 //!
-//! A line is worked on under its shard's lock only, and is removed under the same lock by the transition that leaves
-//! nothing of it. So no entry is ever "being removed". The schedule of a shard's leases is under the same lock, so a lease that
-//! leaves its line leaves the schedule with it. Under a shard's lock releases are started in the store, and the scheduler's task
-//! is notified; nothing that could come back to a line is called.
+//! 1. A line is changed only under the lock of its shard. The transition that leaves a line in `State::Gone` removes
+//!    the line under the same lock, so no line is ever in the middle of being removed.
+//! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
+//!    the same step.
+//! 3. Under the lock of a shard, releases are started in the store, the scheduler's task is notified, and waiting
+//!    tasks are woken. Nothing is called that could come back to a line.
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::{
     inner::Inner,
-    line::{After, Demand, DueRenewal, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
+    line::{Demand, DueRenewal, FollowUp, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
     turn::Turn,
 };
 use crate::{
@@ -24,9 +27,10 @@ use crate::{
     time::{Instant, later, now},
 };
 
-/// A few for the model checker, which would spend its time on locks that nobody meets at.
+/// The model checker gets few shards, because mutexes without contention only cost it time.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 
+/// All lines of an instance.
 pub(crate) struct Lines {
     shards: Box<[Mutex<Shard>]>,
     limits: Limits,
@@ -36,32 +40,33 @@ pub(crate) struct Lines {
     store: Arc<dyn Store>,
     count: AtomicUsize,
     closed: AtomicBool,
-    /// Notified whenever the last line goes.
+    /// Notified when the last line is removed.
     emptied: Notify,
 }
 
-/// Lines under one lock.
+/// The lines under one lock.
 struct Shard {
     lines: KeyMap<Line>,
-    /// When the leases of these lines need attention.
+    /// The times at which the leases of these lines need attention.
     schedule: Schedule,
-    /// Requests are numbered over all lines of a shard: one that leaves late must not be taken for one in the key's next line.
+    /// Requests are numbered across all lines of a shard, so that a request which leaves late is not taken for a
+    /// request in a later line of the same key.
     numbers: Numbers,
 }
 
-/// What came of joining a line.
+/// The result of joining a line.
 pub(crate) struct Joined {
     pub(crate) turn: Arc<Turn>,
-    /// The one who joined is the first, and has to ask the store for this.
+    /// Set if the request is the first of its line: the demand to send to the store.
     pub(crate) first: Option<Demand>,
 }
 
-/// What is to be done for leases whose time has come.
+/// The work for leases whose scheduled time has come.
 #[derive(Default)]
 pub(crate) struct Due {
     pub(crate) renewals: Vec<DueRenewal>,
-    /// What is left to be done for leases that were over.
-    pub(crate) after: Vec<(LockKey, After)>,
+    /// The follow-ups of the transitions, by key.
+    pub(crate) follow_ups: Vec<(LockKey, FollowUp)>,
     /// When the next lease needs attention.
     pub(crate) next: Option<Instant>,
 }
@@ -87,7 +92,7 @@ impl Lines {
         }
     }
 
-    /// Enters the line of a key, which is made if there is none.
+    /// Joins the line of a key. The line is created if there is none.
     pub(crate) fn join(
         &self,
         inner: &Arc<Inner>,
@@ -95,7 +100,7 @@ impl Lines {
         request: WaitRequest,
     ) -> Result<Joined, NoTurn> {
         let mut shard = self.shard(key).lock();
-        // Looked at under the lock, so that `close` finds whoever came in before it.
+        // Checked under the lock, so that `close` finds every request that joined before.
         if self.is_closed() {
             return Err(closed().into());
         }
@@ -116,22 +121,22 @@ impl Lines {
         Ok(Joined { turn, first })
     }
 
-    /// Works on a key's line, if there is one, and removes it if that leaves nothing of it.
+    /// Runs a transition on the line of a key, if there is one, and removes the line if the transition has ended it.
     pub(crate) fn with<T>(
         &self,
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
-    ) -> Option<(T, After)> {
+    ) -> Option<(T, FollowUp)> {
         let mut shard = self.shard(key).lock();
         let (lines, mut t) = self.transition(&mut shard, now());
         let line = lines.get_mut(key)?;
         let outcome = work(line, &mut t);
-        let after = t.after;
+        let follow_up = t.follow_up;
         self.remove_if_gone(lines, key);
-        Some((outcome, after))
+        Some((outcome, follow_up))
     }
 
-    /// Looks after all leases whose time has come.
+    /// Handles all leases whose scheduled time has come.
     pub(crate) fn look(&self, now: Instant) -> Due {
         let mut due = Due::default();
         let soon = later(now, self.limits.pace.together());
@@ -141,9 +146,9 @@ impl Lines {
                 let (lines, mut t) = self.transition(&mut shard, now);
                 if let Some(line) = lines.get_mut(&key) {
                     due.renewals.extend(line.look(&mut t));
-                    let after = t.after;
+                    let follow_up = t.follow_up;
                     self.remove_if_gone(lines, &key);
-                    due.after.push((key, after));
+                    due.follow_ups.push((key, follow_up));
                 }
             }
             let next = shard.schedule.next();
@@ -152,7 +157,7 @@ impl Lines {
         due
     }
 
-    /// The store may have forgotten leases: every line doubts the one that it has.
+    /// Doubts the leases of all keys that `is_concerned` accepts, because the store may have forgotten them.
     pub(crate) fn doubt_leases(&self, is_concerned: impl Fn(&LockKey) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -162,7 +167,7 @@ impl Lines {
         }
     }
 
-    /// An owner that was never used before, for an attempt beside the key's line.
+    /// Returns an unused owner, for an attempt outside of the key's line.
     pub(crate) fn fresh_owner(&self, key: &LockKey) -> Owner {
         Owner {
             instance: self.instance,
@@ -170,7 +175,7 @@ impl Lines {
         }
     }
 
-    /// From now on nobody joins, and whoever waits is refused.
+    /// Refuses all requests that wait, and all that ask later.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.each(|line| line.refuse_all(&closed()));
@@ -180,12 +185,12 @@ impl Lines {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Hints may have been lost: every contender asks again.
+    /// Makes every contender ask the store again, because hints may have been lost.
     pub(crate) fn wake_contenders(&self) {
         self.each(Line::wake_contender);
     }
 
-    /// The leases under which turns are, or are about to be.
+    /// The leases of all lines that have a turn under way or about to begin.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let mut leases = Vec::new();
         self.each(|line| leases.extend(line.lease().cloned()));
@@ -196,18 +201,19 @@ impl Lines {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Calls this for each line. For what needs no transition.
+    /// Calls `work` for each line. For work that needs no transition.
     pub(crate) fn each(&self, mut work: impl FnMut(&mut Line)) {
         for shard in &self.shards {
             shard.lock().lines.values_mut().for_each(&mut work);
         }
     }
 
-    /// Resolves when the last line has gone since this call.
+    /// Resolves when the last line is removed after this call.
     pub(crate) fn emptied(&self) -> impl Future<Output = ()> + '_ {
         self.emptied.notified()
     }
 
+    /// Removes a line that has ended. Called at the end of every transition.
     fn remove_if_gone(&self, lines: &mut KeyMap<Line>, key: &LockKey) {
         if lines.get(key).is_some_and(Line::is_gone) {
             lines.remove(key);
@@ -217,6 +223,7 @@ impl Lines {
         }
     }
 
+    /// Counts a new line, unless the limit of `max_keys` is reached.
     fn count_one(&self) -> Result<(), Error> {
         let max = self.max_keys;
         let count = |count| (count < max).then_some(count + 1);
@@ -228,12 +235,13 @@ impl Lines {
             Err(_) => Err(Error::new(
                 ErrorKind::TooManyKeys,
                 format!(
-                    "{max} keys are in use already: see `LocksBuilder::max_keys`, and whether requests can make up keys at will"
+                    "{max} keys are already in use: raise `LocksBuilder::max_keys`, or check whether clients can invent keys"
                 ),
             )),
         }
     }
 
+    /// Splits a shard into its lines and the context for transitions on them.
     fn transition<'a>(
         &'a self,
         shard: &'a mut Shard,
@@ -247,19 +255,20 @@ impl Lines {
             store: &*self.store,
             instance: self.instance,
             numbers: &mut shard.numbers,
-            after: After::default(),
+            follow_up: FollowUp::default(),
         };
         (&mut shard.lines, transition)
     }
 
+    /// The shard of a key.
     fn shard(&self, key: &LockKey) -> &Mutex<Shard> {
-        // The upper half: the map of a shard goes by the lower one.
+        // The upper half of the hash: the map of a shard uses the lower half.
         &self.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
 }
 
 impl Shard {
-    /// Each shard has numbers of its own, so that threads do not meet at a counter.
+    /// Each shard has its own sequence of numbers, so that threads do not contend for one counter.
     fn new(index: usize) -> Self {
         Self {
             lines: KeyMap::default(),
@@ -275,6 +284,6 @@ impl Shard {
 fn closed() -> Error {
     Error::new(
         ErrorKind::Closed,
-        "these locks were closed: the process is about to end",
+        "these locks were closed by `Locks::close`, and grant no further turns",
     )
 }

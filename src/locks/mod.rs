@@ -1,4 +1,9 @@
-//! The handle: who wants a key asks here.
+//! Locks for one process of a fleet: the [`Locks`] handle and everything behind it.
+//!
+//! A call of [`Locks::lock`] becomes a [`Waiter`](waiter::Waiter) in the [`Line`](line::Line) of its key. The first
+//! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
+//! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
+//! [`LockGuard`]. All clones of a handle share one [`Inner`].
 
 mod config;
 #[cfg(feature = "redis")]
@@ -45,12 +50,13 @@ use crate::{
     trace,
 };
 
-/// Locks keys in a store, for one instance of a fleet.
+/// Locks keys in a store, on behalf of one instance of a fleet.
 ///
-/// A cheap handle: clone it freely. One for each process is the normal use; two in one process compete like two
-/// processes. All methods that wait must be called within a tokio runtime with its time driver on; they fail with
-/// [`ErrorKind::Unreachable`] where there is none.
+/// `Locks` is a cheap handle that can be cloned freely. A process normally has one; two `Locks` in one process
+/// compete like two processes. Every method that waits must be called within a tokio runtime whose time driver is
+/// enabled, and fails with [`ErrorKind::Unreachable`] outside of one.
 ///
+/// # Example
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -70,13 +76,18 @@ pub struct Locks(Arc<Inner>);
 /// How long a request waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
+    /// Take the key if it is free, and fail otherwise.
     NotAtAll,
+    /// Wait in line for at most this time.
     AtMost(Duration),
+    /// Wait in line until the turn comes.
     ForEver,
 }
 
 impl Locks {
-    /// Locks for a service that runs as one process, on a [`MemoryStore`] of its own, with all defaults.
+    /// Creates locks for a service that runs as one process, on a new [`MemoryStore`] and with default settings.
+    ///
+    /// Use [`builder`](Locks::builder) to change the settings, or to use a store that other processes share.
     pub fn in_memory() -> Self {
         Self(Arc::new(Inner::new(
             Arc::new(MemoryStore::new()),
@@ -84,24 +95,53 @@ impl Locks {
         )))
     }
 
-    /// Locks in `store`, to be configured.
+    /// Returns a builder for locks in `store`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .lease(Duration::from_secs(10))
+    ///     .wait_limit(Duration::from_secs(2))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(store: impl Store) -> LocksBuilder {
         LocksBuilder::new(Arc::new(store))
     }
 
-    /// Waits for this request's turn at the key, first come, first served.
+    /// Locks a key, waiting for the key to become free.
+    ///
+    /// Requests of this process get their turns in the order in which they asked. Instances that wait for the same
+    /// key are served in the order of the store's queue.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// // Only one request of the whole fleet is here at a time.
+    /// drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. [`ErrorKind::Held`] after the [`wait_limit`](LocksBuilder::wait_limit), which is 10 s by default: below a
-    /// lease, so that a key whose holder has crashed is not waited for to the end.
+    /// Fails with [`ErrorKind::Held`] when the [`wait_limit`](LocksBuilder::wait_limit) has passed. The default limit
+    /// of 10 s is shorter than the default lease, so that requests do not wait for the lease of a crashed holder to
+    /// expire. See [`ErrorKind`] for the other errors.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the place in line up, and the key, if that was granted in this very moment.
+    /// Dropping the future gives up the place in line, and also the turn if the turn was granted at the same moment.
     ///
-    /// A future that is neither dropped nor polled keeps its place, and the turn once it has come: do not wait for
-    /// anything else in between, as in a `select!` by reference whose other branch awaits.
+    /// A future that is neither polled nor dropped keeps its place in line, and keeps the turn once the turn has
+    /// come. Avoid awaiting anything else in the meantime, for example in the other branch of a `select!` that
+    /// borrows this future.
     pub async fn lock(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -109,16 +149,16 @@ impl Locks {
         self.lock_waiting(key, self.usual_wait()).await
     }
 
-    /// Like [`lock`](Locks::lock), but fails with [`ErrorKind::Held`] after `limit`, or with
-    /// [`ErrorKind::Unreachable`] if the store has not said anything in that time.
+    /// Locks a key like [`lock`](Locks::lock), waiting for at most `limit`.
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`].
+    /// Fails with [`ErrorKind::Held`] when `limit` has passed, or with [`ErrorKind::Unreachable`] if the store has
+    /// not answered in that time. See [`ErrorKind`] for the other errors.
     ///
     /// # Cancel safety
     ///
-    /// As for [`lock`](Locks::lock).
+    /// The same as for [`lock`](Locks::lock).
     pub async fn lock_within(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -127,15 +167,28 @@ impl Locks {
         self.lock_waiting(key, Wait::AtMost(limit)).await
     }
 
-    /// Takes the key if it is free; does not wait, does not queue.
+    /// Locks a key only if it is free, without waiting and without joining the store's queue.
+    ///
+    /// Returns `None` if another request holds the key.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("reports/daily").await?;
+    /// assert!(locks.try_lock("reports/daily").await?.is_none());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. That somebody else holds the key is not an error but `None`.
+    /// See [`ErrorKind`]; [`ErrorKind::Held`] is not among the errors returned here.
     ///
     /// # Cancel safety
     ///
-    /// As for [`lock`](Locks::lock).
+    /// The same as for [`lock`](Locks::lock).
     pub async fn try_lock(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -143,8 +196,10 @@ impl Locks {
         none_if_held(self.lock_waiting(key, Wait::NotAtAll).await)
     }
 
-    /// Claims a key for one thing, which is to be done once: `fingerprint` is a digest of it. Whoever claims the same gets
-    /// the record that this turn ends with ([`LockGuard::record`]).
+    /// Claims a key for work that is to be done once. `fingerprint` is a digest of that work.
+    ///
+    /// Requests that claim the key with the same fingerprint get the record that this turn ends with
+    /// ([`LockGuard::record`]).
     pub(crate) async fn claim(
         &self,
         key: &LockKey,
@@ -170,17 +225,18 @@ impl Locks {
         self.0.record_late(key, claim, record, until).await
     }
 
-    /// What tells the keys of these locks from those of locks in another store.
+    /// The name of the store's key space. Equal keys in equal spaces exclude each other.
     pub(crate) fn space(&self) -> &Arc<str> {
         &self.0.space
     }
 
-    /// How long to wait where nothing else is said.
+    /// How long [`lock`](Locks::lock) waits.
     pub(crate) fn usual_wait(&self) -> Wait {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
     }
 
-    /// A lock for a layer. With `fail_fast`, a store that is away is not waited for: the caller would rather go on without.
+    /// Locks a key for a layer. With `fail_fast`, the request fails as soon as the store does, because its caller
+    /// would rather go on without the lock.
     pub(crate) async fn lock_for_layer(
         &self,
         key: &LockKey,
@@ -198,7 +254,7 @@ impl Locks {
         turn.map_err(NoTurn::into_error)
     }
 
-    /// Whether this lease can be held and renewed with the other settings.
+    /// Checks that a lease held for this long can be renewed under the other settings.
     pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
         self.0.config.check_holding(holding)
     }
@@ -222,7 +278,8 @@ impl Locks {
     ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
         let waiter = Waiter::new(&self.0, key, request);
         trace::acquiring(key.as_str(), async move {
-            // Pinned out here, so that the place in line is still there when the limit is reached.
+            // Pinned outside of the timeout: the waiter must still be in line when `waited_in_vain` looks at the
+            // line.
             let mut waiter = pin!(waiter);
             let Wait::AtMost(limit) = wait else {
                 return waiter.await;
@@ -234,7 +291,7 @@ impl Locks {
         })
     }
 
-    /// Why a request has not had its turn within its limit.
+    /// The error of a request that had no turn within `limit`: the store was away, or the key was held.
     fn waited_in_vain(&self, key: &LockKey, limit: Duration) -> Error {
         let why = self.0.with_line(key, |line, t| {
             let away = line.away_after(limit, t.now);

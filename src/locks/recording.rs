@@ -1,4 +1,4 @@
-//! Records in the place of leases.
+//! Ending a turn with a record in the lease's place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,18 +11,19 @@ use crate::{
     time::{Instant, timeout_at},
 };
 
-/// What became of a record that came after its lease.
+/// The result of a record that was written after its lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
+    /// The record is in the store.
     Recorded,
-    /// Another record is there.
+    /// The store has another record at the key.
     Superseded,
-    /// Somebody holds the key.
+    /// Another request holds the key.
     Held,
 }
 
 impl Inner {
-    /// Puts a record into the lease's place. The lease is renewed on until the store has said that the record is there.
+    /// Puts a record into the lease's place. The lease is renewed until the store has confirmed the record.
     pub(crate) async fn record(
         self: &Arc<Self>,
         granted: &Granted,
@@ -40,7 +41,7 @@ impl Inner {
             },
             owed_for: lease.length,
         });
-        // Where the answer takes too long, the release goes on all the same.
+        // The release continues in the store when the answer takes too long.
         let outcome = timeout_at(until, recording).await;
         let outcome = outcome.unwrap_or_else(|| Err(not_in_time()));
         match outcome {
@@ -51,14 +52,14 @@ impl Inner {
         outcome
     }
 
-    /// The turn has ended with this record.
+    /// Ends the turn in its line, and shares the record with the requests that wait.
     pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes) {
         self.with_line(&granted.lease.key, |line, t| {
             line.finished(granted, content, t);
         });
     }
 
-    /// Records what was done under a lease that was lost, if nobody else has claimed the key since.
+    /// Records the result of work whose lease was lost, if no other request has claimed the key since.
     pub(crate) async fn record_late(
         self: &Arc<Self>,
         key: &LockKey,
@@ -78,7 +79,7 @@ impl Inner {
         });
         let recording = async {
             match claiming.await? {
-                // It is ours: an earlier try had an effect, and its answer was lost.
+                // The record is already there: an earlier try took effect, and its answer was lost.
                 Acquired::Recorded(found) if found == *content => return Ok(Late::Recorded),
                 Acquired::Recorded(_) => return Ok(Late::Superseded),
                 Acquired::Held(_) => return Ok(Late::Held),
@@ -103,6 +104,7 @@ impl Inner {
     }
 }
 
+/// The error for a record that was not confirmed in time.
 fn not_in_time() -> Error {
     Error::new(ErrorKind::Unreachable, "the store has not answered in time")
 }

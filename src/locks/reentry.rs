@@ -1,11 +1,14 @@
-//! Finds out that a handler asks for a key that its own request holds, which would wait for itself.
+//! Detects a handler that locks a key which its own request holds, and which would wait for itself.
+//!
+//! A layer runs its handler within [`scope`], and [`check`] refuses the keys of that scope. [`carry`] takes the scope
+//! into a spawned task.
 
 use std::{slice, sync::Arc};
 
 use super::{LockGuard, Locks, WeakGuard};
 use crate::{Error, ErrorKind, LockKey};
 
-/// Handles that do not keep their turns from ending. One of them, as usual, needs no allocation.
+/// Weak guards, which do not keep their turns from ending. The common case of one guard needs no allocation.
 #[derive(Clone)]
 pub(crate) enum WeakGuards {
     One(WeakGuard),
@@ -32,7 +35,7 @@ impl WeakGuards {
 #[derive(Clone)]
 pub(crate) struct Held {
     turns: WeakGuards,
-    /// The turns of layers further out.
+    /// The turns of the layers further out.
     outer: Option<Arc<Held>>,
 }
 
@@ -40,12 +43,12 @@ tokio::task_local! {
     static HELD: Option<Held>;
 }
 
-/// The turns of this task.
+/// The turns that the current task runs under.
 fn current() -> Option<Held> {
     HELD.try_with(Option::clone).ok().flatten()
 }
 
-/// The turns of this task, and these.
+/// The turns that the current task runs under, and those of `guards`.
 pub(crate) fn with(guards: &[LockGuard]) -> Held {
     Held {
         turns: WeakGuards::of(guards),
@@ -53,28 +56,29 @@ pub(crate) fn with(guards: &[LockGuard]) -> Held {
     }
 }
 
-/// Runs a closure under these turns.
+/// Runs a closure under the turns of `held`.
 pub(crate) fn scope<T>(held: &Held, run: impl FnOnce() -> T) -> T {
     HELD.sync_scope(Some(held.clone()), run)
 }
 
-/// Takes the turns of this task along into the task that the future is spawned as.
+/// Wraps a future that is about to be spawned, so that the new task runs under the turns of the current one.
 pub(crate) fn carry<F: Future>(future: F) -> impl Future<Output = F::Output> {
     HELD.scope(current(), future)
 }
 
-/// Refuses a key that the handler's own request holds.
+/// Fails if the current task runs under a turn at this key.
 pub(crate) fn check(locks: &Locks, key: &LockKey) -> Result<(), Error> {
     match HELD.try_with(|held| holds(held.as_ref(), locks, key)) {
         Ok(true) => Err(Error::new(
             ErrorKind::Held,
-            "the request holds this key itself, and would wait for its own end: use its guard, or a clone of it, instead of locking \
-             the key again",
+            "the request already holds this key and would wait for itself: use the guard of the request, or a clone of that \
+             guard, instead of locking the key again",
         )),
         _ => Ok(()),
     }
 }
 
+/// Whether `held`, or a scope further out, has a guard for this key that is still held.
 fn holds(held: Option<&Held>, locks: &Locks, key: &LockKey) -> bool {
     let is_own = |turn: &WeakGuard| {
         let guard = turn.upgrade();

@@ -1,4 +1,4 @@
-//! Renewals on their way, and what their answers mean.
+//! Renewals under way, and the handling of their answers.
 
 use std::sync::Arc;
 
@@ -16,11 +16,12 @@ use crate::{
     trace,
 };
 
-/// A renewal of several leases on its way. However it ends, each of its leases gets an answer.
+/// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even if the renewal is
+/// dropped.
 pub(super) struct Renewing {
     inner: Arc<Inner>,
     sent: Instant,
-    /// The renewal of each lease, until its answer has come.
+    /// The renewals that have not been answered, by their index in the request.
     renewals: Vec<Option<DueRenewal>>,
 }
 
@@ -33,6 +34,7 @@ impl Renewing {
         }
     }
 
+    /// Sends the renewals, and applies each answer to the line of its lease.
     pub(super) async fn run(mut self) {
         let requests = self.renewals.iter().flatten().map(|renewal| Renew {
             key: renewal.lease.key.clone(),
@@ -54,7 +56,7 @@ impl Drop for Renewing {
         for renewal in std::mem::take(&mut self.renewals).into_iter().flatten() {
             let unknown = Renewed::Unknown(Error::new(
                 ErrorKind::Unreachable,
-                "the renewal was not answered: the runtime that sent it has shut down, or the store forgot to answer",
+                "the renewal was not answered: its runtime has shut down, or the store gave no answer",
             ));
             self.inner.answered(&renewal, self.sent, unknown);
         }
@@ -62,6 +64,8 @@ impl Drop for Renewing {
 }
 
 impl Inner {
+    /// Applies the answer to one lease. An answer of *not ours* is a loss, unless a record was sent that may have
+    /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
         match answer {
@@ -83,9 +87,10 @@ impl Inner {
         }
     }
 
+    /// Applies a missing answer, and loses the lease if the line gives up.
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
-        // Else the lease was released or lost meanwhile.
+        // `None` if the lease was released or lost in the meantime.
         if let Some(gives_up) = gives_up.flatten() {
             trace::renewal_unknown(lease.owner, &error);
             if gives_up {
@@ -98,6 +103,6 @@ impl Inner {
 fn recorded_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the lease is not there any more: the record that is on its way has taken its place, or it was lost",
+        "the store does not have the lease any more: a record has taken its place, or the lease was lost",
     )
 }

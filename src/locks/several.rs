@@ -1,4 +1,4 @@
-//! Several keys at once.
+//! Locking several keys in one call.
 
 use std::time::Duration;
 
@@ -9,22 +9,34 @@ use crate::{
 };
 
 impl Locks {
-    /// Waits for several keys, one after another in one fixed order, so that two callers cannot wait for each other.
+    /// Locks several keys, waiting for each of them.
     ///
-    /// Guards come in the order in which the keys were given; a key given twice is one turn with two guards. All guards are
-    /// held when this returns.
+    /// Keys are locked one after another in one fixed order, so that two callers of this method cannot wait for each
+    /// other. The guards are returned in the order of `keys`; a key that is given twice is one turn with two guards.
+    /// All guards are held when this method returns.
     ///
-    /// A caller that holds a key already, and locks further ones, can wait for another caller that does the same the
-    /// other way round: then the limit ends the wait. Better lock all keys in one call; where a layer holds one of
-    /// them, see [`lock_all_with`](Locks::lock_all_with).
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guards = locks.lock_all(["accounts/1", "accounts/2"]).await?;
+    /// assert_eq!(guards[1].key().as_str(), "accounts/2");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A caller that already holds one key and locks further keys can still wait for a caller that does the same in
+    /// the opposite order. Only the wait limit ends such a deadlock. Prefer to lock all keys in one call; where a
+    /// layer holds one of the keys, see [`lock_all_with`](Locks::lock_all_with).
     ///
     /// # Errors
     ///
-    /// As for [`lock`](Locks::lock), with its limit for all keys together. What was locked until then is given back.
+    /// The same as for [`lock`](Locks::lock), with one wait limit for all keys together. Keys that were locked before
+    /// the error are released.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives everything back.
+    /// Dropping the future releases all keys that were locked, and gives up the place in line.
     pub async fn lock_all<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -35,15 +47,15 @@ impl Locks {
         self.lock_several(keys, &[], self.usual_wait()).await
     }
 
-    /// Like [`lock_all`](Locks::lock_all), with one limit for all keys together.
+    /// Locks several keys like [`lock_all`](Locks::lock_all), waiting for at most `limit` in total.
     ///
     /// # Errors
     ///
-    /// As for [`lock_within`](Locks::lock_within).
+    /// The same as for [`lock_within`](Locks::lock_within).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives everything back.
+    /// The same as for [`lock_all`](Locks::lock_all).
     pub async fn lock_all_within<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -55,15 +67,29 @@ impl Locks {
         self.lock_several(keys, &[], Wait::AtMost(limit)).await
     }
 
-    /// Takes several keys if all of them are free, or none; does not wait.
+    /// Locks several keys only if all of them are free, without waiting.
+    ///
+    /// Returns `None`, and holds none of the keys, if another request holds one of them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("accounts/2").await?;
+    /// assert!(locks.try_lock_all(["accounts/1", "accounts/2"]).await?.is_none());
+    /// assert!(locks.try_lock("accounts/1").await?.is_some());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`try_lock`](Locks::try_lock).
+    /// The same as for [`try_lock`](Locks::try_lock).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives everything back.
+    /// The same as for [`lock_all`](Locks::lock_all).
     pub async fn try_lock_all<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -74,19 +100,32 @@ impl Locks {
         none_if_held(self.lock_several(keys, &[], Wait::NotAtAll).await)
     }
 
-    /// Like [`lock_all`](Locks::lock_all), for a caller that has guards already: a key of theirs is not waited for, its guard
-    /// is cloned.
+    /// Locks several keys like [`lock_all`](Locks::lock_all), for a caller that already has guards.
     ///
-    /// For a handler that runs under the lock of its layer and needs a second key. Such a handler can still wait for one that holds
-    /// the second key and wants the first, until the limit ends it: where that can happen, lock both keys in the layer.
+    /// A key that one of the `held` guards is for is not locked again; that guard is cloned instead. This is meant
+    /// for a handler that runs under the lock of a layer and needs a second key. Such a handler can still deadlock
+    /// with a request that holds the second key and wants the first, until the wait limit ends the wait. Where that
+    /// can happen, lock both keys in the layer.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let held = locks.lock_all(["accounts/1"]).await?;
+    /// let guards = locks.lock_all_with(&held, ["accounts/1", "accounts/2"]).await?;
+    /// assert_eq!(guards[0].token(), held[0].token());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`lock_all`](Locks::lock_all), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) if one of the guards was lost.
+    /// The same as for [`lock_all`](Locks::lock_all), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) if one of the
+    /// `held` guards was lost.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives back everything that was not held before.
+    /// Dropping the future releases all keys that were not held before the call.
     pub async fn lock_all_with<K>(
         &self,
         held: &[LockGuard],
@@ -98,6 +137,7 @@ impl Locks {
         self.lock_several(keys, held, self.usual_wait()).await
     }
 
+    /// Locks all keys, and starts over if a guard was lost while later keys were waited for.
     async fn lock_several<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -119,7 +159,8 @@ impl Locks {
             let left = until.map(|until| until.saturating_duration_since(now()));
             let wait = left.map_or(wait, Wait::AtMost);
             let guards = self.lock_each(&keys, held, wait).await?;
-            // The wait for the later keys may have outlasted the leases of the earlier ones. Their time counts from now on.
+            // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of all turns
+            // counts from now.
             if guards.iter().all(LockGuard::begin_anew) {
                 return Ok(guards);
             }
@@ -133,7 +174,8 @@ impl Locks {
         }
     }
 
-    /// One guard for each key, in the order of the keys, taken in one fixed order. Some may be lost by the end.
+    /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order. Some of the
+    /// guards may be lost by the time that the last key is locked.
     async fn lock_each(
         &self,
         keys: &[LockKey],
@@ -150,7 +192,7 @@ impl Locks {
         let mut last: Option<LockGuard> = None;
         for at in order {
             let key = &keys[at];
-            // A guard whose clone was released holds nothing any more.
+            // A guard that was released through a clone holds nothing.
             let in_hand = held
                 .iter()
                 .find(|guard| guard.is_for(self, key) && guard.status() != Status::Released);

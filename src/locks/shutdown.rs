@@ -1,4 +1,4 @@
-//! Closing, and what is left to do before it is done.
+//! Closing a [`Locks`], and the counts that show whether anything is left.
 
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{Loss, time::timeout, trace};
 
-/// How much a [`Locks`] has to do at the moment.
+/// The current load of a [`Locks`], from [`Locks::stats`].
+///
+/// All counts are zero when nothing is held, waited for or under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -25,16 +27,32 @@ pub struct Stats {
 }
 
 impl Locks {
-    /// Ends the use of these locks, for a graceful shutdown.
+    /// Closes these locks, for a graceful shutdown.
     ///
-    /// From now on nobody gets a turn: those who ask and those who wait get [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may
-    /// finish for as long as `grace`; then they are lost, with [`Loss::Closed`](crate::Loss::Closed), and their keys released. The key of an
-    /// idempotent request, whose handler always finishes, is released only when that has. Returns once all is given back,
-    /// at the latest a lease's time after that.
+    /// From now on no request gets a turn: requests that wait, and requests that ask later, fail with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may finish within `grace`. Turns that take
+    /// longer are lost with [`Loss::Closed`](crate::Loss::Closed), and their keys are released. The key of an
+    /// idempotent request is released only when the handler has finished, because such a handler always runs to its
+    /// end.
+    ///
+    /// The future resolves when all keys have been released, at the latest one lease after `grace` has passed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{ErrorKind, Locks};
+    ///
+    /// let locks = Locks::in_memory();
+    /// locks.close(Duration::from_secs(5)).await;
+    /// let error = locks.lock("orders/42").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Closed);
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
-    /// The locks stay closed when the future is dropped; call it again to go on with the rest.
+    /// The locks stay closed when the future is dropped. Call `close` again to wait for the remaining turns.
     pub async fn close(&self, grace: Duration) {
         let inner = &self.0;
         trace::closing(inner.lines.len());
@@ -47,12 +65,24 @@ impl Locks {
         }
     }
 
-    /// Whether [`close`](Locks::close) was called.
+    /// Returns whether [`close`](Locks::close) was called.
     pub fn is_closed(&self) -> bool {
         self.0.lines.is_closed()
     }
 
-    /// How much there is to do at the moment; all zero when nothing is left behind.
+    /// Returns the current load. All counts are zero when nothing is left behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert_eq!(locks.stats().leases, 1);
+    /// drop(guard);
+    /// assert_eq!(locks.stats().keys, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let inner = &self.0;
         let (mut waiting, mut leases) = (0, 0);
@@ -69,7 +99,7 @@ impl Locks {
         }
     }
 
-    /// Keeps [`close`](Locks::close) waiting for as long as it lives.
+    /// Keeps [`close`](Locks::close) waiting until the returned value is dropped.
     pub(crate) fn busy(&self) -> Busy {
         Busy {
             _counted: Counter::one(&self.0.busy),

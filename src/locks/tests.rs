@@ -1,4 +1,4 @@
-//! What takes a look inside, or a store that misbehaves as no store should.
+//! Tests of internal transitions, and of stores that break the contract.
 
 use std::{
     sync::{
@@ -38,7 +38,7 @@ enum Bug {
     PanicWhenPolled(Call),
     AnswersTooFew,
     HeldForNoTime,
-    /// Its second grant is lost on the way, and cleared away after a while, as the contract wants it.
+    /// The second grant does not reach its caller, and is cleaned up after a while, as the contract demands.
     LosesAGrant,
 }
 
@@ -50,7 +50,7 @@ enum Call {
 }
 
 impl Buggy {
-    /// Its bug concerns one key only.
+    /// The bug affects one key only.
     fn call<T: 'static>(
         &self,
         call: Call,
@@ -215,7 +215,7 @@ async fn a_store_that_panics_at_a_release_does_not_stop_the_line() {
         let began = Instant::now();
         drop(locks.lock("unlucky").await.unwrap());
         settle().await;
-        // The lease has to expire before the next one gets the key.
+        // The lease has to expire before the next request gets the key.
         drop(locks.lock("unlucky").await.unwrap());
         assert!(began.elapsed() <= 31 * SECOND);
         sleep(100 * SECOND).await;
@@ -227,9 +227,10 @@ async fn a_store_that_panics_at_a_release_does_not_stop_the_line() {
     }
 }
 
-/// The lease was lost, the key is claimed anew for the record, and nobody hears of that: it looks like somebody else's.
+/// The lease was lost, and the key is claimed again for the record, but the answer to that claim is lost. The claim
+/// must not be taken for that of another instance.
 #[tokio::test(start_paused = true)]
-async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_somebody_elses() {
+async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_another_instances() {
     let (store, locks) = with(Bug::LosesAGrant);
     let once = locks.run_once("k", 100 * SECOND, async |_| {
         let key = LockKey::new("once,k").unwrap();
@@ -242,7 +243,7 @@ async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_somebody_elses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_is_not_answered_for_is_tried_again() {
+async fn a_renewal_without_an_answer_is_retried() {
     let (store, locks) = with(Bug::AnswersTooFew);
     let guard = locks.lock("k").await.unwrap();
     sleep(25 * SECOND).await;
@@ -255,7 +256,7 @@ async fn a_renewal_that_is_not_answered_for_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_held_for_no_time_is_asked_for_after_a_pause() {
+async fn a_contender_pauses_even_if_the_store_reports_no_remaining_time() {
     let (store, locks) = with(Bug::HeldForNoTime);
     let outcome = locks.lock_within("k", SECOND).await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Held);
@@ -264,9 +265,9 @@ async fn a_key_that_is_held_for_no_time_is_asked_for_after_a_pause() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
-/// A process that is paused between the store's grant and the line's taking it finds the lease lost.
+/// A process that is paused between the store's grant and the line's transition finds the lease lost.
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_is_told_before_the_line_has_the_lease_reaches_the_line() {
+async fn a_loss_reported_before_the_line_has_the_lease_reaches_the_line() {
     let locks = Locks::in_memory();
     let inner = &locks.0;
     assert!(inner.scheduler.start(inner));
@@ -315,7 +316,7 @@ fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, t
     assert!(granted.is_some(), "the line is there");
 }
 
-/// Two who wait for a key, the first of whom has just got it, for a second.
+/// Creates two requests for a key. The first has its turn, which may last for a second.
 fn two_in_line(inner: &Arc<Inner>) -> (Arc<Turn>, Arc<Turn>) {
     let key = LockKey::new("k").unwrap();
     let first = inner.lines.join(inner, &key, patient()).unwrap().turn;
@@ -360,7 +361,7 @@ async fn a_turn_ends_once() {
     let first = first.granted().unwrap();
     assert!(matches!(locks.0.end_turn(first, false), Ended::Quietly));
     assert!(second.granted().is_some());
-    // The second has its turn now, under the same lease.
+    // The second request has its turn now, under the same lease.
     assert!(matches!(locks.0.end_turn(first, false), Ended::Over(None)));
     assert!(first.lease.is_valid(Instant::now()));
 }
@@ -376,7 +377,7 @@ async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
     let (first, second) = two_in_line(&locks.0);
     let first = first.granted().unwrap();
     tokio::time::advance(SECOND / 2).await;
-    // The scheduler has found the first turn's time over, and comes to tell it after that turn has ended.
+    // The scheduler has found that the time of the first turn is over, and reports this after that turn has ended.
     drop(locks.0.end_turn(first, false));
     let next = second.granted().unwrap();
     locks.0.lose(&first.lease, Loss::MaxHold);
@@ -388,7 +389,7 @@ async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
 
 /// Fault: a guard could be seen lost, and then held again.
 #[test]
-fn a_lease_that_was_seen_to_be_over_is_not_prolonged() {
+fn a_lease_that_was_seen_to_be_over_is_not_extended() {
     let locks = Locks::in_memory();
     let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
     let deadline = lease.deadline();
@@ -398,7 +399,7 @@ fn a_lease_that_was_seen_to_be_over_is_not_prolonged() {
         !lease.is_valid(deadline),
         "the clock has passed the deadline"
     );
-    // The answer to a renewal was timed before the guard looked at the clock, and comes in only now.
+    // The answer to a renewal was timed before the guard looked at the clock, and is applied only now.
     assert!(!lease.extend(before, before));
     assert!(!lease.is_valid(before));
 }
@@ -437,10 +438,11 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
         }
     });
     settle().await;
-    // A lease with tokens for another turn, so that only the record keeps it from being passed on.
+    // The lease has a token for another turn, so that only the record keeps the lease from being passed on.
     locks.0.lines.doubt_leases(|_| true);
     settle().await;
-    // The record takes effect, and whoever recorded it goes away before the answer: its runtime shuts down, say.
+    // The record takes effect, and the task that sent it goes away before the answer, for example because its runtime
+    // shuts down.
     store.set_fault(Some(crate::store::Fault::Mute));
     let content = Bytes::from_static(b"done");
     let until = Instant::now() + 60 * SECOND;

@@ -1,4 +1,4 @@
-//! A request in line, and the turn that it gets: one object, shared by the line, the waiter and the guards.
+//! A request in line and the turn that the request gets: one object, shared by the line, the waiter and the guards.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -17,31 +17,35 @@ use crate::{
     },
 };
 
-/// A request that waits for its turn, and the turn once it has come.
+/// A request that waits for its turn, and the turn once granted.
 pub(crate) struct Turn {
+    /// The locks that the turn belongs to.
     pub(crate) inner: Arc<Inner>,
-    /// Rises from the head of a line to its end.
+    /// The request's number. Numbers rise from the head of a line to its end.
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
     granted: OnceLock<Granted>,
-    told: Mutex<Told>,
+    waiting: Mutex<Waiting>,
     /// How many guards hold the turn.
     guards: AtomicUsize,
+    /// A guard has released the turn on behalf of all guards.
     released: AtomicBool,
 }
 
-/// A turn as it was granted.
+/// The lease and the token that a turn was granted with.
 #[derive(Debug)]
 pub(crate) struct Granted {
+    /// The lease that the turn runs under.
     pub(crate) lease: Arc<Lease>,
-    /// Which of the lease's turns it is.
+    /// Counts the turns of the lease, from 1.
     pub(crate) number: u64,
+    /// The fencing token.
     pub(crate) token: u64,
 }
 
-/// What the waiter has been told, apart from a grant.
+/// The side of a request that its waiter polls: the reason of a refusal, and the task to wake.
 #[derive(Default)]
-struct Told {
+struct Waiting {
     refused: Option<NoTurn>,
     waker: Option<Waker>,
 }
@@ -53,59 +57,61 @@ impl Turn {
             id,
             request,
             granted: OnceLock::new(),
-            told: Mutex::default(),
+            waiting: Mutex::default(),
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
         })
     }
 
-    /// Begins the turn. Called once, under the lock of the line, which has taken the request out.
+    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the request.
     pub(super) fn grant(&self, granted: Granted) {
-        self.tell(|_| {
+        self.resolve(|_| {
             let _ = self.granted.set(granted);
         });
     }
 
-    /// Tells why there is no turn. Called once, under the lock of the line, which has taken the request out.
+    /// Tells the waiter why there is no turn. Called once, under the lock of the line, by the transition that removes the
+    /// request.
     pub(super) fn refuse(&self, why: impl Into<NoTurn>) {
-        self.tell(|told| told.refused = Some(why.into()));
+        self.resolve(|waiting| waiting.refused = Some(why.into()));
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Told)) {
-        let mut told = self.told.lock();
-        what(&mut told);
-        let waker = told.waker.take();
-        drop(told);
+    /// Changes the outcome under the lock, and wakes the waiter after the lock is free.
+    fn resolve(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.waiting.lock();
+        change(&mut waiting);
+        let waker = waiting.waker.take();
+        drop(waiting);
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the turn has begun, or why it will not.
+    /// Polls for the begin of the turn, or for the reason why there is none.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), NoTurn>> {
-        let mut told = self.told.lock();
+        let mut waiting = self.waiting.lock();
         if self.granted.get().is_some() {
             return Poll::Ready(Ok(()));
         }
-        if let Some(why) = told.refused.take() {
+        if let Some(why) = waiting.refused.take() {
             return Poll::Ready(Err(why));
         }
-        match &mut told.waker {
+        match &mut waiting.waker {
             Some(waker) => waker.clone_from(cx.waker()),
-            None => told.waker = Some(cx.waker().clone()),
+            None => waiting.waker = Some(cx.waker().clone()),
         }
         Poll::Pending
     }
 
-    /// The turn, once it has begun.
+    /// The grant, once the turn has begun.
     pub(super) fn granted(&self) -> Option<&Granted> {
         self.granted.get()
     }
 
-    /// Counts a guard: the first, or a further one while there is one.
+    /// Counts a guard: the first one, or a clone of an existing one.
     pub(super) fn add_guard(&self) {
         self.guards.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a guard if there is still one.
+    /// Counts a guard if at least one guard exists. Returns whether the guard was counted.
     pub(super) fn add_guard_if_held(&self) -> bool {
         let add = |guards| (guards > 0).then_some(guards + 1);
         let added = self
@@ -114,7 +120,7 @@ impl Turn {
         added.is_ok()
     }
 
-    /// A guard is gone. Says whether it was the last.
+    /// Counts a dropped guard. Returns whether no guard is left.
     pub(super) fn remove_guard(&self) -> bool {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -123,12 +129,12 @@ impl Turn {
         self.guards.load(Ordering::Acquire)
     }
 
-    /// Whether a guard has ended the turn for all others.
+    /// Whether a guard has released the turn on behalf of all guards.
     pub(super) fn is_released(&self) -> bool {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Marks the turn as ended for all guards. Says whether it was before.
+    /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
         self.released.swap(true, Ordering::AcqRel)
     }

@@ -1,4 +1,4 @@
-//! A request's place in line.
+//! The future of a request that waits in line.
 
 use std::{
     pin::Pin,
@@ -15,21 +15,21 @@ use super::{
 };
 use crate::{Error, ErrorKind, LockKey};
 
-/// Waits in the key's line. Resolves when it is this request's turn, or when there is no point in waiting any longer.
+/// Joins the line of a key, and resolves when the request's turn has begun or when waiting has become pointless.
 ///
-/// Dropping it gives the place up, and the turn too if that has come in the meantime.
+/// Dropping the waiter gives up the place in line, and also the turn if the turn has begun in the meantime.
 pub(crate) struct Waiter<'a> {
     inner: &'a Arc<Inner>,
     key: &'a LockKey,
     request: WaitRequest,
-    /// There from when the request is in line until it was told what became of it.
+    /// Set while the request is in line or has a turn that no guard holds yet.
     turn: Option<Arc<Turn>>,
-    /// If this request was the first, it waits for the answer to the first question to the store.
+    /// Set while this request, as the first of its line, polls the first question to the store.
     contender: Option<Contender>,
 }
 
 impl<'a> Waiter<'a> {
-    /// Joins the line when it is first polled.
+    /// Creates a waiter that joins the line when first polled.
     pub(crate) fn new(inner: &'a Arc<Inner>, key: &'a LockKey, request: WaitRequest) -> Self {
         Self {
             inner,
@@ -40,12 +40,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// Joins the line. The first request of a line also creates the contender, which asks the store at once.
     fn join(&mut self) -> Result<(), NoTurn> {
         let (inner, key) = (self.inner, self.key);
         if !inner.scheduler.start(inner) {
             return Err(NoTurn::Failed(Error::new(
                 ErrorKind::Unreachable,
-                "locks need a tokio runtime with its time driver on (`enable_time`) to be renewed on, and this is not within one",
+                "locks are renewed on a tokio runtime with a time driver: call this method within a runtime, and build the runtime with `enable_time`",
             )));
         }
         let joined = inner.lines.join(inner, key, self.request.clone())?;
@@ -66,16 +67,16 @@ impl Future for Waiter<'_> {
             if self.turn.is_none() {
                 self.join()?;
             }
-            // Taken out, so that one that panics is not polled again.
+            // Taken out, so that a contender that panics is not polled again.
             if let Some(contender) = self.contender.take() {
                 self.contender = contender.poll_first(cx);
             }
-            let turn = self.turn.as_ref().expect("it has just joined");
-            let told = ready!(turn.poll(cx));
-            let turn = self.turn.take().expect("it was there just now");
-            told?;
+            let turn = self.turn.as_ref().expect("the request has just joined");
+            let outcome = ready!(turn.poll(cx));
+            let turn = self.turn.take().expect("the request has a turn");
+            outcome?;
             let guard = LockGuard::new(turn);
-            // This task may have been kept from running for longer than the lease: then it goes into line again.
+            // The task may have been paused for longer than the lease. The request then joins the line again.
             if guard.is_held() {
                 return Poll::Ready(Ok(guard));
             }
@@ -88,7 +89,7 @@ impl Drop for Waiter<'_> {
         if let Some(turn) = self.turn.take() {
             self.inner
                 .with_line(self.key, |line, _| line.leave(turn.id));
-            // From here on the turn has been granted, or never will be.
+            // The request has left the line: the turn has been granted, or never will be.
             if let Some(granted) = turn.granted() {
                 drop(self.inner.end_turn(granted, false));
             }

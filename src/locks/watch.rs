@@ -1,4 +1,4 @@
-//! Watching a lease for its loss.
+//! Waiting for the loss of a lease.
 
 use std::sync::Arc;
 
@@ -13,9 +13,10 @@ use crate::{
 pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
     let mut is_under_way = true;
     loop {
-        // The scheduler ends with the runtime that it runs on; this is another, perhaps.
+        // The scheduler ends with its runtime. The current runtime may be a different one, and can run the next
+        // scheduler.
         let started = inner.scheduler.start(&inner);
-        let told = lease.told();
+        let told = lease.loss_told();
         if let Some(loss) = lease.loss() {
             return loss;
         }
@@ -37,8 +38,8 @@ pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
     }
 }
 
-/// When a watcher has to look at the clock itself, and what it would tell then: where the scheduler is on another runtime,
-/// which nobody may be driving.
+/// The time at which the watcher must report a loss itself, and the loss to report. Only needed if the scheduler is
+/// on another runtime, which may not be driven.
 fn end_to_watch(inner: &Inner, lease: &Lease) -> Option<(Instant, Loss)> {
     if inner.scheduler.is_on_this_runtime() || !can_sleep() {
         return None;

@@ -1,8 +1,15 @@
-//! Where leases live.
+//! Stores: the places where leases live.
 //!
-//! [`Store`] is the contract between this crate's local coordination and a place that the whole fleet shares. Its
-//! documentation *is* the specification: one conformance suite (`tests/conformance`) holds every store to it.
-//! The trait is sealed while the crate is 0.x, so that it can still grow.
+//! [`Store`] is the contract between the coordination within one process and a place that the whole fleet shares. The
+//! documentation of the trait is the specification, and one conformance suite (`tests/conformance`) holds every store
+//! to the contract. The trait is sealed while the crate is 0.x, so that methods can still be added.
+//!
+//! | store | for |
+//! |---|---|
+//! | [`MemoryStore`] | a service that runs as one process, and tests |
+//! | `RedisStore` (feature `redis`) | a fleet, on one Redis server, Sentinel or a Cluster |
+//! | [`QuorumStore`] | a fleet, on a majority of independent stores |
+//! | `FaultyStore` (feature `test-util`) | tests of a store that fails, hangs or forgets |
 
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
@@ -31,13 +38,13 @@ pub use types::{
 
 use crate::{Error, LockKey, sync::mpsc};
 
-/// The answer to a call of a [`Store`]. The future owns everything it needs.
+/// The answer to a call of a [`Store`]. The future owns all of its data.
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The answers to a batch of renewals, each as soon as it is known, with the index of its request.
+/// The answers to a batch of renewals, each with the index of its request, in the order in which they become known.
 pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 
-/// The hints meant for one instance, in no particular order and with no promise that none is lost.
+/// The hints for one instance. Hints arrive in no particular order, and some may be lost.
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
 pub(crate) mod sealed {
@@ -50,8 +57,8 @@ pub(crate) mod sealed {
 /// # The contract
 ///
 /// **Leases.** A key is free, leased to one [`Owner`] until a point in time on the store's own clock, or taken by a
-/// *record*. A lease ends by [`start_release`](Store::start_release), or by its time: an expired lease counts as none,
-/// and the store forgets it although no caller asks for that key again.
+/// *record*. A lease ends by [`start_release`](Store::start_release), or by its time. An expired lease counts as
+/// none, and the store removes it even if no caller asks for that key again.
 ///
 /// **Owners.** An owner names one acquisition and is never used again after its release. A call in the name of an owner
 /// that does not hold the key changes nothing for the owner that does.
@@ -68,8 +75,8 @@ pub(crate) mod sealed {
 /// **Order.** A call starts when the method is called, not when its future is first polled. Calls for one key take effect in the
 /// order in which they were started, also when a connection breaks in between and calls are sent again.
 ///
-/// **Time.** Every call is answered within a time limit of the store's own. The caller does not rely on that limit: it counts a
-/// lease from before the call, on its own clock.
+/// **Time.** Every call is answered within a time limit that the store sets. The caller does not rely on that limit,
+/// and counts a lease from before the call, on its own clock.
 ///
 /// **Effects that may have happened.** A call that fails may have taken effect, and the store itself cleans up after the call.
 /// A failed `acquire` leaves neither a lease nor a place in the queue behind, whatever the reason for the
@@ -77,9 +84,9 @@ pub(crate) mod sealed {
 /// reached, without the caller's doing, and in order with later calls for the key. The caller never uses an owner again after
 /// a failed `acquire`. After a failed release the caller may renew and release again, and need not.
 ///
-/// **What is owed.** Clean-ups and releases that wait for a store that is away are bounded: in time by
-/// [`Release::owed_for`], after which the lease or the place has ended by itself; and in number, since a call that was never sent
-/// leaves nothing to clean up.
+/// **Owed work.** Clean-ups and releases that wait for a store that is away are bounded: in time by
+/// [`Release::owed_for`], after which the lease or the place in the queue has ended anyway; and in number, since a
+/// call that was never sent leaves nothing to clean up.
 ///
 /// **Cancellation.** An `acquire` whose future is dropped before its answer was taken counts as failed: the store cleans up. A release
 /// goes on when its future is dropped. A renewal whose stream is dropped may have taken effect.
@@ -90,81 +97,129 @@ pub(crate) mod sealed {
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Takes the key for an owner, if the key is free and this owner is next.
     ///
-    /// - Leased to the same owner already: granted again, the lease counted anew, with a new block of tokens. So a
-    ///   caller that never saw the reply can ask again.
-    /// - Taken by a record: [`Acquired::Recorded`], with the record. That ends the attempt, and removes its place in the queue.
-    /// - Leased to another owner, or free with another attempt at the head of the queue: [`Acquired::Held`]. With
-    ///   [`Queueing::Wait`], the attempt is queued now, or its deadline refreshed, and the holder's instance is
-    ///   sent [`Hint::Wanted`] when the attempt is new in the queue; of a free key, the head of the queue is sent
-    ///   [`Hint::Free`], once. With [`Queueing::No`] nothing is left behind: a place that the attempt had is removed, as if by a release. With
-    ///   [`Queueing::Skip`] nothing is left behind either, and the queue does not count: a free key is granted.
-    /// - Else: leased to this owner, its place in the queue removed, [`Acquired::Granted`].
+    /// - If a lease of the same owner exists, the key is granted again, with the time of the lease counted anew and
+    ///   with a new block of tokens. A caller that never saw the reply can therefore ask again.
+    /// - If a record has taken the key, the answer is [`Acquired::Recorded`], with the record. The attempt ends, and
+    ///   loses its place in the queue.
+    /// - If another owner holds the key, or another attempt is the head of a free key's queue, the answer is
+    ///   [`Acquired::Held`].
+    ///   - With [`Queueing::Wait`], the attempt joins the queue, or refreshes its deadline. The holder's instance is
+    ///     sent [`Hint::Wanted`] when the attempt is new in the queue. If the key is free, the head of the queue is
+    ///     sent [`Hint::Free`], once.
+    ///   - With [`Queueing::No`], nothing is left behind: a place that the attempt had is removed, as if by a release.
+    ///   - With [`Queueing::Skip`], the queue does not count, and a free key is granted. If the key is not free, the
+    ///     queue is not changed.
+    /// - Otherwise the key is leased to this owner, the owner's place in the queue is removed, and the answer is
+    ///   [`Acquired::Granted`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store then
+    /// removes whatever the call has left behind.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before its answer was taken counts as a failure: the store cleans up.
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
 
-    /// Prolongs leases, and hands out further tokens for those that ask for a refill. One answer for each request,
-    /// each as soon as it is known: one slow server does not hold up the answers of another.
+    /// Extends leases, and hands out further tokens for those that ask for a refill.
     ///
-    /// A renewal never makes a lease shorter, never creates one, and does nothing at all (no token either) for an
-    /// owner that does not hold the key.
+    /// The stream has one answer for each request, each as soon as the answer is known: a slow server does not delay
+    /// the answers of another. A renewal never shortens a lease and never creates one, and has no effect at all (no
+    /// token either) for an owner that does not hold the key.
+    ///
+    /// # Cancel safety
+    ///
+    /// Renewals that were started may take effect after the stream is dropped.
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers;
 
-    /// Starts to end an owner's lease, or its attempt if it is only queued. The future is the answer; the release goes on
-    /// when the future is dropped.
+    /// Starts to end an owner's lease, or the owner's attempt if that is only queued.
     ///
-    /// When this method returns, the order is fixed: no later call for that key takes effect before the release. Where the store
-    /// has a working connection, the command is also in that connection's queue.
+    /// When this method returns, the order is fixed: no later call for that key takes effect before the release.
+    /// Where the store has a working connection, the command is also in the queue of that connection.
     ///
-    /// Callable outside of a runtime, under locks of the caller, and in `Drop`: it neither blocks nor panics, and calls nothing
-    /// of the caller's.
+    /// The method can be called outside of a runtime, under locks of the caller, and in `Drop`: it neither blocks nor
+    /// panics, and calls no code of the caller.
     ///
-    /// - The owner's lease is ended; with [`Ending::Record`] the record takes its place in the same step and for as
-    ///   long as it says. [`Released::Freed`]. The head of the queue is sent [`Hint::Free`], and a few attempts behind the
-    ///   head [`Hint::Next`]; after a record, every attempt in the queue is sent [`Hint::Free`].
-    /// - A record by this same owner is there already: [`Released::Freed`] again, nothing changes.
-    /// - Else: [`Released::NotOurs`]. If the attempt was queued it is removed, and if that makes
-    ///   another one the head of a free key, that one is sent [`Hint::Free`].
+    /// - If the owner holds the key, the lease is ended, and the answer is [`Released::Freed`]. With
+    ///   [`Ending::Record`], the record takes the place of the lease in the same step. After a plain release, the
+    ///   head of the queue is sent [`Hint::Free`], and a few attempts behind the head are sent [`Hint::Next`]; after
+    ///   a record, every attempt in the queue is sent [`Hint::Free`].
+    /// - If a record by the same owner is already there, the answer is [`Released::Freed`] again, and nothing
+    ///   changes.
+    /// - Otherwise the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if another
+    ///   attempt thereby becomes the head of a free key's queue, that attempt is sent [`Hint::Free`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store repeats
+    /// the release.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release continues when the future is dropped.
     fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
 
-    /// How many releases were started and have not been answered, clean-ups after failed calls included.
+    /// Returns how many releases were started and have not been answered, including clean-ups after failed calls.
     fn owed(&self) -> usize;
 
-    /// Resolves when nothing is [owed](Store::owed) any more.
+    /// Resolves when no release is [owed](Store::owed) any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the releases.
     fn settled(&self) -> StoreFuture<()>;
 
-    /// Lifts the token counter of a key, so that every later token is above `floor`. Never lowers it.
+    /// Raises the token counter of a key, so that every later token is above `floor`. The counter is never lowered.
     /// Returns the highest token that counts as handed out now.
+    ///
+    /// # Cancel safety
+    ///
+    /// The counter may or may not have been raised when the future is dropped.
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>>;
 
-    /// What there is to know about a key now. For operators and tests; changes nothing.
+    /// Returns the state of a key, for operators and tests. The state is not changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the key.
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>>;
 
-    /// Takes the key away from whoever has it, a record included, and hints as [`start_release`](Store::start_release) does. Says
-    /// whether there was anything. The holder learns of it at its next renewal: until then two may be inside, and
-    /// only their tokens tell them apart.
+    /// Takes the key away from its holder, or removes its record, and sends hints as
+    /// [`start_release`](Store::start_release) does. Returns whether there was a lease or a record.
+    ///
+    /// The holder learns of the loss at its next renewal. Until then two requests may hold the key, and only their
+    /// tokens tell them apart.
+    ///
+    /// # Cancel safety
+    ///
+    /// The key may or may not have been taken away when the future is dropped.
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
 
-    /// What tells this store's keys from every other store's: two stores of the same space share their keys.
+    /// Returns the name of the store's key space. Two stores of the same space share their keys.
     fn space(&self) -> Arc<str>;
 
-    /// For how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases in memory
-    /// only. By default it never forgets. Asked after a call was answered, it speaks of the server that gave that
-    /// answer.
+    /// Returns for how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases only
+    /// in memory. The default is a store that never forgets.
     ///
-    /// Only a quorum of stores asks: it has other nodes that remember what this one may have forgotten.
+    /// After a call was answered, the uptime is that of the server which gave the answer. Only a [`QuorumStore`] uses
+    /// this method, because other nodes may remember a lease that this one has forgotten.
     fn uptime(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Which server gave the last answer, where the store can tell: none by default, and before the first answer. Two stores that
-    /// tell the same share their fate, and perhaps their keys.
+    /// Returns which server gave the last answer, if the store knows: `None` by default, and before the first answer.
+    /// Two stores with the same server fail together, and may share their keys.
     ///
-    /// Only a quorum of stores asks: its nodes must be independent.
+    /// Only a [`QuorumStore`] uses this method, because its nodes must be independent.
     fn server_id(&self) -> Option<Arc<str>> {
         None
     }
 
-    /// Where the hints for an instance arrive, until the receiver is dropped. Called from within a runtime, before an
-    /// instance's first `acquire`, and again when that runtime has ended and the instance is used on another. A hint
-    /// only saves waiting: one may be lost, late, doubled or wrong. [`Hint::Listening`] tells from when on hints arrive.
+    /// Subscribes to the hints for an instance, until the receiver is dropped.
+    ///
+    /// The method is called within a runtime, before an instance's first `acquire`, and again when that runtime has
+    /// ended and the instance is used on another. A hint only saves waiting: hints may be lost, late, repeated or
+    /// wrong. [`Hint::Listening`] marks the time from which hints arrive.
     fn watch(&self, instance: Instance) -> Hints;
 }

@@ -1,4 +1,4 @@
-//! What is said to a store, and what it answers.
+//! The requests and answers of a [`Store`](super::Store).
 
 use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
 
@@ -7,18 +7,18 @@ use uuid::Uuid;
 
 use crate::{Error, LockKey};
 
-/// One [`Locks`](crate::Locks) handle's identity in the fleet.
+/// The identity of one [`Locks`](crate::Locks) in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Instance(Uuid);
 
 impl Instance {
-    /// An identity that nobody else has.
+    /// Creates a unique identity.
     #[allow(clippy::new_without_default)] // a default that differs each time would surprise
     pub fn new() -> Self {
         Self(crate::sync::unique_id())
     }
 
-    /// The same text as by [`Display`](fmt::Display), written without `fmt`.
+    /// The same text as from [`Display`](fmt::Display), written without `fmt`.
     #[cfg(feature = "redis")]
     pub(crate) fn text(self) -> [u8; 36] {
         let mut text = [0; 36];
@@ -41,14 +41,15 @@ impl FromStr for Instance {
     }
 }
 
-/// One acquisition: an instance, and a number that it uses only once.
+/// The identity of one acquisition: an instance, and a number that the instance uses only once.
 ///
-/// Never one per lock object or per process: a release that comes late must not free the next holder's lease.
+/// An owner must not be reused for a lock object or for a process: a release that arrives late must not free the
+/// lease of the next holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Whose acquisition it is.
+    /// The instance that acquires.
     pub instance: Instance,
-    /// Which of the instance's acquisitions.
+    /// The number of the acquisition within the instance.
     pub attempt: u64,
 }
 
@@ -70,7 +71,7 @@ impl FromStr for Owner {
     }
 }
 
-/// The text does not name an [`Owner`].
+/// The error for a text that is not an [`Owner`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotAnOwner;
 
@@ -98,60 +99,60 @@ impl From<ParseIntError> for NotAnOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// One holder.
+    /// At most one holder at a time.
     #[default]
     Exclusive,
 }
 
-/// Whether an attempt that finds the key held stays in the store's queue.
+/// Whether an attempt that finds the key held keeps a place in the store's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queueing {
-    /// It leaves nothing behind.
+    /// The attempt leaves nothing behind.
     No,
-    /// It leaves nothing behind, and takes a free key although others are queued for it.
+    /// The attempt does not join the queue, and takes a free key ahead of the attempts in the queue.
     Skip,
-    /// It keeps its place, as long as it asks again within `deadline`.
+    /// The attempt keeps its place, as long as the attempt asks again within `deadline`.
     Wait {
         /// How long the place is kept while the attempt does not ask.
         deadline: Duration,
-        /// How long the head of the queue may leave a free key untaken before this attempt passes it by.
+        /// How long the head of the queue may leave a free key untaken before this attempt may take the key.
         head_start: Duration,
     },
 }
 
-/// See [`Store::acquire`](super::Store::acquire).
+/// A request for a key. See [`Store::acquire`](super::Store::acquire).
 #[derive(Debug, Clone)]
 pub struct Acquire {
-    /// What to lock.
+    /// The key to lock.
     pub key: LockKey,
-    /// Who asks.
+    /// The acquisition.
     pub owner: Owner,
     /// How long the lease lasts.
     pub lease: Duration,
     /// How many tokens to hand out with the grant, at least one.
     pub block: u32,
-    /// Whether to queue.
+    /// Whether the attempt joins the queue.
     pub queueing: Queueing,
-    /// How to share.
+    /// How the key is shared.
     pub mode: Mode,
-    /// What the key is held for, if it is for one thing that is done once: a digest of the request. Kept with the lease and
-    /// shown to every attempt that finds the key [`Held`].
+    /// The digest of the work that the key is held for, if that work is done once. The store keeps the fingerprint
+    /// with the lease, and returns it to every attempt that finds the key [`Held`].
     pub fingerprint: Option<Bytes>,
 }
 
 /// The answer to [`Acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// The owner has the key now.
+    /// The owner holds the key now.
     Granted(Grant),
-    /// Somebody else has it, or is first in line for it.
+    /// Another owner holds the key, or is ahead in the queue for the free key.
     Held(Held),
-    /// A record stands where the lease would.
+    /// A record is in the lease's place.
     Recorded(Bytes),
 }
 
-/// The key was granted.
+/// A granted lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The tokens for the turns under this lease.
@@ -160,18 +161,26 @@ pub struct Grant {
     pub others_wait: bool,
 }
 
-/// The key was not granted.
+/// The answer for a key that was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// After this time it is worth asking again, hint or no hint: the lease, or the queue's head, will have expired.
+    /// After this time the attempt should ask again even without a hint: the lease, or the place of the queue's head,
+    /// will have expired.
     pub remaining: Duration,
     /// The holder's fingerprint, if there is a holder and its lease has one.
     pub fingerprint: Option<Bytes>,
-    /// The holder's label (a host name, say), if there is a holder and its store has one.
+    /// The label of the holder's store, such as a host name, if there is a holder and its store has a label.
     pub label: Option<Arc<str>>,
 }
 
 /// A block of fencing tokens, handed out in rising order.
+///
+/// ```
+/// use tower_distributed_lock::store::Tokens;
+///
+/// let mut block = Tokens::new(5, 2);
+/// assert_eq!([block.take(), block.take(), block.take()], [Some(5), Some(6), None]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tokens {
     next: u64,
@@ -179,7 +188,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The block of `count` tokens from `first` on.
+    /// Creates a block of `count` tokens, starting with `first`.
     pub fn new(first: u64, count: u32) -> Self {
         Self {
             next: first,
@@ -187,23 +196,23 @@ impl Tokens {
         }
     }
 
-    /// How many are left.
+    /// Returns how many tokens are left.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// The first one that is left.
+    /// Returns the first token that is left.
     pub fn first(&self) -> Option<u64> {
         (self.left > 0).then_some(self.next)
     }
 
-    /// The last one that is left.
+    /// Returns the last token that is left.
     pub fn last(&self) -> Option<u64> {
         self.first()
             .map(|first| first + u64::from(self.left.saturating_sub(1)))
     }
 
-    /// Takes the next one.
+    /// Takes the next token.
     pub fn take(&mut self) -> Option<u64> {
         let token = self.first()?;
         self.next += 1;
@@ -212,50 +221,50 @@ impl Tokens {
     }
 }
 
-/// See [`Store::renew`](super::Store::renew).
+/// A request to extend a lease. See [`Store::renew`](super::Store::renew).
 #[derive(Debug, Clone)]
 pub struct Renew {
-    /// What is locked.
+    /// The locked key.
     pub key: LockKey,
-    /// Whose lease it is.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// How long it shall last from now.
+    /// How long the lease lasts from now on.
     pub lease: Duration,
-    /// How many further tokens to hand out; none if zero.
+    /// How many further tokens to hand out, or zero for none.
     pub refill: u32,
 }
 
 /// The answer to one [`Renew`].
 #[derive(Debug, Clone)]
 pub enum Renewed {
-    /// The lease lasts on.
+    /// The lease was extended.
     Renewed {
-        /// The further tokens, if any were asked for.
+        /// The further tokens, if any were requested.
         tokens: Option<Tokens>,
         /// Whether other attempts are queued.
         others_wait: bool,
     },
     /// The owner does not hold the key.
     NotOurs,
-    /// There is no telling.
+    /// The store did not answer, so the lease may or may not be held.
     Unknown(Error),
 }
 
-/// See [`Store::start_release`](super::Store::start_release).
+/// A request to end a lease or an attempt. See [`Store::start_release`](super::Store::start_release).
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// What is locked, or queued for.
+    /// The key that is locked, or that the attempt waits for.
     pub key: LockKey,
-    /// Whose lease or attempt ends.
+    /// The owner of the lease or of the attempt.
     pub owner: Owner,
-    /// What comes in its place.
+    /// What takes the place of the lease.
     pub ending: Ending,
-    /// How long the lease or the place in the queue lasts without this release. A release that cannot be sent for so long is
-    /// forgotten: what it would end has ended by itself.
+    /// How long the lease, or the place in the queue, lasts without this release. A release that cannot be sent
+    /// within this time is dropped, because the lease or the place has ended anyway.
     pub owed_for: Duration,
 }
 
-/// What comes in a lease's place when it ends.
+/// What takes the place of a lease that ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
@@ -265,7 +274,7 @@ pub enum Ending {
     Record {
         /// The record's content.
         content: Bytes,
-        /// How long it is kept.
+        /// How long the record is kept.
         retain: Duration,
     },
 }
@@ -273,28 +282,29 @@ pub enum Ending {
 /// The answer to [`Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The lease was the owner's until now.
+    /// The owner held the key until now.
     Freed,
-    /// The owner did not hold the key (any more, or ever).
+    /// The owner did not hold the key.
     NotOurs,
 }
 
-/// Something that an instance may want to know at once.
+/// A message from the store that can save an instance from waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hint {
-    /// A key that the instance is queued for may be free for it now.
+    /// A key that the instance waits for may be free for it now.
     Free(LockKey),
-    /// A key that the instance is queued for was offered to an attempt before it: worth asking for once the
+    /// A key that the instance waits for was offered to the attempt ahead in the queue. Asking is worthwhile once the
     /// [head start](Queueing::Wait::head_start) is over.
     Next(LockKey),
-    /// Another instance has queued for a key that this instance holds.
+    /// Another instance waits for a key that this instance holds.
     Wanted(LockKey),
-    /// Hints arrive from now on. Those sent before may be lost, so waiting attempts should ask again.
+    /// Hints arrive from now on. Earlier hints may be lost, so waiting attempts should ask again.
     Listening,
-    /// The store was out of reach and is back. Leases need to be confirmed, and waiting attempts should ask again.
+    /// The store was away and is back. Leases need to be confirmed, and waiting attempts should ask again.
     Reconnected,
-    /// Some keys are on another server than before. Their leases need to be confirmed, and waiting attempts should ask again.
+    /// Some keys have moved to another server. Their leases need to be confirmed, and waiting attempts should ask
+    /// again.
     #[cfg(feature = "redis")]
     Moved(MovedKeys),
 }
@@ -315,40 +325,40 @@ impl MovedKeys {
         }
     }
 
-    /// Whether a key has moved.
+    /// Returns whether a key has moved.
     pub fn contains(&self, key: &LockKey) -> bool {
         let bucket = (key.stable_hash() % self.buckets.len().max(1) as u64) as usize;
         self.buckets.get(bucket).is_some_and(|moved| *moved)
     }
 }
 
-/// See [`Store::inspect`](super::Store::inspect).
+/// The state of a key. See [`Store::inspect`](super::Store::inspect).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Who holds the key.
+    /// The holder of the key.
     pub holder: Option<Holder>,
-    /// Who waits for it, in order.
+    /// The attempts that wait for the key, in order.
     pub queue: Vec<Owner>,
-    /// The record in the lease's place, if one is there.
+    /// The record in the lease's place, if there is one.
     pub record: Option<Bytes>,
-    /// How long that record is still kept.
+    /// How long the record is still kept.
     pub record_remaining: Option<Duration>,
     /// The highest token that counts as handed out for this key.
     pub fence: u64,
 }
 
-/// Who holds a key.
+/// The holder of a key, as reported by [`Store::inspect`](super::Store::inspect).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// The owner of the lease.
     pub owner: Owner,
-    /// How long the lease lasts if it is not renewed.
+    /// How long the lease lasts if no renewal extends it.
     pub remaining: Duration,
-    /// The fingerprint of the request that the key is held for, if there is one.
+    /// The fingerprint of the lease, if there is one.
     pub fingerprint: Option<Bytes>,
-    /// The label of the store that took the lease (a host name, say), if it has one.
+    /// The label of the holder's store, such as a host name, if the store has one.
     pub label: Option<Arc<str>>,
 }
 

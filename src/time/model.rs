@@ -1,6 +1,7 @@
-//! The virtual clock of the model checker: time passes only when the test says so.
+//! The virtual clock of the model checker, which only the test advances.
 //!
-//! One clock for each thread of the test runner: shuttle runs all tasks of an execution on the thread that began it.
+//! Each thread of the test runner has its own clock: shuttle runs all tasks of an execution on the thread that began
+//! the execution.
 
 use std::{
     cell::RefCell,
@@ -32,14 +33,14 @@ impl Clock {
     }
 }
 
-/// The present.
+/// The current time.
 pub(crate) fn now() -> Instant {
     CLOCK.with_borrow(|clock| clock.now)
 }
 
-/// Forgets everything: a new execution begins.
+/// Resets the clock for a new execution.
 pub(crate) fn reset() {
-    // Dropped outside of the borrow: dropping a waker may run code of shuttle's.
+    // Dropped outside of the borrow: dropping a waker may run code of shuttle.
     let old = CLOCK.with(|clock| clock.replace(Clock::new()));
     drop(old);
 }
@@ -49,7 +50,7 @@ pub(crate) fn next_timer() -> Option<Instant> {
     CLOCK.with_borrow(|clock| clock.sleepers.keys().next().map(|(at, _)| *at))
 }
 
-/// Lets time pass, and wakes everything that has slept until then.
+/// Advances the clock, and wakes all sleepers whose time has come.
 pub(crate) fn advance(by: Duration) {
     let due = CLOCK.with_borrow_mut(|clock| {
         clock.now = later(clock.now, by);

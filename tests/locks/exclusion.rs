@@ -120,7 +120,7 @@ async fn sixty_four_tasks_on_several_threads_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_held_is_not_to_be_had() {
+async fn a_key_that_is_held_cannot_be_locked() {
     let (store, [one, other]) = fleet();
     let guard = one.lock("k").await.unwrap();
     assert!(one.try_lock("k").await.unwrap().is_none());

@@ -117,7 +117,7 @@ async fn a_lease_is_not_passed_on_after_a_reconnect_until_the_store_has_confirme
     assert!(!next.is_finished());
     store.set_fault(None);
     settle().await;
-    assert!(!next.is_finished(), "somebody else has the key");
+    assert!(!next.is_finished(), "another instance has the key");
     drop(elsewhere);
     drop(next.await.unwrap());
     nothing_left(store, [locks, other]).await;

@@ -73,10 +73,7 @@ async fn a_confirmation_that_comes_after_the_lease_has_expired_says_expired() {
     store.set_fault(None);
     let error = confirming.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
-    assert!(
-        error.to_string().contains("before its time was over"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("before its deadline"), "{error}");
     assert_eq!(guard.lost().await, Loss::Expired);
     drop(guard);
     nothing_left(store, [locks]).await;

@@ -90,7 +90,9 @@ async fn a_lease_that_took_too_long_to_be_granted_is_given_back() {
     nodes[2].set_fault(None);
     let error = asking.await.unwrap().unwrap_err();
     assert!(
-        error.to_string().contains("too little of it was left"),
+        error
+            .to_string()
+            .contains("too little of the lease was left"),
         "{error}"
     );
     settle().await;

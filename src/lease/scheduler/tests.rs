@@ -1,4 +1,4 @@
-//! The scheduler by itself: the cost of a look, and what other tasks get of the runtime.
+//! The scheduler on its own: the cost of a look, and fairness to other tasks.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},

@@ -1,4 +1,4 @@
-//! Contending: the line has no lease, and its contender asks the store for one.
+//! Transitions of a line that has no lease, and whose contender asks the store for one.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -16,30 +16,31 @@ use crate::{
     time::Instant,
 };
 
-/// What a contender is woken up for.
+/// Why a contender is woken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wake {
-    /// The key was offered to the attempt before ours in the store's queue: ask once its head start is over.
+    /// The store has offered the key to the attempt before this one in the queue: ask once the head start is over.
     Next,
     /// Ask now.
     Now,
 }
 
+/// The part of a line's state that concerns its contender.
 #[derive(Debug)]
 pub(super) struct Contending {
     /// The number of the contender.
     contender: u64,
     /// The strongest wake-up that the contender has not taken yet.
     wake: Option<Wake>,
-    /// Notified when there is a wake-up for a contender that pauses.
+    /// Notified about wake-ups while the contender pauses.
     woken: Option<Arc<Notify>>,
     /// The store has answered a question for this line before.
     answered: bool,
-    /// When the question that is on its way was asked.
+    /// When the unanswered question was sent.
     asked: Option<Instant>,
-    /// The store has failed since then.
+    /// Set while the store fails.
     away: Option<Away>,
-    /// Who holds the key, by the label of its store.
+    /// The label of the store that holds the key.
     holder: Option<Arc<str>>,
 }
 
@@ -56,6 +57,7 @@ impl Contending {
         }
     }
 
+    /// Stores a wake-up, unless a stronger one is already there, and notifies the contender.
     fn wake(&mut self, wake: Wake) {
         self.wake = self.wake.max(Some(wake));
         self.woken.iter().for_each(|woken| woken.notify_one());
@@ -74,7 +76,8 @@ impl Contending {
         self.holder.as_ref()
     }
 
-    /// How long a waiter that has waited for `limit` gives a question: no time at all if the store never answered it.
+    /// How long a question may be unanswered before the store counts as away, for a request that has waited for
+    /// `limit`. Zero if the store has never answered for this line.
     pub(super) fn patience(&self, limit: Duration) -> Duration {
         match self.answered {
             true => limit.min(SILENT_AFTER),
@@ -83,34 +86,34 @@ impl Contending {
     }
 }
 
-/// What a contender shall ask for.
+/// A question for the store, as the requests in the line need it.
 #[derive(Debug)]
 pub(crate) struct Demand {
-    /// When it was found out.
+    /// When the question is asked.
     pub(crate) at: Instant,
-    /// Who asks: the attempt that is in the store's queue, or a fresh one.
+    /// The attempt that is in the store's queue, or a new one.
     pub(crate) owner: Owner,
-    /// Whether anybody would stay if the key is held.
+    /// Whether any request stays in line if the key is held.
     pub(crate) patient: bool,
-    /// How many tokens are of use.
+    /// How many tokens are useful.
     pub(crate) block: u32,
-    /// What the first who waits wants the key for,
+    /// The fingerprint of the first request in line.
     pub(crate) fingerprint: Option<Bytes>,
-    /// and how long the store shall keep its lease, if that differs from what is usual.
+    /// The length of the lease, if the first request in line sets its own.
     pub(crate) lease: Option<Duration>,
 }
 
-/// What a contender does after the store has failed.
+/// The contender's next step after the store has failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AfterFailure {
-    /// Waiters are left: ask again after a pause.
+    /// Requests still wait: ask again after a pause.
     AskAgain,
-    /// The line is gone.
+    /// The contender is not needed any more.
     End,
 }
 
 impl Line {
-    /// The line of the first who comes: the key has to be contended for.
+    /// Creates the line of a first request, which contends for the key.
     pub(crate) fn first(contender: u64, turn: Arc<Turn>) -> Self {
         Self {
             state: State::Contending(Contending::new(contender, false, None)),
@@ -118,21 +121,21 @@ impl Line {
         }
     }
 
-    /// Something has changed that the contender may want to know.
+    /// Makes the contender ask the store again.
     pub(crate) fn wake_contender(&mut self) {
         if let State::Contending(contending) = &mut self.state {
             contending.wake(Wake::Now);
         }
     }
 
-    /// The key was offered to the attempt before ours.
+    /// Tells the contender that the key was offered to the attempt before this one.
     pub(crate) fn is_next(&mut self) {
         if let State::Contending(contending) = &mut self.state {
             contending.wake(Wake::Next);
         }
     }
 
-    /// Takes the wake-up that the contender has got. Later ones notify `woken`.
+    /// Takes the contender's wake-up, if there is one. Later wake-ups notify `woken`.
     pub(crate) fn take_wake(&mut self, woken: &Arc<Notify>) -> Option<Wake> {
         let State::Contending(contending) = &mut self.state else {
             return None;
@@ -141,13 +144,13 @@ impl Line {
         contending.wake.take()
     }
 
-    /// Whether the contender of this number is the one that the line has.
+    /// Whether the line contends, and the contender has this number.
     pub(crate) fn is_contended_by(&self, contender: u64) -> bool {
         matches!(&self.state, State::Contending(contending) if contending.contender == contender)
     }
 
-    /// What to ask the store for. If nobody wants the key any more, the line is gone, and its place in the store's queue
-    /// given up.
+    /// Returns the next question for the store. If no request is left, the line ends, and its place in the store's
+    /// queue is given up.
     pub(crate) fn demand(
         &mut self,
         key: &LockKey,
@@ -175,7 +178,7 @@ impl Line {
         })
     }
 
-    /// The store has granted a lease.
+    /// Handles a granted lease.
     pub(crate) fn granted(
         &mut self,
         lease: Arc<Lease>,
@@ -195,8 +198,8 @@ impl Line {
         }
     }
 
-    /// The key is held elsewhere: those who do not wait are told so, and those who want it for something else than it is
-    /// held for. Says whether anybody is left.
+    /// Handles the answer that the key is held elsewhere. Requests that do not wait are refused, and so are requests
+    /// with another fingerprint than the holder's. Returns whether any request is left.
     pub(crate) fn held(&mut self, found: &Held) -> bool {
         if let State::Contending(contending) = &mut self.state {
             contending.answered = true;
@@ -213,15 +216,15 @@ impl Line {
         !self.waiters.is_empty()
     }
 
-    /// What the key is wanted for was done before.
+    /// Ends the line, because the work that the key is claimed for is already recorded.
     pub(crate) fn recorded(&mut self, record: &Bytes) {
         self.state = State::Gone;
         self.share(record);
         self.refuse_all(&recorded());
     }
 
-    /// The store has failed. If it never answered for this line, it fails for everybody who waits; else those who are patient
-    /// go on waiting.
+    /// Handles a failure of the store. All requests fail if the store has never answered for this line; otherwise the
+    /// patient ones go on waiting.
     pub(crate) fn ask_failed(
         &mut self,
         key: &LockKey,
@@ -250,7 +253,7 @@ impl Line {
         AfterFailure::AskAgain
     }
 
-    /// The contender cannot go on.
+    /// Ends the line, because its contender was dropped.
     pub(crate) fn abandoned(
         &mut self,
         key: &LockKey,
@@ -264,12 +267,13 @@ impl Line {
         self.failed(error);
     }
 
+    /// Ends the line, and refuses all requests.
     fn failed(&mut self, error: &Error) {
         self.state = State::Gone;
         self.refuse_all(error);
     }
 
-    /// Tells those who do not wait for a store that is away.
+    /// Refuses the requests that do not wait for a store that is away.
     pub(super) fn refuse_the_impatient(&mut self, error: &Error) {
         self.turn_away(|request| {
             (request.fail_fast || !request.patient).then(|| error.clone().into())

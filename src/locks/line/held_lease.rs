@@ -1,4 +1,4 @@
-//! The lease that a line has: what it takes to pass it on, and to renew it.
+//! The lease of a line, with the state that is needed to pass the lease on and to renew the lease.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,35 +9,38 @@ use crate::{
     time::{Instant, later},
 };
 
-/// A refill is asked for before fewer than so many tokens are left, if so many wait.
+/// A refill is requested when fewer than this many tokens are left for the requests that wait.
 const TOKENS_AHEAD: usize = 16;
 
-/// A lease with everything that only its line knows of it.
+/// A lease, with everything about the lease that only its line needs.
 #[derive(Debug)]
 pub(super) struct HeldLease {
-    /// The part that guards look at.
+    /// The part of the lease that guards share.
     pub(super) lease: Arc<Lease>,
+    /// The tokens for the next turns.
     pub(super) tokens: Tokens,
-    /// How many turns the lease has served, the present one included.
+    /// How many turns the lease has served, including the current one.
     pub(super) turn: u64,
-    /// When the present turn began,
+    /// When the current turn began.
     pub(super) began: Instant,
-    /// and how long it may last.
+    /// How long the current turn may last.
     pub(super) max_hold: Duration,
-    /// Since when, and since how many turns, another instance is known to wait.
+    /// When another instance was first known to wait, and how many turns the lease had served by then.
     pub(super) wanted: Option<(Instant, u64)>,
+    /// A refill of tokens was requested and has not arrived.
     pub(super) refill_asked: bool,
-    /// The lease serves one turn after another, and is renewed more often.
+    /// The lease serves one turn after another, and is renewed more often for that reason.
     pub(super) is_passed_on: bool,
-    /// Renewals have failed since then.
+    /// Set while renewals fail.
     pub(super) away: Option<Away>,
+    /// When the lease is renewed next.
     pub(super) renewal: Renewal,
-    /// The lease's entry in the schedule of its shard.
+    /// The entry of the lease in the schedule of its shard.
     entry: Option<Entry>,
 }
 
 impl HeldLease {
-    /// A lease that was asked for at `sent`.
+    /// Creates a held lease from a grant that was requested at `sent`.
     pub(super) fn new(lease: Arc<Lease>, grant: Grant, sent: Instant, t: &Transition<'_>) -> Self {
         Self {
             renewal: Renewal::new(&t.limits.pace, lease.length, sent),
@@ -54,7 +57,7 @@ impl HeldLease {
         }
     }
 
-    /// Whether other instances have waited long enough.
+    /// Whether the lease has served enough turns since another instance began to wait.
     pub(super) fn is_used_up(&self, t: &Transition<'_>) -> bool {
         self.wanted.is_some_and(|(since, turns)| {
             let enough_turns = self.turn >= turns + u64::from(t.limits.pass_turns);
@@ -62,18 +65,22 @@ impl HeldLease {
         })
     }
 
+    /// Notes that another instance waits for the key.
     pub(super) fn want(&mut self, now: Instant) {
         self.wanted.get_or_insert((now, self.turn));
     }
 
+    /// Whether a refill is needed for the requests that wait.
     pub(super) fn lacks_tokens(&self, waiting: usize) -> bool {
         (self.tokens.left() as usize) < waiting.min(TOKENS_AHEAD)
     }
 
+    /// Whether the current turn of this lease is the given one.
     pub(super) fn serves(&self, granted: &Granted) -> bool {
         self.is_of(&granted.lease) && self.turn == granted.number
     }
 
+    /// Whether this is the given lease.
     pub(super) fn is_of(&self, lease: &Lease) -> bool {
         self.lease.owner == lease.owner
     }
@@ -82,16 +89,16 @@ impl HeldLease {
     pub(super) fn renew_now(&mut self, t: &mut Transition<'_>) {
         self.renewal.renew_now(t.now);
         self.schedule(t);
-        t.after.renews_now = true;
+        t.follow_up.renews_now = true;
     }
 
-    /// Renews the lease as often as one that is passed on.
+    /// Renews the lease at the pace of a lease that is passed on.
     pub(super) fn renew_soon(&mut self, t: &mut Transition<'_>) {
         self.renewal.renew_soon(&t.limits.pace, t.now);
         self.schedule(t);
     }
 
-    /// Puts the lease into the schedule, or moves it there, after its renewal, its deadline or its turn has changed.
+    /// Updates the lease's entry in the schedule, after the renewal, the deadline or the turn has changed.
     pub(super) fn schedule(&mut self, t: &mut Transition<'_>) {
         let end = self.lease.deadline().min(self.lease.turn_ends());
         let entry = match self.renewal.due() {
@@ -107,14 +114,14 @@ impl HeldLease {
         t.scheduler.look_by(entry.at());
     }
 
-    /// Takes the lease out of the schedule. From here on no answer to a renewal means anything.
+    /// Removes the lease from the schedule. Answers to renewals have no effect from now on.
     pub(super) fn unschedule(&mut self, t: &mut Transition<'_>) {
         if let Some(entry) = self.entry.take() {
             t.schedule.remove(&self.lease, entry);
         }
     }
 
-    /// The schedule has given the lease's entry out.
+    /// Notes that the schedule has already removed the entry.
     pub(super) fn was_taken_out(&mut self) {
         self.entry = None;
     }

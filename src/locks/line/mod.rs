@@ -1,20 +1,24 @@
-//! One key in one process: who has its turn, who waits for it, and what becomes of the lease in between.
+//! The line of one key in one process: the turn under way, the requests that wait, and the lease.
 //!
-//! A [`Line`] is plain data. Its methods are the transitions of a state machine. Each transition runs under the lock of the map that
-//! holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] at hand: the time, the limits, the schedule of its
-//! leases, and the store to call. So an interleaving of requests, cancellations, replies and timers is nothing but an order of transitions.
+//! A [`Line`] is plain data, and its methods are the transitions of a state machine. Each transition runs under the
+//! lock of the shard that holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] as its context: the
+//! time, the limits, the schedule of the shard's leases, and the store to call. Every interleaving of requests,
+//! cancellations, replies and timers is therefore an order of transitions.
 //!
-//! 1. A line is in the map exactly as long as it is not [`State::Gone`].
-//! 2. At most one turn is under way, in [`State::Taken`] or [`State::Outlived`]. It ends once: its number and its owner tell it
-//!    apart from every other turn, so an end that comes late changes nothing.
-//! 3. A turn begins only under a lease that is valid by the clock and confirmed, with a token of its own.
-//! 4. Every waiter stands in `waiters`. Whoever is taken out of it is told something, exactly once, within the same transition.
-//! 5. While anybody waits, something is under way that ends the waiting: a contender, a turn or a renewal.
-//! 6. A lease leaves its line in the same transition in which its release starts. Since the release starts under the line's lock, the
-//!    store sees it before every later call for the key.
+//! 1. A line is in the map exactly as long as the line is not [`State::Gone`].
+//! 2. At most one turn is under way, in [`State::Taken`] or [`State::Outlived`]. A turn ends once: the turn's number
+//!    and the lease's owner identify the turn, so an end that comes late changes nothing.
+//! 3. A turn begins only under a lease that is valid by the clock and confirmed, and with a token of its own.
+//! 4. Every waiting request is in `waiters`. A request that the line removes is granted its turn or refused, exactly
+//!    once, in the same transition. A request that leaves removes itself and gets neither.
+//! 5. While a request waits, a contender, a turn or a renewal is under way that will end the wait.
+//! 6. A lease leaves its line in the same transition in which its release starts. Since the release starts under the
+//!    line's lock, the store sees the release before every later call for the key. Two kinds of leases leave without
+//!    such a release: a lease whose place a record has taken or may have taken, and a lease that outlived an answer
+//!    of *not ours*.
 //! 7. A lease is in the schedule exactly as long as the line is [`State::Taken`] or [`State::Confirming`].
-//! 8. Whether a lease is lost is decided here, under the lock: a loss that was meant for an earlier turn, or for a deadline
-//!    that has moved, changes nothing.
+//! 8. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
+//!    deadline that has moved since, changes nothing.
 
 mod contend;
 mod held_lease;
@@ -47,40 +51,40 @@ use crate::{
     time::Instant,
 };
 
-/// Within what bounds a line works.
+/// The limits that a line works within.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// How many requests may wait.
     pub(crate) longest_line: usize,
-    /// How many turns a lease still serves once another instance is known to wait,
+    /// How many more turns a lease serves once another instance is known to wait.
     pub(crate) pass_turns: u32,
-    /// and for how long.
+    /// For how long a lease is still passed on once another instance is known to wait.
     pub(crate) pass_time: Duration,
     /// How long a turn may last, unless its request says otherwise.
     pub(crate) max_hold: Duration,
     /// How long the store keeps a place in its queue.
     pub(crate) waiter_deadline: Duration,
-    /// Whether waiters are told at once when the store fails.
+    /// Whether waiting requests fail as soon as the store does.
     pub(crate) fail_fast: bool,
     /// How leases are renewed.
     pub(crate) pace: Pace,
 }
 
-/// What a transition has at hand, and what it leaves to be done once the line's lock is free.
+/// The context of a transition: the inputs, and the follow-up that is left for when the line's lock is free.
 pub(crate) struct Transition<'a> {
     pub(crate) now: Instant,
     pub(crate) limits: &'a Limits,
-    /// The times of the leases under the same lock.
+    /// The schedule of the leases under the same lock.
     pub(crate) schedule: &'a mut Schedule,
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) store: &'a dyn Store,
     pub(crate) instance: Instance,
     /// See [`number`](Self::number).
     pub(crate) numbers: &'a mut Numbers,
-    pub(crate) after: After,
+    pub(crate) follow_up: FollowUp,
 }
 
-/// Numbers that an instance uses once: for requests, contenders and attempts. They rise under one lock.
+/// Numbers that an instance uses once, for requests, contenders and attempts. The numbers of one shard rise.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub(crate) next: u64,
@@ -95,48 +99,50 @@ impl Numbers {
     }
 }
 
-/// What is left to be done after a transition: everything that could come back to the line.
+/// The actions left to do after a transition, when the lock is free: everything that could come back to the line.
 #[derive(Debug, Default)]
-pub(crate) struct After {
-    /// Ask the store for the key, until it is granted or nobody wants it: the number of the contender.
+pub(crate) struct FollowUp {
+    /// Starts a contender with this number.
     pub(crate) contend: Option<u64>,
-    /// A lease is to be renewed at once, which is the task of the scheduler.
+    /// A lease is to be renewed at once. That is the scheduler's task, unless the scheduler may not be driven.
     pub(crate) renews_now: bool,
-    /// To be logged: the lease that was lost,
+    /// The lease that was lost, for the log.
     pub(crate) lost: Option<(Arc<Lease>, Loss)>,
-    /// and the owner whose lease is being released.
+    /// The owner of the lease that is being released, for the log.
     pub(crate) released: Option<Owner>,
 }
 
-/// Where the one who released learns whether the lease was ours until then.
+/// Tells [`LockGuard::release`](crate::LockGuard::release) whether the lease was held until the end of the turn.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 
+/// The requests of this process for one key, and the lease that serves them.
 #[derive(Debug)]
 pub(crate) struct Line {
     state: State,
     waiters: VecDeque<Arc<Turn>>,
 }
 
+/// The state of a line between two transitions.
 #[derive(Debug, Default)]
 enum State {
-    /// The contender asks the store.
+    /// The line has no lease, and its contender asks the store for one.
     Contending(Contending),
     /// A turn is under way.
     Taken(HeldLease),
-    /// The lease waits for a renewal that confirms it or brings tokens; then the next turn begins.
+    /// The lease waits for a renewal that confirms the lease or brings tokens. The next turn begins after that.
     Confirming(HeldLease, Option<Confirmation>),
-    /// The lease is lost, and its turn, which is for something that is done once, goes on all the same. Whoever waits for the
-    /// same waits for that turn's end: the record that it ends with is theirs too.
+    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is done once runs to
+    /// its end. Requests with the same fingerprint wait for the end of that turn, and share the record.
     Outlived(HeldLease),
-    /// Nothing is left.
+    /// Nothing is left, and the line is about to be removed.
     #[default]
     Gone,
 }
 
-/// A question that the store has not answered for so long counts as one to a store that is away.
+/// A store that has not answered a question for this long counts as away.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 
-/// The store has failed to answer since a time.
+/// The store does not answer: since when, and the last error if there was one.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
     since: Instant,
@@ -144,7 +150,7 @@ pub(crate) struct Away {
 }
 
 impl Away {
-    /// What a request is told that gets no turn because of it.
+    /// The error of a request that gets no turn because the store is away.
     pub(crate) fn into_error(self, now: Instant, what: &str) -> Error {
         let silent_for = now.saturating_duration_since(self.since);
         let message = format!("{what}: the store has not answered for the last {silent_for:?}");
@@ -156,11 +162,12 @@ impl Away {
 }
 
 impl Line {
+    /// Whether the line has ended, and is to be removed from the map.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, State::Gone)
     }
 
-    /// The lease under which a turn is, or is about to be.
+    /// The lease that a turn runs under, or is about to.
     pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
         match &self.state {
             State::Taken(held) | State::Confirming(held, _) => Some(&held.lease),
@@ -168,7 +175,7 @@ impl Line {
         }
     }
 
-    /// Where the key is held and since when, for messages, as far as that is known.
+    /// Where the key is held and since when, as far as known, for error messages.
     pub(crate) fn holder(&self, now: Instant) -> Option<String> {
         match &self.state {
             State::Contending(contending) => contending.holder().map(|label| elsewhere(label)),
@@ -185,7 +192,7 @@ impl Line {
         matches!(self.state, State::Confirming(..))
     }
 
-    /// Since when the store has been away, for a waiter who has waited for `limit` in vain.
+    /// Since when the store has been away, for a request that has waited for `limit` without a turn.
     pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
         match &self.state {
             State::Contending(contending) => contending.away(now, contending.patience(limit)),
@@ -193,7 +200,7 @@ impl Line {
         }
     }
 
-    /// Since when the store has been away, as far as those who wait for this key are concerned.
+    /// Since when the store has been away, as seen by the requests for this key.
     fn away(&self, now: Instant) -> Option<Away> {
         match &self.state {
             State::Contending(contending) => contending.away(now, SILENT_AFTER),
@@ -204,11 +211,12 @@ impl Line {
 }
 
 impl Transition<'_> {
-    /// A number that this instance uses once.
+    /// Returns a number that this instance has not used before.
     fn number(&mut self) -> u64 {
         self.numbers.take()
     }
 
+    /// Returns an owner that was not used before.
     fn fresh_owner(&mut self) -> Owner {
         Owner {
             instance: self.instance,
@@ -216,11 +224,11 @@ impl Transition<'_> {
         }
     }
 
-    /// Starts to release a lease, which thereby leaves the schedule.
+    /// Starts to release a lease, and removes the lease from the schedule.
     fn release(&mut self, held: &mut HeldLease) -> StoreFuture<Result<Released, Error>> {
         held.unschedule(self);
         let lease = &held.lease;
-        self.after.released = Some(lease.owner);
+        self.follow_up.released = Some(lease.owner);
         self.start_release(lease.key.clone(), lease.owner, lease.length)
     }
 
@@ -229,6 +237,7 @@ impl Transition<'_> {
         drop(self.start_release(key, owner, self.limits.waiter_deadline));
     }
 
+    /// Starts a release in the store.
     fn start_release(
         &self,
         key: LockKey,
@@ -241,18 +250,17 @@ impl Transition<'_> {
             ending: Ending::Free,
             owed_for,
         };
-        // A store that panics (a bug) must not leave the line half changed.
+        // A store that panics has a bug, and must not leave the line half changed.
         catch_unwind(AssertUnwindSafe(|| self.store.start_release(release))).unwrap_or_else(|_| {
             Box::pin(std::future::ready(Err(Error::new(
                 ErrorKind::Unreachable,
-                "the store panicked when a release was started",
+                "the store panicked when a release was started: this is a bug of the store",
             ))))
         })
     }
 }
 
-/// The key is held, by the store of this label if that is known.
-/// `holder`: where the key is held, as [`Line::holder`] says it.
+/// The error for a key that is held. `holder` says where, as returned by [`Line::holder`].
 pub(crate) fn held(holder: Option<String>) -> Error {
     let holder = holder.as_deref().unwrap_or("by another request");
     Error::new(ErrorKind::Held, format!("the key is held {holder}"))
@@ -262,13 +270,15 @@ fn elsewhere(label: &str) -> String {
     format!("elsewhere, by {label}")
 }
 
+/// The error of a plain lock at a key that has a record.
 fn recorded() -> Error {
     Error::new(
         ErrorKind::Foreign,
-        "the record of a finished idempotent request stands at this key: use another key for plain locks",
+        "the key has the record of a finished idempotent request: use another key for plain locks",
     )
 }
 
+/// The error of a turn whose lease was lost, or that has ended before.
 pub(crate) fn lost(loss: Option<Loss>) -> Error {
     match loss {
         Some(loss) => Error::new(ErrorKind::Lost, format!("the lease was lost: {loss}")),
@@ -276,7 +286,7 @@ pub(crate) fn lost(loss: Option<Loss>) -> Error {
     }
 }
 
-/// Whether two fingerprints are of different things. A plain lock has none, and differs from nothing.
+/// Whether two fingerprints are of different work. A plain lock has no fingerprint, and differs from none.
 fn differ(ours: &Option<Bytes>, theirs: &Option<Bytes>) -> bool {
     matches!((ours, theirs), (Some(ours), Some(theirs)) if ours != theirs)
 }

@@ -1,34 +1,35 @@
-//! Answers to renewals, hints, and losses. Each of them is about one lease, and means nothing to a line that has another by now.
+//! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a line that has
+//! another lease by now.
 
 use std::sync::Arc;
 
 use super::{Away, HeldLease, Line, State, Transition, lost};
 use crate::{Error, Loss, lease::Lease, store::Tokens, time::Instant};
 
-/// How many tokens a refill brings at least: so many turns of a short line cost one command.
+/// The smallest refill of tokens, so that 32 turns of a short line cost one command.
 const REFILL_AT_LEAST: u32 = 32;
 
-/// What a renewal has brought.
+/// The store's answer to a renewal.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// When the renewal was sent,
+    /// When the renewal was sent.
     pub(crate) sent: Instant,
-    /// and how often the lease had been doubted by then.
+    /// How often the lease had been doubted when the renewal was sent.
     pub(crate) doubts: u64,
-    /// The further tokens, if any were asked for.
+    /// The tokens of the refill, if one was requested.
     pub(crate) tokens: Option<Tokens>,
     /// Whether other instances wait for the key.
     pub(crate) others_wait: bool,
 }
 
-/// Whether a lease was lost.
+/// The result of reporting a loss to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// The lease is lost now.
     Yes,
     /// The lease is still held: its deadline has moved, or its next turn has begun.
     NotYet,
-    /// The line does not have the lease.
+    /// The line does not have this lease.
     NotHere,
 }
 
@@ -36,14 +37,14 @@ pub(crate) enum Lost {
 #[derive(Debug)]
 pub(crate) struct DueRenewal {
     pub(crate) lease: Arc<Lease>,
-    /// How many tokens it shall bring.
+    /// How many tokens to request.
     pub(crate) refill: u32,
-    /// How often the lease had been doubted before.
+    /// How often the lease had been doubted before the renewal.
     pub(crate) doubts: u64,
 }
 
 impl Line {
-    /// The time has come that the lease was scheduled for: it is over, or to be renewed.
+    /// Handles a lease whose scheduled time has come: the lease is lost, or is to be renewed.
     pub(crate) fn look(&mut self, t: &mut Transition<'_>) -> Option<DueRenewal> {
         let waiting = self.waiters.len();
         let refill = self.block(REFILL_AT_LEAST);
@@ -73,7 +74,7 @@ impl Line {
         })
     }
 
-    /// The store was away and is back, and may have forgotten the lease: it is doubted, and renewed at once.
+    /// Doubts the lease and renews the lease at once, because a store that was away may have forgotten the lease.
     pub(crate) fn doubt_lease(&mut self, t: &mut Transition<'_>) {
         if let State::Taken(held) | State::Confirming(held, _) = &mut self.state {
             held.lease.doubt();
@@ -81,10 +82,10 @@ impl Line {
         }
     }
 
-    /// A renewal was answered: the lease is ours.
+    /// Handles the answer that the lease is still held.
     ///
-    /// All that this means happens in one transition. If the next renewal could be sent before this one's tokens are in the line, that
-    /// renewal's higher tokens could get there first.
+    /// The whole answer is applied in one transition. If the next renewal could be sent before the tokens of this
+    /// answer are in the line, the higher tokens of that renewal could arrive first.
     pub(crate) fn renewed(&mut self, lease: &Lease, answer: Answer, t: &mut Transition<'_>) {
         let waiting = !self.waiters.is_empty();
         let Some(held) = self.held_lease(lease) else {
@@ -94,7 +95,7 @@ impl Line {
             held.renewal.outdated(t.now);
             return held.schedule(t);
         }
-        // An answer that comes too late does not help: a guard may have seen the loss already, and a loss is final.
+        // An answer after the deadline does not help: a guard may have seen the loss already, and a loss is final.
         if !lease.extend(t.now, answer.sent) {
             self.lost(lease, Loss::Expired, t);
             return;
@@ -109,13 +110,13 @@ impl Line {
         }
         held.schedule(t);
         if let Some(tokens) = answer.tokens {
-            // What is left of the old block is lower, and so of no use any more.
+            // The tokens that are left of the old block are lower than the new ones, and so cannot be used any more.
             held.tokens = tokens;
         }
         if answer.others_wait {
             held.want(t.now);
         } else {
-            // A hint that came after the question knows better than its answer.
+            // A hint that arrived after the renewal was sent is newer than the answer.
             held.wanted.take_if(|(since, _)| *since < answer.sent);
         }
         match std::mem::take(&mut self.state) {
@@ -129,8 +130,10 @@ impl Line {
         }
     }
 
-    /// A renewal was not answered. Those who wait go on waiting: for the next renewal, or for the end of the lease.
-    /// Says whether to give the lease up; nothing if the line does not have it.
+    /// Handles a renewal without an answer. The requests that wait go on waiting, for the next renewal or for the end
+    /// of the lease.
+    ///
+    /// Returns whether to give up the lease, or `None` if the line does not have the lease.
     pub(crate) fn renewal_unknown(
         &mut self,
         lease: &Lease,
@@ -159,7 +162,7 @@ impl Line {
         Some(gives_up)
     }
 
-    /// Releases a lease that waits for its confirmation, if nobody waits for its next turn any more.
+    /// Releases a lease that waits for its confirmation, if no request is left that waits for the next turn.
     fn give_back_if_unwanted(&mut self, t: &mut Transition<'_>) {
         match std::mem::take(&mut self.state) {
             State::Confirming(mut held, None) if self.waiters.is_empty() => {
@@ -170,14 +173,14 @@ impl Line {
         }
     }
 
-    /// Another instance waits for the key.
+    /// Notes that another instance waits for the key.
     pub(crate) fn wanted(&mut self, now: Instant) {
         if let State::Taken(held) | State::Confirming(held, _) = &mut self.state {
             held.want(now);
         }
     }
 
-    /// A lease is lost, if it is: the reason may be out of date by now.
+    /// Ends the lease as lost, if the reason still holds.
     pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
         match std::mem::take(&mut self.state) {
             State::Taken(mut held) if held.is_of(lease) => {
@@ -190,11 +193,11 @@ impl Line {
                     self.over(held, loss, t);
                     return Lost::Yes;
                 }
-                // What is done once goes on to its end. Until then the store is left alone, so that its lease keeps others from
-                // beginning the same, and those who wait here for the same wait on.
+                // The work of a turn with a fingerprint runs to its end. Until then the lease stays in the store, so
+                // that no other instance begins the same work, and local requests with the same fingerprint wait on.
                 held.lease.lose(loss);
                 held.unschedule(t);
-                t.after.lost = Some((held.lease.clone(), loss));
+                t.follow_up.lost = Some((held.lease.clone(), loss));
                 self.state = State::Outlived(held);
                 Lost::Yes
             }
@@ -217,6 +220,7 @@ impl Line {
         }
     }
 
+    /// The lease of this line, if that is the given one.
     fn held_lease(&mut self, lease: &Lease) -> Option<&mut HeldLease> {
         match &mut self.state {
             State::Taken(held) | State::Confirming(held, _) => held.is_of(lease).then_some(held),
@@ -225,7 +229,8 @@ impl Line {
     }
 }
 
-/// Whether the reason for a loss holds now: time may have been given to the lease, or to its next turn, since it was found.
+/// Whether the reason for a loss holds now. The deadline may have moved, or the next turn may have begun, since the
+/// loss was found.
 fn is_due(lease: &Lease, loss: Loss, in_turn: bool, t: &Transition<'_>) -> bool {
     match loss {
         Loss::Expired => !lease.is_valid(t.now),

@@ -1,4 +1,4 @@
-//! Turns, one after another under one lease.
+//! Transitions from one turn to the next under one lease.
 
 use bytes::Bytes;
 
@@ -9,23 +9,23 @@ use crate::{
     sync::oneshot,
 };
 
-/// How many tokens are reserved at once at most, however long the line.
+/// The largest block of tokens to reserve, however long the line.
 const BLOCK_AT_MOST: u32 = 1024;
 
-/// What came of the end of a turn.
+/// The result of ending a turn.
 pub(crate) enum Ended {
-    /// The turn has ended, and its lease was passed on or is being released.
+    /// The turn has ended. The lease was passed on or is being released, and no answer is awaited.
     Quietly,
-    /// The lease is being released, and this is the answer.
+    /// The lease is being released. The future is the store's answer.
     Releasing(StoreFuture<Result<Released, Error>>),
-    /// The store is asked whether the lease was ours until now, before it is passed on.
+    /// The store is asked whether the lease was held until now, before the lease is passed on.
     Confirming(oneshot::Receiver<Result<(), Error>>),
-    /// The turn was not under way any more.
+    /// The turn had ended before, by this loss or by an earlier end.
     Over(Option<Loss>),
 }
 
 impl Line {
-    /// A turn ends. With `confirm`, the store is asked whether the lease was ours until now.
+    /// Ends a turn. With `confirm`, the store is asked whether the lease was held until now.
     pub(crate) fn end(
         &mut self,
         granted: &Granted,
@@ -41,7 +41,8 @@ impl Line {
                 Ended::Quietly
             }
             State::Outlived(mut held) if held.serves(granted) => {
-                // The store was left alone until now, so that nobody begins the same beside the turn (see `lost`).
+                // The lease has stayed in the store until now, so that no other instance began the same work (see
+                // `lost`).
                 let loss = held.lease.loss();
                 if loss != Some(Loss::NotOurs) {
                     drop(t.release(&mut held));
@@ -56,6 +57,8 @@ impl Line {
         }
     }
 
+    /// Ends a turn and asks the store whether the lease was held until now: by the release, or by a renewal if the
+    /// lease is to be passed on.
     fn end_confirmed(&mut self, mut held: HeldLease, t: &mut Transition<'_>) -> Ended {
         if !held.lease.is_valid(t.now) {
             self.over(held, Loss::Expired, t);
@@ -67,7 +70,7 @@ impl Line {
             return Ended::Releasing(answer);
         }
         let (confirmation, answer) = oneshot::channel();
-        // A renewal that is on its way now says nothing about this end.
+        // A renewal that was sent before this moment cannot confirm the end of the turn.
         held.lease.doubt();
         held.lease.between_turns();
         held.renew_now(t);
@@ -75,7 +78,7 @@ impl Line {
         Ended::Confirming(answer)
     }
 
-    /// A turn has ended with a record in the lease's place.
+    /// Ends a turn whose lease was replaced by a record, and shares the record.
     pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, t: &mut Transition<'_>) {
         match std::mem::take(&mut self.state) {
             State::Taken(mut held) | State::Outlived(mut held) if held.serves(granted) => {
@@ -87,7 +90,7 @@ impl Line {
         }
     }
 
-    /// Counts the present turn's time anew. Says whether the turn is under way and its lease valid.
+    /// Restarts the time that the turn may last. Returns whether the turn is under way and its lease valid.
     pub(crate) fn begin_anew(&mut self, granted: &Granted, t: &mut Transition<'_>) -> bool {
         match &mut self.state {
             State::Taken(held) if held.serves(granted) && held.lease.is_valid(t.now) => {
@@ -99,7 +102,8 @@ impl Line {
         }
     }
 
-    /// Finds the best use for a lease that serves no turn now.
+    /// Uses a lease that has no turn under way: begins the next turn, confirms the lease first, or releases the
+    /// lease.
     pub(super) fn serve(&mut self, mut held: HeldLease, t: &mut Transition<'_>) {
         if !held.lease.is_valid(t.now) {
             self.over(held, Loss::Expired, t);
@@ -115,22 +119,24 @@ impl Line {
         }
     }
 
+    /// Whether the lease must be released rather than serve the next request.
     fn is_not_passed_on(&self, held: &HeldLease, t: &Transition<'_>) -> bool {
         self.waiters.is_empty()
             || held.is_used_up(t)
             || self.wants_other_than(&held.lease.fingerprint)
-            // The turn that was to record something has ended without an answer, and the record may be there by now.
+            // A record was sent and not confirmed, and may have taken the lease's place by now.
             || held.lease.is_recording()
     }
 
-    /// Whether the first who waits wants the key for something else than this. Then the lease is not passed on: the store
-    /// would tell others what the key was wanted for before.
+    /// Whether the first request in line has another fingerprint. The lease is not passed on to such a request,
+    /// because the store would go on to show the old fingerprint to other instances.
     pub(super) fn wants_other_than(&self, fingerprint: &Option<Bytes>) -> bool {
         self.waiters
             .front()
             .is_some_and(|first| first.request.fingerprint != *fingerprint)
     }
 
+    /// Begins the turn of the first request in line.
     fn begin_turn(&mut self, mut held: HeldLease, t: &mut Transition<'_>) {
         let (Some(next), Some(token)) = (self.waiters.pop_front(), held.tokens.take()) else {
             unreachable!("`serve` has looked at both under the same lock");
@@ -144,7 +150,7 @@ impl Line {
             held.is_passed_on = true;
             held.renew_soon(t);
         }
-        // The turn's time may be over before the lease needs attention otherwise.
+        // The turn's time may be over before the lease needs attention for another reason.
         held.schedule(t);
         next.grant(Granted {
             lease: held.lease.clone(),
@@ -155,7 +161,8 @@ impl Line {
         self.look_ahead(t);
     }
 
-    /// Asks for tokens before they run out. Not for a turn that most likely ends with a record, and needs no more.
+    /// Requests further tokens before they run out. A turn with a fingerprint most likely ends with a record, and
+    /// needs no further tokens.
     pub(super) fn look_ahead(&mut self, t: &mut Transition<'_>) {
         let waiting = self.waiters.len();
         if let State::Taken(held) = &mut self.state
@@ -168,36 +175,37 @@ impl Line {
         }
     }
 
-    /// How many tokens to ask for.
+    /// How many tokens to request.
     pub(super) fn block(&self, at_least: u32) -> u32 {
         let waiting = u32::try_from(self.waiters.len()).unwrap_or(BLOCK_AT_MOST);
         waiting.clamp(at_least, BLOCK_AT_MOST)
     }
 
-    /// The lease is over, and its turn too, if there was one.
+    /// Ends the lease as lost, and the turn with it if there is one.
     pub(super) fn over(&mut self, mut held: HeldLease, loss: Loss, t: &mut Transition<'_>) {
         held.lease.lose(loss);
-        t.after.lost = Some((held.lease.clone(), loss));
+        t.follow_up.lost = Some((held.lease.clone(), loss));
         // The store may still have the lease.
         drop(t.release(&mut held));
         self.start_over(held, t);
     }
 
-    /// The lease has left the line. Those who wait need a new one.
+    /// Continues without a lease: requests that wait need a new one.
     pub(super) fn start_over(&mut self, held: HeldLease, t: &mut Transition<'_>) {
         if self.waiters.is_empty() {
             self.state = State::Gone;
             return;
         }
         let contender = t.number();
-        // The store has answered for this line before, so those who wait survive it when the store is away for a while.
+        // The store has answered for this line before, so the requests that wait survive if the store is away for a
+        // while.
         self.state = State::Contending(Contending::new(contender, true, held.away));
-        t.after.contend = Some(contender);
+        t.follow_up.contend = Some(contender);
     }
 }
 
 impl Ended {
-    /// Waits for the answer, if the store was asked: whether the lease was ours until the end of the turn.
+    /// Waits for the store's answer, if one is due: whether the lease was held until the end of the turn.
     pub(crate) async fn confirmed(self) -> Result<(), Error> {
         match self {
             Self::Quietly => Ok(()),
@@ -209,7 +217,7 @@ impl Ended {
             Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
                 Err(Error::new(
                     crate::ErrorKind::Unreachable,
-                    "the turn has ended, and the store was not heard: its line is gone",
+                    "the turn has ended, but the line ended before the store confirmed the lease",
                 ))
             }),
         }

@@ -1,4 +1,4 @@
-//! Waiters: entering, leaving, being turned away.
+//! Requests that join the line, leave the line, or are refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,17 +7,17 @@ use bytes::Bytes;
 use super::{Line, State, Transition, Turn, differ, held, recorded};
 use crate::{Error, ErrorKind};
 
-/// What a waiter wants.
+/// The settings of one request in line.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitRequest {
-    /// The waiter stays while the key is held.
+    /// The request waits while the key is held.
     pub(crate) patient: bool,
-    /// The waiter is told at once when the store fails.
+    /// The request fails as soon as the store does.
     pub(crate) fail_fast: bool,
-    /// What the key is wanted for, if that is done once and then recorded: a digest of it. All waiters of one fingerprint
-    /// share the record. A plain lock has none.
+    /// The digest of the work that the key is claimed for, if that work is done once and then recorded. All requests
+    /// with the same fingerprint share the record. A plain lock has none.
     pub(crate) fingerprint: Option<Bytes>,
-    /// How long its turn may last, and the store keep its lease, where that differs from what is usual.
+    /// How long the turn and the lease may last, where that differs from the settings.
     pub(crate) holding: Holding,
 }
 
@@ -26,23 +26,24 @@ pub(crate) struct WaitRequest {
 pub(crate) struct Holding {
     /// How long a turn may last.
     pub(crate) max_hold: Option<Duration>,
-    /// How long the store keeps a lease that is not renewed. Local requests that share a lease have that of the first of them.
+    /// How long the store keeps a lease that is not renewed. Requests that share a lease share the length that the
+    /// first of them asked for.
     pub(crate) lease: Option<Duration>,
 }
 
-/// Why a waiter gets no turn.
+/// Why a request gets no turn.
 #[derive(Debug)]
 pub(crate) enum NoTurn {
-    /// There is none to be had.
+    /// The request failed.
     Failed(Error),
-    /// What the key is wanted for was done before, with this record.
+    /// The work was done before, with this record.
     Recorded(Bytes),
-    /// The key is held for something else.
+    /// The key is held for other work.
     OtherFingerprint,
 }
 
 impl NoTurn {
-    /// For a plain lock, which can miss its turn only by a failure.
+    /// The error of a plain lock.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Failed(error) => error,
@@ -58,7 +59,7 @@ impl From<Error> for NoTurn {
 }
 
 impl Line {
-    /// Enters the line, if there is any point in waiting.
+    /// Adds a request to the line, unless waiting would be pointless.
     pub(crate) fn join(&mut self, turn: &Arc<Turn>, t: &mut Transition<'_>) -> Result<(), NoTurn> {
         let request = &turn.request;
         if let State::Taken(held) | State::Confirming(held, _) | State::Outlived(held) = &self.state
@@ -66,7 +67,7 @@ impl Line {
         {
             return Err(NoTurn::OtherFingerprint);
         }
-        // What the key is wanted for may be recorded already: only the store can tell, and is being asked.
+        // The work may be recorded already. Only the store knows, and is being asked.
         let is_being_asked =
             request.fingerprint.is_some() && matches!(self.state, State::Contending(_));
         if (!request.patient || request.fail_fast)
@@ -79,7 +80,9 @@ impl Line {
         }
         if self.waiters.len() >= t.limits.longest_line {
             let waiting = self.waiters.len();
-            let message = format!("{waiting} requests wait for this key already");
+            let message = format!(
+                "{waiting} requests already wait for this key: see `LocksBuilder::longest_line`"
+            );
             return Err(Error::new(ErrorKind::LineFull, message).into());
         }
         if !request.patient {
@@ -90,7 +93,7 @@ impl Line {
         Ok(())
     }
 
-    /// A waiter goes away before it was told anything.
+    /// Removes a request that does not wait any longer.
     pub(crate) fn leave(&mut self, id: u64) {
         if let Ok(at) = self.waiters.binary_search_by_key(&id, |turn| turn.id) {
             self.waiters.remove(at);
@@ -100,7 +103,7 @@ impl Line {
         }
     }
 
-    /// All who wait are told that they wait in vain; the turn under way is left alone.
+    /// Refuses all requests that wait. The turn under way goes on.
     pub(crate) fn refuse_all(&mut self, error: &Error) {
         for turn in self.waiters.drain(..) {
             turn.refuse(error.clone());
@@ -112,7 +115,7 @@ impl Line {
         self.waiters.len()
     }
 
-    /// Tells those for whom there is a reason why they get no turn, and keeps the others, in their order.
+    /// Refuses the requests for which `why` returns a reason, and keeps the others in their order.
     pub(super) fn turn_away(&mut self, why: impl Fn(&WaitRequest) -> Option<NoTurn>) {
         let is_turned_away = |turn: &Arc<Turn>| why(&turn.request).is_some();
         if !self.waiters.iter().any(is_turned_away) {
@@ -127,7 +130,7 @@ impl Line {
         });
     }
 
-    /// Gives the record to all who want the key for what was recorded.
+    /// Gives the record to all requests that have claimed the key.
     pub(super) fn share(&mut self, record: &Bytes) {
         self.turn_away(|request| {
             request

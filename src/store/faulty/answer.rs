@@ -1,4 +1,4 @@
-//! Answers of a faulty store, at once or after a fault.
+//! The answers of a faulty store, given at once or after a fault.
 
 use std::{
     pin::Pin,
@@ -38,7 +38,7 @@ impl<T: Unpin> Future for Answer<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            Self::Ready(outcome) => Poll::Ready(outcome.take().expect("polled after it was ready")),
+            Self::Ready(outcome) => Poll::Ready(outcome.take().expect("polled after completion")),
             Self::Waiting(answer) => {
                 let answer = ready!(Pin::new(answer).poll(cx));
                 Poll::Ready(answer.unwrap_or_else(|_| {
@@ -49,7 +49,8 @@ impl<T: Unpin> Future for Answer<T> {
     }
 }
 
-/// The answer to an acquire. Dropped before the answer was taken, it undoes what the acquire did or is about to do.
+/// The answer to an acquire. Dropping the future before the answer was taken undoes the acquire, even if the call
+/// takes effect later.
 pub(super) struct AcquireAnswer {
     store: FaultyStore,
     undo: Option<Release>,
@@ -84,7 +85,7 @@ impl Drop for AcquireAnswer {
     }
 }
 
-/// How many releases were started and wait for the end of a fault.
+/// Counts the releases that were started and wait for the end of a fault.
 #[derive(Default)]
 pub(super) struct Owed {
     count: AtomicUsize,
@@ -92,7 +93,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Counts one release until the result is dropped.
+    /// Counts one release until the returned value is dropped.
     pub(super) fn one(owed: &Arc<Self>) -> OneOwed {
         owed.count.fetch_add(1, Ordering::AcqRel);
         OneOwed(owed.clone())
@@ -106,12 +107,13 @@ impl Owed {
         self.changed.notify_waiters();
     }
 
-    /// Resolves at the next change after this call, not after the first poll.
+    /// Resolves at the next change after this call, rather than after the first poll.
     pub(super) fn notified(&self) -> impl Future<Output = ()> + '_ {
         self.changed.notified()
     }
 }
 
+/// One unit of [`Owed`].
 pub(super) struct OneOwed(Arc<Owed>);
 
 impl Drop for OneOwed {

@@ -1,9 +1,10 @@
-//! The fault that a store plays, and the calls that wait for its end.
+//! The current fault of a store, and the calls that wait for its end.
 //!
-//! 1. Without a fault, a call takes effect when it is made.
-//! 2. Calls that were made under [`Fault::Hang`] wait in `hanging`, in their order. They take effect in that order, before any
-//!    call that is made later, once the store works again; they fail if the store is unreachable next.
-//! 3. Releases that failed wait in `missed`. They take effect once the store works again, before everything else.
+//! 1. Without a fault, a call takes effect when the call is made.
+//! 2. Calls that were made under [`Fault::Hang`] wait in `hanging`. Once the store works again, they take effect in
+//!    their order, before any later call. They fail if the store becomes unreachable instead.
+//! 3. Releases that failed wait in `missed`. Once the store works again, they take effect before all other calls,
+//!    unless the time that they are owed for has passed.
 
 use std::collections::VecDeque;
 
@@ -14,20 +15,20 @@ use crate::{
     trace,
 };
 
-/// What is wrong with a [`FaultyStore`](super::FaultyStore).
+/// A way in which a [`FaultyStore`](super::FaultyStore) can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every call fails at once, and has no effect. When the fault is over, each [`Locks`](crate::Locks) is told that the
-    /// store is back, and confirms its leases.
+    /// Every call fails at once and has no effect. When the fault is over, each [`Locks`](crate::Locks) is told that
+    /// the store is back, and confirms its leases.
     Unreachable,
-    /// No call returns until the fault is over; then they all go on, in the order in which they came.
+    /// No call returns until the fault is over. All of them then continue, in the order in which they were made.
     Hang,
-    /// Every call takes effect at once, but its answer does not come until the fault is over.
+    /// Every call takes effect at once, but its answer is held back until the fault is over.
     Mute,
 }
 
-/// How often a [`FaultyStore`](super::FaultyStore) was asked.
+/// The number of calls that a [`FaultyStore`](super::FaultyStore) has received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {
@@ -39,10 +40,11 @@ pub struct Calls {
     pub releases: u64,
 }
 
-/// A call that takes effect later: on the store, or with an error. Returns the release that has failed, if the call was one.
+/// A call that takes effect later, on the store or with an error. Returns the release, if the call was one and has
+/// failed.
 pub(super) type Deferred = Box<dyn FnOnce(Result<&MemoryStore, Error>) -> Option<Release> + Send>;
 
-/// The fault that is played now, and what waits for its end.
+/// The current fault, and everything that waits for its end.
 #[derive(Default)]
 pub(super) struct Faults {
     current: Option<Fault>,
@@ -53,7 +55,7 @@ pub(super) struct Faults {
     /// The store was unreachable and has not worked since.
     was_away: bool,
     pub(super) calls: Calls,
-    /// None as long as nothing was forgotten.
+    /// When the store last restarted empty.
     pub(super) restarted: Option<Instant>,
 }
 
@@ -62,6 +64,7 @@ impl Faults {
         self.current
     }
 
+    /// Whether no call and no missed release waits.
     pub(super) fn is_clear(&mut self) -> bool {
         self.hanging.is_empty() && self.muted.is_empty() && self.missed() == 0
     }
@@ -74,19 +77,20 @@ impl Faults {
         self.muted.push(answer);
     }
 
-    /// A release that failed is owed for as long as what it would end lasts.
+    /// Keeps a release that failed for as long as the lease or the place in the queue lasts.
     pub(super) fn miss(&mut self, release: Release) {
         trace::release_failed(release.owner, &unreachable());
         self.missed.push((later(now(), release.owed_for), release));
     }
 
+    /// How many missed releases are still owed.
     pub(super) fn missed(&mut self) -> usize {
         let now = now();
         self.missed.retain(|(until, _)| now < *until);
         self.missed.len()
     }
 
-    /// When the first of the missed releases is forgotten.
+    /// When the first of the missed releases is dropped.
     pub(super) fn next_forgotten(&self) -> Option<Instant> {
         self.missed.iter().map(|(until, _)| *until).min()
     }
@@ -95,7 +99,7 @@ impl Faults {
         self.missed.clear();
     }
 
-    /// Plays another fault, or none.
+    /// Changes the fault, and continues or fails the calls that waited for the end of the last one.
     pub(super) fn set(&mut self, fault: Option<Fault>, store: &MemoryStore) {
         let before = std::mem::replace(&mut self.current, fault);
         if before == fault {
@@ -134,9 +138,10 @@ impl Faults {
     }
 }
 
+/// The error of every call under [`Fault::Unreachable`].
 pub(super) fn unreachable() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the store plays an unreachable server (`set_fault`)",
+        "the store simulates an unreachable server (`FaultyStore::set_fault`)",
     )
 }

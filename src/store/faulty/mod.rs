@@ -1,4 +1,4 @@
-//! A store for tests: it fails, hangs, forgets and counts on command.
+//! A store for tests, which fails, hangs, forgets and counts calls on command.
 
 mod answer;
 mod fault;
@@ -23,12 +23,14 @@ use crate::{
     time::{now, sleep_until},
 };
 
-/// A [`MemoryStore`] that misbehaves on command, for tests of what a service does when its store does.
+/// A [`MemoryStore`] that misbehaves on command, to test how a service copes with a store that does.
 ///
-/// [`set_fault`](FaultyStore::set_fault) plays a server that is gone or that hangs, [`restart`](FaultyStore::restart) one that has
-/// forgotten everything, and [`calls`](FaultyStore::calls) tells how often the store was asked. Where nothing is to go wrong, a
-/// [`MemoryStore`] does. Like that one it keeps time by tokio's clock: a test on paused time loses a lease without waiting for it.
+/// [`set_fault`](FaultyStore::set_fault) simulates a server that is down or that hangs,
+/// [`restart`](FaultyStore::restart) simulates a server that has lost its data, and [`calls`](FaultyStore::calls)
+/// returns the number of calls. Tests that need no faults can use a [`MemoryStore`]. Time is taken from tokio's
+/// clock, so a test on paused time can lose a lease without waiting for its end.
 ///
+/// # Example
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -51,13 +53,13 @@ pub struct FaultyStore(Arc<Shared>);
 
 struct Shared {
     store: MemoryStore,
-    /// Held while the store is called, so that no call overtakes one that waits for the end of a fault.
+    /// Locked while the store is called, so that no call overtakes one that waits for the end of a fault.
     faults: Mutex<Faults>,
     owed: Arc<Owed>,
 }
 
 impl FaultyStore {
-    /// An empty store that works.
+    /// Creates an empty store without a fault.
     pub fn new() -> Self {
         Self(Arc::new(Shared {
             store: MemoryStore::new(),
@@ -66,16 +68,31 @@ impl FaultyStore {
         }))
     }
 
-    /// Lets every call fail or hang from now on, or work again with `None`.
+    /// Starts a fault, or ends the current one with `None`.
     ///
-    /// Releases that failed take effect when the store works again; calls that hang then go on.
+    /// Releases that failed take effect when the store works again, and calls that hang then continue.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.0.faults.lock().set(fault, &self.0.store);
         self.0.owed.changed();
     }
 
-    /// Plays a server that restarts empty: all leases, queues and records are gone, and each [`Locks`](crate::Locks) is
-    /// told that the store is back. Tokens go on rising, as they do after a restart of any store.
+    /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
+    /// [`Locks`](crate::Locks) is sent [`Hint::Reconnected`](super::Hint::Reconnected). Tokens go on rising, as they
+    /// do after a restart of any store.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, Loss, store::FaultyStore};
+    ///
+    /// let store = FaultyStore::new();
+    /// let locks = Locks::builder(store.clone()).build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// store.restart();
+    /// assert_eq!(guard.lost().await, Loss::NotOurs);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn restart(&self) {
         let mut faults = self.0.faults.lock();
         faults.forget_missed();
@@ -86,17 +103,18 @@ impl FaultyStore {
         self.0.owed.changed();
     }
 
-    /// How many calls of each kind there were so far, failed ones included.
+    /// Returns the number of calls of each kind so far, including failed ones.
     pub fn calls(&self) -> Calls {
         self.0.faults.lock().calls
     }
 
-    /// Whether no lease, no queue and no record is left, and no call waits for the end of a fault.
+    /// Returns whether no lease, no queue and no record is left, and no call waits for the end of a fault.
     pub fn is_empty(&self) -> bool {
         self.0.faults.lock().is_clear() && self.0.store.is_empty()
     }
 
-    /// Works on the store: now, or when the fault that is played ends. A release is missed where it fails.
+    /// Runs `work` on the store: at once, or when the fault ends. A release that fails is kept, and takes effect
+    /// later.
     fn call<T: Send + 'static>(
         &self,
         release: Option<Release>,

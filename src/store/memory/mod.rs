@@ -1,4 +1,4 @@
-//! The embedded store: one process, or a fleet played in one process.
+//! The store in memory, for one process or for several simulated ones.
 
 mod slot;
 mod state;
@@ -25,21 +25,40 @@ use crate::{
     time::{Instant, now},
 };
 
-/// Keys are split into so many shards, so that threads which lock different keys rarely meet.
+/// The number of shards, so that threads which lock different keys rarely wait for the same mutex.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 
-/// After so many calls for one shard, all shards forget what has expired: no caller may ask for a key of theirs again.
+/// After this many calls for one shard, all shards remove expired entries, because no caller may ask for those keys
+/// again.
 const CALLS_BETWEEN_SWEEPS: usize = 1024;
 
-/// A [`Store`] in this process's memory.
+/// A [`Store`] in the memory of this process.
 ///
-/// Good for a service that runs as one process, and for tests: give clones of one store to several
-/// [`Locks`](crate::Locks), and they behave like several processes on one server. It keeps time by tokio's clock, so
-/// that a test can pause it. For tests of what happens when a store fails, hangs or forgets, see `FaultyStore` (behind the feature
-/// `test-util`).
+/// This store suits a service that runs as one process, and tests: several [`Locks`](crate::Locks) on clones of one
+/// store behave like several processes on one server. Time is taken from tokio's clock, which tests can pause. To
+/// test a service against a store that fails, hangs or forgets, use `FaultyStore` (feature `test-util`).
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::{Locks, store::MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let first = Locks::builder(store.clone()).build()?;
+/// let second = Locks::builder(store).build()?;
+///
+/// let guard = first.lock("orders/42").await?;
+/// assert!(second.try_lock("orders/42").await?.is_none());
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
+/// The state that the clones of a store share.
 struct Shared {
     space: Arc<str>,
     shards: Box<[Arc<Shard>]>,
@@ -49,7 +68,8 @@ struct Shared {
 type Shard = Mutex<State>;
 
 impl MemoryStore {
-    /// An empty store. Its tokens go on from the wall clock, so that they rise over restarts of the process too.
+    /// Creates an empty store. Tokens start from the wall clock, so that they rise across restarts of the process,
+    /// too.
     pub fn new() -> Self {
         let watchers = Arc::new(Watchers::default());
         let shard = |_| Arc::new(Mutex::new(State::new(watchers.clone())));
@@ -60,7 +80,7 @@ impl MemoryStore {
         }))
     }
 
-    /// Whether no lease, no queue and no record is left.
+    /// Returns whether no lease, no queue and no record is left.
     pub fn is_empty(&self) -> bool {
         self.sweep();
         let mut shards = self.0.shards.iter();
@@ -101,22 +121,24 @@ impl MemoryStore {
         self.with(key, |state, now| state.force_release(key, now))
     }
 
-    /// Forgets everything but the tokens.
+    /// Removes everything but the token counters.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn forget(&self) {
         self.0.shards.iter().for_each(|shard| shard.lock().forget());
     }
 
     #[cfg(any(test, feature = "test-util"))]
+    /// Sends [`Hint::Reconnected`](super::Hint::Reconnected) to all instances.
     pub(super) fn tell_all_reconnected(&self) {
         self.0.watchers.tell_all_reconnected();
     }
 
     fn shard(&self, key: &LockKey) -> &Arc<Shard> {
-        // The upper half: the map of a shard goes by the lower one.
+        // The upper half of the hash: the map of a shard uses the lower half.
         &self.0.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
 
+    /// Runs `work` on the shard of a key, and removes expired entries of all shards now and then.
     fn with<T>(&self, key: &LockKey, work: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.shard(key).lock();
         let outcome = work(&mut state, now());
@@ -204,9 +226,9 @@ impl Store for MemoryStore {
     }
 }
 
-/// The answer to an acquire. Dropped before the answer was taken, it undoes what the acquire did.
+/// The answer to an acquire. Dropping the future before the answer was taken undoes the acquire.
 struct AcquireAnswer {
-    /// Not the whole store, so that threads with different keys do not meet at its reference count.
+    /// The shard rather than the store, so that threads with different keys do not share a reference count.
     shard: Arc<Shard>,
     answer: Option<(Acquired, Release)>,
 }
@@ -215,7 +237,7 @@ impl Future for AcquireAnswer {
     type Output = Result<Acquired, Error>;
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let (answer, _) = self.answer.take().expect("polled after it was ready");
+        let (answer, _) = self.answer.take().expect("polled after completion");
         Poll::Ready(Ok(answer))
     }
 }

@@ -13,24 +13,28 @@ use crate::{
     time::{Instant, later},
 };
 
-/// So many attempts behind the head are told that it was offered the key: the first of them that lives passes by the dead.
-const TOLD_BEHIND_THE_HEAD: usize = 4;
+/// How many attempts behind the head of the queue are sent [`Hint::Next`]: if the head has crashed, the first of them
+/// that is alive takes the key.
+const HINTED_BEHIND_THE_HEAD: usize = 4;
 
-/// A hint, and the instance that it is for.
+/// A hint, and the instance to send the hint to.
 pub(super) type HintFor = (Instance, Hint);
 
+/// The lease or record of a key, and its queue.
 #[derive(Default)]
 pub(super) struct Slot {
     taken: Option<Taken>,
     queue: VecDeque<Attempt>,
 }
 
+/// A lease or a record, which takes the key until its time is over.
 struct Taken {
     owner: Owner,
     until: Instant,
     by: By,
 }
 
+/// The kind of thing that takes a key.
 enum By {
     Lease { fingerprint: Option<Bytes> },
     Record(Bytes),
@@ -39,8 +43,9 @@ enum By {
 /// A place in the queue.
 struct Attempt {
     owner: Owner,
+    /// When the place expires.
     until: Instant,
-    /// Since when the key is free for this attempt, which is the head of the queue.
+    /// Since when the key has been free for this attempt, as the head of the queue.
     offered: Option<Instant>,
 }
 
@@ -197,13 +202,14 @@ impl Slot {
         self.queue.retain(|attempt| attempt.owner != owner);
     }
 
+    /// The lease of this owner, if the owner holds the key.
     fn leased_to(&mut self, owner: Owner) -> Option<&mut Taken> {
         self.taken
             .as_mut()
             .filter(|taken| taken.owner == owner && matches!(taken.by, By::Lease { .. }))
     }
 
-    /// When the first part of the slot expires; never if the slot is of no use any more.
+    /// When the first entry of the slot expires, or `None` if the slot is empty.
     pub(super) fn earliest_expiry(&self) -> Option<Instant> {
         let taken = self.taken.iter().map(|taken| taken.until);
         taken
@@ -216,18 +222,18 @@ impl Slot {
         self.queue.retain(|attempt| attempt.until > now);
     }
 
-    /// Whether the free key is for this owner. Heads of the queue that had their head start are passed by.
+    /// Whether the owner is next for the free key. Removes heads of the queue whose head start is over.
     fn is_next(&mut self, owner: Owner, queueing: Queueing, now: Instant) -> bool {
         while let Some(head) = self.queue.front()
             && head.owner != owner
         {
-            let had_its_start = match (queueing, head.offered) {
+            let is_head_start_over = match (queueing, head.offered) {
                 (Queueing::Wait { head_start, .. }, Some(offered)) => {
                     now >= later(offered, head_start)
                 }
                 _ => false,
             };
-            if !had_its_start {
+            if !is_head_start_over {
                 return false;
             }
             self.queue.pop_front();
@@ -235,7 +241,7 @@ impl Slot {
         true
     }
 
-    /// The key is not granted: queues the attempt, or removes its place.
+    /// Handles an attempt that is not granted the key: queues the attempt, or removes its place.
     fn hold_off(&mut self, request: &Acquire, now: Instant, hints: &mut Vec<HintFor>) -> Held {
         let Queueing::Wait {
             deadline,
@@ -270,6 +276,8 @@ impl Slot {
         self.held(now, head_start)
     }
 
+    /// The answer for an attempt that is not granted the key: the remaining time of the lease or record, or of the
+    /// head's head start.
     fn held(&self, now: Instant, head_start: Duration) -> Held {
         let Some(taken) = &self.taken else {
             let remaining = self.queue.front().map(|head| {
@@ -292,7 +300,8 @@ impl Slot {
         }
     }
 
-    /// Removes an attempt's place. If that makes another one the head of a free key, it is offered the key.
+    /// Removes an attempt's place. If another attempt becomes the head of a free key's queue, the key is offered to
+    /// that attempt.
     fn leave(&mut self, key: &LockKey, owner: Owner, now: Instant, hints: &mut Vec<HintFor>) {
         let was_head = self.queue.front().is_some_and(|head| head.owner == owner);
         self.leave_queue(owner);
@@ -301,7 +310,8 @@ impl Slot {
         }
     }
 
-    /// The key is free: tells the head of the queue, unless it was told before, and those right behind it.
+    /// Offers the free key to the head of the queue, unless that was done before, and tells the attempts right behind
+    /// the head.
     fn offer(&mut self, key: &LockKey, now: Instant, hints: &mut Vec<HintFor>) {
         let Some(head) = self.queue.front_mut() else {
             return;
@@ -311,11 +321,12 @@ impl Slot {
         }
         head.offered = Some(now);
         hints.push((head.owner.instance, Hint::Free(key.clone())));
-        let behind = self.queue.iter().skip(1).take(TOLD_BEHIND_THE_HEAD);
+        let behind = self.queue.iter().skip(1).take(HINTED_BEHIND_THE_HEAD);
         hints.extend(behind.map(|next| (next.owner.instance, Hint::Next(key.clone()))));
     }
 }
 
+/// Takes the next `count` tokens from the counter.
 fn hand_out(fence: &mut u64, count: u32) -> Tokens {
     let block = Tokens::new(*fence + 1, count);
     *fence += u64::from(count);

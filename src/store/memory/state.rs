@@ -1,8 +1,9 @@
-//! A shard of a memory store's keys, as plain data that is told the time.
+//! One shard of a memory store's keys, as plain data that takes the time as an argument.
 //!
-//! 1. A key has a slot exactly as long as it has a lease, a record or a queue.
-//! 2. `due` has exactly one entry for each slot, at the slot's earliest expiry.
-//! 3. Every method first forgets what has expired, so that what is there is valid.
+//! 1. A key has a slot exactly as long as the key has a lease, a record or a queue.
+//! 2. `due` has exactly one entry for each slot, at the earliest expiry in that slot.
+//! 3. Every method that reads or changes a slot first removes all expired entries of the shard, so that the remaining
+//!    ones are valid.
 
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
@@ -13,10 +14,12 @@ use super::{
 };
 use crate::{LockKey, key::KeyMap, time::Instant};
 
+/// One shard of a memory store's keys.
 pub(super) struct State {
     slots: KeyMap<Slot>,
+    /// The earliest expiry of each slot.
     due: BTreeSet<(Instant, LockKey)>,
-    /// The highest token handed out: one counter for all keys of this shard rises for each of them.
+    /// The highest token handed out. One counter serves all keys of the shard.
     fence: u64,
     watchers: Arc<Watchers>,
     /// How many calls there were.
@@ -71,7 +74,7 @@ impl State {
         }
     }
 
-    /// Forgets everything but the tokens.
+    /// Removes everything but the token counter.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn forget(&mut self) {
         self.slots.clear();
@@ -82,13 +85,13 @@ impl State {
         self.slots.is_empty() && self.due.is_empty()
     }
 
-    /// Counts a call, and says how many there were.
+    /// Counts a call. Returns the number of calls so far.
     pub(super) fn count_call(&mut self) -> usize {
         self.calls = self.calls.wrapping_add(1);
         self.calls
     }
 
-    /// Works on a key's slot, which is there only if it is still of use afterwards; then sends the hints.
+    /// Runs `work` on the slot of a key, keeps the slot only if it is not empty afterwards, and sends the hints.
     fn with_slot<T>(
         &mut self,
         key: LockKey,
@@ -107,6 +110,7 @@ impl State {
         result
     }
 
+    /// Stores a slot that was taken out, or drops an empty one, and updates its entry in `due`.
     fn put_back(&mut self, key: LockKey, slot: Slot, due_before: Option<Instant>) {
         let due = slot.earliest_expiry();
         if due != due_before {
@@ -120,6 +124,7 @@ impl State {
         }
     }
 
+    /// Removes all entries of the shard that have expired.
     pub(super) fn forget_expired(&mut self, now: Instant) {
         while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
             let mut slot = self.slots.remove(&key).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The instances that receive a memory store's hints.
+//! The instances that receive the hints of a memory store.
 
 use super::{
     super::{Hint, Instance},
@@ -6,7 +6,8 @@ use super::{
 };
 use crate::sync::{HashMap, Mutex, mpsc};
 
-/// Where the hints for each instance go. Its lock is a leaf, taken under that of a shard.
+/// The channel to each instance. The lock of this map is the last in the lock order, and is taken under the lock of a
+/// shard.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<Instance, mpsc::UnboundedSender<Hint>>>);
 

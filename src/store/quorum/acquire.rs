@@ -1,19 +1,19 @@
-//! Asking the nodes for a key.
+//! Asking the nodes of a quorum for a key.
 //!
-//! Attempts that ask at the same time may split the vote, so that none has a majority. Nodes have queues of their own, which
-//! differ once a vote was split or a node was away: then every free key is offered to several attempts, and every vote would
-//! be split again. So one node leads, the first of those that answer, and its queue is the order in which attempts are
-//! served:
+//! Attempts that ask at the same time may split the vote, so that none of them has a majority. Each node has its own
+//! queue, and the queues differ once a vote was split or a node was away. From then on every free key is offered to
+//! several attempts, which would split every vote again. Therefore one node leads, the first one that answers, and
+//! attempts are served in the order of the leading node's queue:
 //!
-//! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues only after a head start
-//!    (`hints`).
-//! 2. The attempt that the leading node has granted the key leads. It keeps its grants, and asks the others again, past their
-//!    queues.
-//! 3. Every other attempt gives way: it gives back its grants at once. If it waits, it asks again when the leading node has
-//!    a hint for it, or after a pause of its caller; if not, it votes a few times more.
+//! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues only after a head
+//!    start (`hints`).
+//! 2. The attempt that has the leading node's grant leads. The leading attempt keeps its grants, and asks the other
+//!    nodes again, past their queues.
+//! 3. Every other attempt gives way: the attempt returns its grants at once. If the attempt waits, it asks again when
+//!    the leading node sends a hint, or after a pause of its caller; otherwise it takes part in a few more votes.
 //!
-//! Which node leads is no matter of safety: instances may disagree for as long as one of them has not noticed that a node
-//! is away. Then votes are split, and attempts give way, until they agree.
+//! Safety does not depend on which node leads. Instances may disagree while some of them have not noticed that a node
+//! is away. Votes are then split, and attempts give way, until the instances agree.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,21 +36,21 @@ use crate::{
     time::later,
 };
 
-/// How many votes one call takes part in, if they are split.
+/// How many votes one call takes part in while the votes are split.
 const VOTES: u32 = 4;
-/// How many votes one call takes part in, if it leads in all of them and no majority refuses.
+/// How many votes one call takes part in while it leads in all of them and no majority refuses.
 const VOTES_OF_A_LEADER: u32 = 12;
-/// About how long an attempt that waits and has given way does not ask again, unless it is hinted to.
+/// About how long a waiting attempt that has given way pauses without a hint.
 const GIVING_WAY: Duration = Duration::from_millis(50);
 
-/// What came of one vote.
+/// The outcome of one vote.
 enum Outcome {
     Settled(Result<Acquired, Error>),
     Held { held: Held, split: bool },
 }
 
-/// An attempt that has entered. Dropped before its answer is known, or with an error for an answer, the attempt ends on all
-/// nodes: neither a lease nor a place in a queue is left.
+/// An attempt under way. Unless the attempt is answered without an error, dropping this value ends the attempt on all
+/// nodes, and leaves neither a lease nor a place in a queue.
 struct Entered {
     store: Arc<Shared>,
     request: Acquire,
@@ -66,13 +66,14 @@ impl Drop for Entered {
 }
 
 impl Shared {
-    /// Puts the question to all nodes now.
+    /// Asks all nodes now.
     pub(super) fn start_acquire(
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
         if !can_be_named(request.owner) {
-            let message = "a quorum counts 2^48 attempts of one instance, and no more";
+            let message =
+                "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`";
             let refused = Err(Error::new(ErrorKind::InvalidConfig, message));
             return Box::pin(std::future::ready(refused));
         }
@@ -94,19 +95,19 @@ impl Shared {
         })
     }
 
-    /// Ends an attempt that failed. A node whose call was not answered cleans up by itself.
+    /// Ends an attempt that failed. Nodes whose calls were not answered clean up by themselves.
     fn abandon(&self, request: &Acquire) {
         if let Some(attempt) = self.attempts.remove(&request.key, request.owner) {
             self.leave(request, attempt);
         }
     }
 
-    /// Gives back what an attempt holds, and its places in queues.
+    /// Returns the grants of an attempt and its places in the queues.
     fn leave(&self, request: &Acquire, attempt: Attempt) {
         for (part, node) in attempt.parts.into_iter().zip(&self.nodes) {
             match part.state {
                 PartState::Nothing | PartState::Asked => {}
-                PartState::Late(question) => question.take_back(),
+                PartState::Late(question) => question.withdraw(),
                 PartState::Queued | PartState::Held => drop(node.start_release(Release {
                     key: request.key.clone(),
                     owner: part.name,
@@ -123,7 +124,7 @@ impl Entered {
         self.is_answered = true;
     }
 
-    /// Votes until the key is granted, or until another attempt has it, or until this attempt gives way for now.
+    /// Votes until the key is granted, until another attempt has the key, or until this attempt gives way for now.
     async fn vote_until_decided(&self, mut vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, request) = (&self.store, &self.request);
         let (mut first_ended, mut votes) = (None, 0);
@@ -163,21 +164,24 @@ impl Entered {
             };
             vote = match store.attempts.ask_again(&request.key, request.owner) {
                 Some(names) => store.open_vote(request, queueing, names),
-                None => return Ok(Acquired::Held(held)), // it was released meanwhile
+                None => return Ok(Acquired::Held(held)), // released in the meantime
             };
         }
     }
 
+    /// Whether the attempt keeps places in the nodes' queues.
     fn waits(&self) -> bool {
         matches!(self.request.queueing, Queueing::Wait { .. })
     }
 
-    /// Whether the attempt keeps its grants while it asks again. A majority that refuses may well be that of a holder, which
-    /// wants the other nodes back: only an attempt whose turn it may be keeps them all the same, and not for long.
+    /// Whether the attempt keeps its grants while it asks again. A majority that refuses may belong to a holder,
+    /// which needs the other nodes back. Only an attempt that may be next keeps its grants in that case, and not for
+    /// long.
     fn leads(&self, vote: &Vote) -> bool {
         self.store.leads(vote) && (self.waits() || !vote.ballot.is_held())
     }
 
+    /// How many votes the call takes part in before it gives way.
     fn most_votes(&self, leads: bool, is_refused: bool) -> u32 {
         match leads {
             true if !is_refused => VOTES_OF_A_LEADER,
@@ -186,6 +190,7 @@ impl Entered {
         }
     }
 
+    /// Counts one vote. A granted vote is settled only when the tokens agree.
     async fn vote(&self, vote: &mut Vote, asked: Instant) -> Outcome {
         let (store, request) = (&self.store, &self.request);
         store.count(vote, request).await;
@@ -214,7 +219,7 @@ impl Entered {
 }
 
 impl Shared {
-    /// A majority has granted. The tokens of the turn, if the lease is still worth having.
+    /// Returns the tokens of a lease that a majority has granted, if enough of the lease is left.
     async fn granted(
         &self,
         request: &Acquire,
@@ -230,10 +235,11 @@ impl Shared {
         Ok(Tokens::new((last + 1).saturating_sub(block.into()), block))
     }
 
-    /// A record ends the attempt. Nodes that granted have missed it, or lost it: they get it in the place of the lease.
+    /// Ends an attempt that found a record. Nodes that granted the key have missed or lost the record, and get the
+    /// record in the place of the lease.
     fn recorded(self: &Arc<Self>, vote: &Vote, request: &Acquire, record: Bytes) {
         let Some(mut attempt) = self.attempts.remove(&request.key, request.owner) else {
-            return; // it was released meanwhile
+            return; // released in the meantime
         };
         let mut missing: Vec<(usize, Owner)> = Vec::new();
         for node in vote.ballot.granted() {
@@ -249,6 +255,7 @@ impl Shared {
         }
     }
 
+    /// Keeps the entry of an attempt that waits, and ends any other.
     fn stay_or_go(&self, request: &Acquire) {
         match request.queueing {
             Queueing::Wait { deadline, .. } => {
@@ -260,12 +267,13 @@ impl Shared {
     }
 }
 
-/// Some time between nothing and twice as long as this, so that attempts that contend get out of step.
+/// A random pause of up to twice `took`, so that contending attempts get out of step.
 fn back_off(took: Duration) -> Duration {
     ((took + Duration::from_millis(1)) * 2).mul_f64(random())
 }
 
-/// The attempt that leads may not succeed, and then no node has a lease that ends.
+/// Shortens the pause of an attempt that has given way: the leading attempt may fail, and then no node has a lease
+/// whose end could be waited for.
 fn soon(held: Held) -> Held {
     let pause = GIVING_WAY.mul_f64(0.5 + random());
     Held {
@@ -276,7 +284,8 @@ fn soon(held: Held) -> Held {
 
 fn too_late(asked: Instant, lease: Duration) -> Error {
     let took = asked.elapsed();
-    let message =
-        format!("the nodes took {took:?} to grant a lease of {lease:?}: too little of it was left");
+    let message = format!(
+        "the nodes took {took:?} to grant a lease of {lease:?}: too little of the lease was left"
+    );
     Error::new(ErrorKind::Unreachable, message)
 }

@@ -1,17 +1,17 @@
-//! What this process has under way on the nodes: which attempts ask, wait or hold, and under which name on each node.
+//! The attempts of this process at the nodes: which of them ask, wait or hold, and the name of each on every node.
 //!
-//! 1. A node knows an attempt by its owner as long as nothing went wrong there. After a call that failed or was given
-//!    up, and after a vote that was undone, the attempt takes a new name on that node: a clean-up behind the old name,
-//!    whenever it comes, must not end what was granted since. (The contract forbids to use an owner again
-//!    after a failed acquire.)
-//! 2. A part is asked for by one call at a time. So what is held under a name is only given up by the call that ends the
-//!    attempt.
-//! 3. An attempt that is ending, or is gone, gets no new part: a call that asked for one finds that out when the answer comes,
-//!    and gives the part back.
-//! 4. Nothing stays: a release removes its attempt when it starts; an attempt that no call comes back for is swept away some
-//!    time after it expired.
-//! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under its name and will not have: such a node
-//!    is owed no release.
+//! 1. A node knows an attempt by its owner while nothing has gone wrong there. After a call that failed or was given
+//!    up, and after a vote that was undone, the attempt takes a new name on that node. A clean-up of the old name,
+//!    whenever that happens, must not end a later grant. (The contract forbids the use of an owner after a failed
+//!    acquire.)
+//! 2. At most one call at a time asks for a part under a given name. A grant under that name is therefore returned
+//!    only by that call, or by the call that ends the attempt.
+//! 3. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
+//!    comes, and returns the part.
+//! 4. No entry stays forever: a release removes the attempt when the release starts, and an attempt that no call
+//!    returns to is removed some time after its end.
+//! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under the part's name and never will.
+//!    Such a node is owed no release.
 
 use std::collections::HashMap;
 
@@ -24,10 +24,12 @@ use super::{
 };
 use crate::{LockKey, sync::Mutex, time::later};
 
-/// Attempts of an instance are counted from one; the bits above say which name on a node it is.
+/// The number of bits that count the attempts of an instance. The bits above count the names of an attempt on a node.
 const NAMES: u32 = 48;
+/// The table is swept when at least this many attempts are in it.
 const SMALLEST_SWEEP: usize = 64;
 
+/// The attempts of this process that have a part on any node.
 #[derive(Debug)]
 pub(super) struct Attempts {
     nodes: usize,
@@ -35,23 +37,26 @@ pub(super) struct Attempts {
 }
 
 #[derive(Debug, Default)]
+/// All attempts, by key and owner.
 struct Table {
     attempts: HashMap<(LockKey, Owner), Attempt>,
     sweep_at: usize,
 }
 
+/// One attempt, with its part on each node.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) parts: Vec<Part>,
-    /// Until when it holds a majority.
+    /// Until when the attempt holds a majority.
     valid_until: Instant,
-    /// Until when a call may come back for it.
+    /// Until when a call may return to the attempt.
     kept_until: Instant,
+    /// A release of the attempt has started.
     is_ending: bool,
     fingerprint: Option<Bytes>,
 }
 
-/// An attempt's part at a node.
+/// The part of an attempt that one node has.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     /// The attempt's name on that node.
@@ -59,6 +64,7 @@ pub(super) struct Part {
     pub(super) state: PartState,
 }
 
+/// The state of a part, as far as this process knows.
 #[derive(Debug, Clone)]
 pub(super) enum PartState {
     /// The node has nothing under this name.
@@ -67,13 +73,13 @@ pub(super) enum PartState {
     Queued,
     /// A call that asks for the part is under way.
     Asked,
-    /// A call that asks for the part is under way, and is heard in the background.
+    /// A call that asks for the part is under way, and a background task waits for the answer.
     Late(Question),
-    /// Ours, if the node has not forgotten.
+    /// The node has granted the part, and holds it unless it has lost its data.
     Held,
 }
 
-/// One attempt's part at one node, by the name that a call used.
+/// Identifies one part of one attempt by the name that a call used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartOf<'a> {
     pub(super) key: &'a LockKey,
@@ -90,7 +96,7 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, or goes on with one that waits. Its parts count as asked for now, by the names that are returned.
+    /// Begins an attempt, or continues one that waits. Marks all parts as asked for, and returns their names.
     pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Vec<Owner> {
         let mut table = self.table.lock();
         table.sweep(now);
@@ -110,26 +116,26 @@ impl Attempts {
         attempt.ask()
     }
 
-    /// Goes on with an attempt, unless it was ended meanwhile.
+    /// Continues an attempt, unless it was ended in the meantime.
     pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Owner>> {
         self.with(key, owner, |attempt| {
             (!attempt.is_ending).then(|| attempt.ask())
         })?
     }
 
-    /// Keeps the entry of a waiting attempt as long as its places in the queues.
+    /// Keeps the entry of a waiting attempt for as long as its places in the queues last.
     pub(super) fn keep(&self, key: &LockKey, owner: Owner, until: Instant) {
         self.with(key, owner, |attempt| {
             attempt.kept_until = attempt.kept_until.max(until);
         });
     }
 
-    /// What a node answered for the part. Says whether the attempt still goes by that name there.
+    /// Sets the state of a part after a node's answer. Returns whether the attempt still has that name there.
     pub(super) fn set(&self, part: PartOf<'_>, state: PartState) -> bool {
         self.with_part(part, |part| part.state = state)
     }
 
-    /// The name is used up: a call failed or is given up, or what it was granted is given back.
+    /// Gives a part a new name, after a call failed or was given up, or its grant was returned.
     pub(super) fn rename(&self, part: PartOf<'_>) -> bool {
         self.with_part(part, |part| {
             *part = Part {
@@ -139,7 +145,7 @@ impl Attempts {
         })
     }
 
-    /// The attempt holds a majority, which is valid until then.
+    /// Notes that the attempt holds a majority until the given time.
     pub(super) fn confirm(&self, key: &LockKey, owner: Owner, until: Instant) {
         self.with(key, owner, |attempt| {
             attempt.valid_until = attempt.valid_until.max(until);
@@ -147,13 +153,14 @@ impl Attempts {
         });
     }
 
-    /// The parts of a holder. An attempt that is not known here has its own name everywhere.
+    /// The parts of a holder. An unknown attempt has the name of its owner on every node.
     pub(super) fn parts(&self, key: &LockKey, owner: Owner) -> Vec<Part> {
         self.with(key, owner, |attempt| attempt.parts.clone())
             .unwrap_or_else(|| fresh_parts(owner, self.nodes, &PartState::Held))
     }
 
-    /// Asks for a part that is missing, as long as the attempt is valid. Returns its name and the attempt's fingerprint.
+    /// Marks a missing part as asked for, if the attempt is valid. Returns the name to use and the attempt's
+    /// fingerprint.
     pub(super) fn ask_for(
         &self,
         key: &LockKey,
@@ -170,13 +177,14 @@ impl Attempts {
         })?
     }
 
-    /// A part that was asked for by [`ask_for`](Self::ask_for) was granted. Says whether the grant came in time and is wanted.
+    /// Notes that a part which was asked for by [`ask_for`](Self::ask_for) was granted. Returns whether the grant
+    /// came in time and is still wanted.
     pub(super) fn heal(&self, part: PartOf<'_>, now: Instant) -> bool {
         let valid = self.with(part.key, part.owner, |attempt| attempt.may_heal(now));
         valid == Some(true) && self.set(part, PartState::Held)
     }
 
-    /// Ends an attempt: it gets no new part. An attempt that is not known here may hold everything in its own name.
+    /// Removes an attempt that ends. An unknown attempt may hold every node under the name of its owner.
     pub(super) fn take(&self, key: &LockKey, owner: Owner) -> Attempt {
         self.remove(key, owner).unwrap_or_else(|| {
             let now = Instant::now();
@@ -190,7 +198,8 @@ impl Attempts {
         })
     }
 
-    /// Remembers an attempt whose release failed, so that the next release uses the same names. It gets no new part.
+    /// Keeps an attempt whose release failed, so that the next release uses the same names. The attempt gets no new
+    /// part.
     pub(super) fn put_back(&self, key: LockKey, owner: Owner, attempt: Attempt, until: Instant) {
         let mut table = self.table.lock();
         table.sweep(Instant::now());
@@ -201,7 +210,7 @@ impl Attempts {
         });
     }
 
-    /// Forgets an attempt.
+    /// Removes an attempt.
     pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Attempt> {
         self.table.lock().attempts.remove(&(key.clone(), owner))
     }
@@ -221,7 +230,7 @@ impl Attempts {
         table.attempts.get_mut(&(key.clone(), owner)).map(work)
     }
 
-    /// Works on the part if it still has this name. Says whether.
+    /// Runs `work` on a part, if the part still has this name. Returns whether it does.
     fn with_part(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part)) -> bool {
         self.with(of.key, of.owner, |attempt| {
             let part = &mut attempt.parts[of.node];
@@ -240,10 +249,10 @@ impl Attempt {
         let ask = |part: &mut Part| {
             match std::mem::replace(&mut part.state, PartState::Asked) {
                 PartState::Late(question) => {
-                    question.take_back();
+                    question.withdraw();
                     part.name = next_name(part.name);
                 }
-                // The other call's answer is not for this one.
+                // The answer of the earlier call is not for this one.
                 PartState::Asked => part.name = next_name(part.name),
                 _ => {}
             }
@@ -262,14 +271,14 @@ impl Part {
         matches!(self.state, PartState::Held)
     }
 
-    /// Whether the lease lacks this part, and no call asks for it.
+    /// Whether the lease lacks this part, and no call asks for the part.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self.state, PartState::Nothing | PartState::Queued)
     }
 }
 
 impl Table {
-    /// Now and then, so that it costs each attempt next to nothing.
+    /// Removes attempts that have ended. Runs only when the table has doubled, so that the cost per attempt is small.
     fn sweep(&mut self, now: Instant) {
         if self.attempts.len() >= self.sweep_at {
             self.attempts.retain(|_, attempt| now < attempt.kept_until);
@@ -286,11 +295,13 @@ fn fresh_parts(owner: Owner, nodes: usize, state: &PartState) -> Vec<Part> {
     (0..nodes).map(part).collect()
 }
 
-/// Whether there is room for names in the owner's number. A hundred thousand attempts a second fill it in 89 years.
+/// Whether the owner's number leaves room for names. An instance with a hundred thousand attempts a second runs out
+/// after 89 years.
 pub(super) fn can_be_named(owner: Owner) -> bool {
     owner.attempt >> NAMES == 0
 }
 
+/// The name that follows this one on a node.
 pub(super) fn next_name(owner: Owner) -> Owner {
     Owner {
         attempt: owner.attempt.wrapping_add(1 << NAMES),
@@ -298,7 +309,7 @@ pub(super) fn next_name(owner: Owner) -> Owner {
     }
 }
 
-/// The attempt that a node knows by this name.
+/// The owner of the attempt that has this name on a node.
 pub(super) fn named(name: Owner) -> Owner {
     Owner {
         attempt: name.attempt & ((1 << NAMES) - 1),

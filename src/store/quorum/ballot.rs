@@ -1,4 +1,4 @@
-//! Counting what the nodes answered to one acquire: pure, so that every case can be tried.
+//! Counting the nodes' answers to one acquire, without any I/O, so that every case can be tested.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::{Acquired, Grant, Held};
 use crate::{Error, ErrorKind};
 
-/// The answers to one round of questions.
+/// The nodes' answers in one vote.
 #[derive(Debug)]
 pub(super) struct Ballot {
     nodes: usize,
@@ -18,30 +18,30 @@ pub(super) struct Ballot {
     error: Option<Error>,
 }
 
-/// A node that granted.
+/// The grant of one node.
 #[derive(Debug)]
 struct Granted {
     node: usize,
     grant: Grant,
-    /// Its memory reaches back further than any lease.
+    /// The node has been up for longer than any lease lasts, and so has forgotten none.
     is_mature: bool,
 }
 
-/// What the answers mean.
+/// The meaning of the answers.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A majority that nobody else can have.
+    /// A majority has granted, which no other attempt can have at the same time.
     Granted,
-    /// Somebody else has it, or the vote was split and nobody has it.
+    /// Another attempt has a majority, or the vote was split and none has.
     Held {
-        /// What to tell whoever asked.
+        /// The answer for the caller.
         held: Held,
-        /// We had some of it, but not a majority: perhaps nobody has one.
+        /// This attempt has some grants, but no majority, and perhaps no other attempt has one either.
         split: bool,
     },
-    /// It was done already.
+    /// The work was already done, with this record.
     Recorded(Bytes),
-    /// Too few nodes can answer for it.
+    /// Too few nodes have answered.
     Failed(Error),
 }
 
@@ -73,17 +73,17 @@ impl Ballot {
         }
     }
 
-    /// Whether further answers could not change the verdict, records aside.
+    /// Whether further answers cannot change the verdict, other than by a record.
     pub(super) fn is_decided(&self) -> bool {
         self.is_granted() || self.is_held() || !self.records.is_empty()
     }
 
-    /// Whether somebody else has so much that nobody can have a majority beside it.
+    /// Whether a majority of nodes refuses.
     pub(super) fn is_held(&self) -> bool {
         self.held.len() >= majority(self.nodes)
     }
 
-    /// The verdict by the answers that came in time; a node without one counts as failed.
+    /// The verdict from the answers so far. Nodes without an answer count as failed.
     pub(super) fn verdict(&self) -> Verdict {
         if let Some(record) = most_frequent(&self.records) {
             return Verdict::Recorded(record.clone());
@@ -107,7 +107,7 @@ impl Ballot {
         self.grants.iter().map(|granted| granted.node)
     }
 
-    /// Those that granted, and their counters.
+    /// The nodes that granted, with their token counters.
     pub(super) fn counters(&self) -> Vec<(usize, u64)> {
         let counter = |granted: &Granted| (granted.node, granted.grant.tokens.last().unwrap_or(0));
         self.grants.iter().map(counter).collect()
@@ -117,18 +117,21 @@ impl Ballot {
         self.grants.iter().any(|granted| granted.grant.others_wait)
     }
 
-    /// A node that restarted may have forgotten a lease. The majority of a holder and a majority of nodes that
-    /// remember have a node in common, and so have the majority of a holder and all of the nodes, unless that
-    /// holder's whole majority forgot.
+    /// Whether the grants are enough for a lease.
+    ///
+    /// A node that restarted may have forgotten a lease. The majority of a holder shares a node with every majority
+    /// of nodes that remember, and also with the set of all nodes, unless the whole majority of that holder has
+    /// forgotten.
     pub(super) fn is_granted(&self) -> bool {
         let mature = self.grants.iter().filter(|granted| granted.is_mature);
         mature.count() >= majority(self.nodes) || self.grants.len() == self.nodes
     }
 
+    /// The error for a vote without a majority, with the number of silent and young nodes.
     fn no_quorum(&self) -> Error {
         let silent = self.nodes - self.grants.len() - self.held.len();
         let young = self.grants.iter().filter(|granted| !granted.is_mature);
-        // Their age is worth a word only where it is what is missing.
+        // Young nodes are mentioned only where their age is the reason for the failure.
         let young = match self.grants.len() >= majority(self.nodes) {
             true => young.count(),
             false => 0,
@@ -136,14 +139,14 @@ impl Ballot {
         no_quorum(self.nodes, silent, young, self.error.clone())
     }
 
-    /// When so many of the nodes may be free that it makes a majority.
+    /// When enough nodes may be free to form a majority.
     fn held_until(&self) -> Held {
         let mut remaining: Vec<Duration> = self.held.iter().map(|held| held.remaining).collect();
         remaining.sort_unstable();
         let missing = majority(self.nodes)
             .saturating_sub(self.grants.len())
             .clamp(1, remaining.len());
-        // One that only a few nodes show is that of an attempt which may not succeed.
+        // A fingerprint that only a few nodes return belongs to an attempt which may not succeed.
         let fingerprints: Vec<_> = self
             .held
             .iter()
@@ -159,12 +162,12 @@ impl Ballot {
     }
 }
 
-/// More than half.
+/// The smallest number of nodes that is more than half.
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// Not to be mistaken for a key that is held.
+/// The error for a missing majority, which differs from a key that is held.
 pub(super) fn no_quorum(nodes: usize, silent: usize, young: usize, source: Option<Error>) -> Error {
     let young = match young {
         0 => String::new(),
@@ -177,7 +180,7 @@ pub(super) fn no_quorum(nodes: usize, silent: usize, young: usize, source: Optio
     }
 }
 
-/// The one that most agree on, and of several such the first.
+/// The most frequent value, and the first of several.
 pub(super) fn most_frequent<T: std::hash::Hash + Eq>(all: &[T]) -> Option<&T> {
     let mut counts: HashMap<&T, usize> = HashMap::new();
     for one in all {
@@ -224,7 +227,7 @@ mod tests {
         ballot
     }
 
-    /// All patterns of so many nodes.
+    /// All patterns of the given number of nodes.
     fn patterns(nodes: usize) -> Vec<Vec<Node>> {
         let more = |pattern: Vec<Node>| {
             [Free, Young, Taken, Dead].map(|node| [&pattern[..], &[node]].concat())
@@ -235,26 +238,26 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_of_nodes() {
+    fn every_pattern_of_answers_has_the_right_verdict() {
         for nodes in [3, 5] {
             for pattern in patterns(nodes) {
                 let of = |kind| count(&pattern, &kind);
                 let verdict = ballot(&pattern).verdict();
                 let granted = of(Free) > nodes / 2 || of(Free) + of(Young) == nodes;
                 let alive = nodes - of(Dead) > nodes / 2;
-                let told = match &verdict {
+                let is_right = match &verdict {
                     Verdict::Granted => granted,
                     Verdict::Held { .. } => !granted && alive && of(Taken) > 0,
                     Verdict::Failed(_) => !granted && (!alive || of(Taken) == 0),
                     Verdict::Recorded(_) => false,
                 };
-                assert!(told, "{pattern:?}: {verdict:?}");
+                assert!(is_right, "{pattern:?}: {verdict:?}");
             }
         }
     }
 
     #[test]
-    fn a_lease_is_not_decided_by_less_than_it_takes() {
+    fn fewer_than_a_majority_of_answers_decides_nothing() {
         for pattern in patterns(3) {
             let mut ballot = ballot(&pattern);
             ballot.nodes = 5;
@@ -268,33 +271,33 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_what_is_missing() {
-        let told = |pattern: &[Node]| match ballot(pattern).verdict() {
+    fn an_error_names_the_nodes_that_are_missing() {
+        let result = |pattern: &[Node]| match ballot(pattern).verdict() {
             Verdict::Failed(error) => error.to_string(),
             other => panic!("{other:?}"),
         };
         let unreachable = "no quorum: 2 of 3 nodes unreachable";
-        assert_eq!(told(&[Dead, Free, Dead]), unreachable);
-        assert_eq!(told(&[Dead, Taken, Dead]), unreachable);
-        assert_eq!(told(&[Dead, Young, Dead]), unreachable);
+        assert_eq!(result(&[Dead, Free, Dead]), unreachable);
+        assert_eq!(result(&[Dead, Taken, Dead]), unreachable);
+        assert_eq!(result(&[Dead, Young, Dead]), unreachable);
         assert!(
-            told(&[Young, Free, Dead])
+            result(&[Young, Free, Dead])
                 .starts_with("no quorum: 1 of 3 nodes unreachable; 1 restarted")
         );
     }
 
     #[test]
-    fn worth_asking_again_when_a_majority_may_be_free() {
-        let told = |pattern: &[Node]| match ballot(pattern).verdict() {
+    fn the_remaining_time_ends_when_a_majority_may_be_free() {
+        let result = |pattern: &[Node]| match ballot(pattern).verdict() {
             Verdict::Held { held, split } => (held.remaining.as_secs(), split),
             other => panic!("{other:?}"),
         };
-        assert_eq!(told(&[Taken, Taken, Taken]), (1, false));
-        assert_eq!(told(&[Free, Taken, Taken]), (1, true));
-        assert_eq!(told(&[Taken, Taken, Dead]), (1, false));
-        assert_eq!(told(&[Free, Dead, Taken]), (2, true));
-        assert_eq!(told(&[Young, Young, Taken]), (2, false));
-        assert_eq!(told(&[Taken, Taken, Taken, Taken, Taken]), (2, false));
+        assert_eq!(result(&[Taken, Taken, Taken]), (1, false));
+        assert_eq!(result(&[Free, Taken, Taken]), (1, true));
+        assert_eq!(result(&[Taken, Taken, Dead]), (1, false));
+        assert_eq!(result(&[Free, Dead, Taken]), (2, true));
+        assert_eq!(result(&[Young, Young, Taken]), (2, false));
+        assert_eq!(result(&[Taken, Taken, Taken, Taken, Taken]), (2, false));
     }
 
     #[test]

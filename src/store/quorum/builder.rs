@@ -1,4 +1,4 @@
-//! How a quorum is configured, and what cannot be one.
+//! The settings of a quorum, and the check that refuses nodes that cannot form one.
 
 use std::{
     collections::HashSet,
@@ -9,13 +9,28 @@ use std::{
 use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis};
 use crate::{Error, ErrorKind, store::Store};
 
-/// Configures a [`QuorumStore`].
+/// Builds a [`QuorumStore`] with settings other than the defaults.
 ///
 /// | setting | default |
 /// |---|---|
 /// | [`node_timeout`](Self::node_timeout) | 200 ms |
-/// | [`longest_lease`](Self::longest_lease) | the longest that this process asked for |
+/// | [`longest_lease`](Self::longest_lease) | the longest lease that this process has asked for |
 /// | [`fencing`](Self::fencing) | on |
+///
+/// # Example
+///
+/// ```
+/// # fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use std::time::Duration;
+/// use tower_distributed_lock::store::{MemoryStore, QuorumStore};
+///
+/// let nodes = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+/// let store = QuorumStore::builder(nodes)
+///     .node_timeout(Duration::from_millis(100))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct QuorumStoreBuilder {
@@ -36,40 +51,46 @@ impl QuorumStoreBuilder {
         nodes.into_iter().fold(builder, Self::node)
     }
 
-    /// Adds a node, perhaps of another kind.
+    /// Adds a node, which may be a different kind of store.
     pub fn node(mut self, node: impl Store) -> Self {
         self.nodes.push(Arc::new(node));
         self
     }
 
-    /// How long one node is waited for; 200 ms by default. Well below the lease, and well above a round trip: a node
-    /// that takes longer counts as unreachable, and what it grants later is given back.
+    /// Sets how long to wait for one node. The time should be well below the lease and well above a round trip: a
+    /// node that takes longer counts as unreachable, and its late grants are returned.
+    ///
+    /// The default is 200 milliseconds.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// The longest lease in the fleet, if other instances have longer ones than this. For so long after a restart, a
-    /// node counts as one that may have forgotten. Default: the longest that this process has asked for so far.
+    /// Sets the longest lease in the fleet, for the case that other instances use longer leases than this one. For
+    /// that long after a restart, a node may have forgotten a lease.
+    ///
+    /// The default is the longest lease that this process has asked for so far.
     pub fn longest_lease(mut self, lease: Duration) -> Self {
         self.longest_lease = lease;
         self
     }
 
-    /// Whether tokens rise from turn to turn; on by default. It takes a second round trip before a turn whenever the
-    /// nodes' counters differ. Without it, every turn has the highest number that its own nodes gave, and two turns
-    /// may have the same.
+    /// Sets whether tokens rise from turn to turn, which takes a second round trip before a turn whenever the nodes'
+    /// counters differ. Without fencing, the token of a turn is the highest number that its own nodes gave, and two
+    /// turns may have the same token.
+    ///
+    /// The default is `true`.
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
     }
 
-    /// Checks the nodes and settings.
+    /// Checks the nodes and the settings, and creates the store.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, less than three, or one that is there twice, as far
-    /// as their [spaces](Store::space) tell; and for a timeout that lets no call succeed.
+    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, fewer than three nodes, two nodes of the same
+    /// [space](Store::space), or a timeout that lets no call succeed.
     pub fn build(self) -> Result<QuorumStore, Error> {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
         self.check(&spaces)?;
@@ -91,13 +112,13 @@ impl QuorumStoreBuilder {
         let nodes = spaces.len();
         if nodes < 3 {
             return refuse(format!(
-                "a quorum needs at least 3 nodes, not {nodes}: with fewer, none may be missing"
+                "a quorum needs at least 3 nodes, not {nodes}: with fewer, no node could fail"
             ));
         }
         if nodes.is_multiple_of(2) {
             let odd = nodes - 1;
             return refuse(format!(
-                "a quorum needs an odd number of nodes, not {nodes}: as many may be missing of {odd}"
+                "a quorum needs an odd number of nodes, not {nodes}: {odd} nodes tolerate as many failures"
             ));
         }
         let mut seen = HashSet::new();

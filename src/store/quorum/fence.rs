@@ -1,4 +1,4 @@
-//! Tokens that rise from turn to turn, although every node counts for itself.
+//! Tokens that rise from turn to turn, although every node has its own counter.
 
 use futures_util::FutureExt;
 
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Lifts a majority of the counters to the highest of them, so that whoever asks a majority later is told a
-    /// higher one. Where all agree already, as they do while all nodes are well and nobody contends, nothing is sent.
+    /// Raises the counters of a majority to the highest of them, so that every later majority includes a counter of
+    /// that height. Nothing is sent if all counters agree, as they do while all nodes answer and no attempts compete.
     pub(super) async fn agree(
         &self,
         key: &LockKey,
@@ -43,14 +43,15 @@ impl Shared {
                 }
             }
         }
-        // The rest is lifted in the background, so that the counters agree next time.
+        // The other counters are raised in the background, so that the counters agree next time.
         if raising.pending().next().is_some() {
             detach(raising.all().map(drop));
         }
         Ok(highest)
     }
 
-    /// As with a grant: from a majority, and a majority is lifted to its end.
+    /// Returns the tokens of a refill. As with a grant, a majority has handed them out, and a majority of counters is
+    /// raised to the last of them.
     pub(super) async fn refill(
         &self,
         request: &Renew,
@@ -59,7 +60,8 @@ impl Shared {
         if request.refill == 0 || counters.len() < majority(self.nodes.len()) {
             return None;
         }
-        // Without it the lease is no worse: the holder asks again, or ends its lease with the tokens that it has.
+        // A missing refill does not harm the lease: the holder asks again, or releases the lease when its tokens are
+        // used up.
         let last = self.agree(&request.key, counters).await.ok()?;
         let first = (last + 1).saturating_sub(request.refill.into());
         Some(Tokens::new(first, request.refill))

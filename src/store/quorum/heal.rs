@@ -1,9 +1,9 @@
-//! Taking part in a lease again at nodes where it is missing.
+//! Adding nodes to a lease that lacks them.
 //!
-//! 1. A node is asked for the lease as if it were new. Only before the lease's time is over: until then no other attempt can
-//!    have a majority, because none gets one with nodes that may have forgotten.
-//! 2. A healed node counts if its answer came before that time too, and if the lease was not released meanwhile. If
-//!    not, the node is given back.
+//! 1. A node is asked for the lease as if for a new one, but only before the deadline of the lease. Until then no
+//!    other attempt can have a majority, because none gets one with nodes that may have forgotten.
+//! 2. A healed node counts if its answer, too, came before that deadline, and if the lease was not released in the
+//!    meantime. Otherwise the node's grant is returned.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::{
     store::{Acquire, Acquired, Ending, Mode, Queueing, Release, Renew},
 };
 
-/// How many leases are healed at a time, when that is not urgent.
+/// How many leases are healed at a time when healing is not urgent.
 const HEALED_AT_ONCE: usize = 32;
 
 impl Shared {
-    /// Heals all gaps of a lease that has no majority without them.
+    /// Heals all gaps of a lease that needs them for a majority.
     pub(super) async fn heal_now(&self, request: &Renew, count: &mut RenewalCount) {
         let gaps = std::mem::take(&mut count.gaps);
         let healing = gaps.iter().map(|node| self.heal(request, *node));
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// Heals gaps, each an index of a request and a node, if no other task does so already.
+    /// Heals gaps, each given as the index of a request and of a node, unless another task is already healing.
     pub(super) async fn heal_all(
         self: Arc<Self>,
         requests: Arc<[Renew]>,
@@ -55,12 +55,12 @@ impl Shared {
             let heal = |(lease, node): &(usize, usize)| self.heal(&requests[*lease], *node);
             let healed = join_all(gaps.iter().map(heal)).await;
             if healed.iter().any(Result::is_err) {
-                return; // a node is gone again; the next renewal tries the rest
+                return; // a node is away again; the next renewal heals the rest
             }
         }
     }
 
-    /// Takes part in the lease at a node again. Returns the node's counter if that has come about.
+    /// Adds one node to a lease. Returns the node's token counter if the node holds the lease now.
     async fn heal(&self, request: &Renew, node: usize) -> Result<Option<u64>, Error> {
         let Renew { key, owner, .. } = request;
         let Some((name, fingerprint)) = self.attempts.ask_for(key, *owner, node, Instant::now())
@@ -94,7 +94,7 @@ impl Shared {
                 Ok(None)
             }
             Some((_, Ok(Acquired::Held(_)))) => {
-                self.attempts.set(part, PartState::Queued); // a place that it had is still there
+                self.attempts.set(part, PartState::Queued); // a place in the queue is still there
                 Ok(None)
             }
             Some((_, Ok(Acquired::Recorded(_)))) => {
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Gives a node back that was asked for too late.
+    /// Returns the grant of a node that came too late.
     fn give_up(&self, part: PartOf<'_>, request: &Renew) {
         self.attempts.rename(part);
         drop(self.nodes[part.node].start_release(Release {

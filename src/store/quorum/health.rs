@@ -1,4 +1,4 @@
-//! Which nodes answer, as far as this process has seen.
+//! The nodes that answer, as far as this process has seen.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::round::Round;
 
-/// Nodes whose last call failed, or was not answered in time, count as silent until they answer again. All calls still go
-/// to a silent node, but no call waits for it if the other nodes are enough.
+/// Tracks which nodes answer. A node whose last call failed, or was not answered in time, is *silent* until it
+/// answers again. Silent nodes still get all calls, but no call waits for them if the other nodes are enough.
 #[derive(Debug)]
 pub(super) struct Health(Vec<AtomicBool>);
 
@@ -16,21 +16,22 @@ impl Health {
         Self((0..nodes).map(|_| AtomicBool::new(true)).collect())
     }
 
+    /// Whether the node's last call was answered.
     pub(super) fn is_well(&self, node: usize) -> bool {
         self.0[node].load(Ordering::Relaxed)
     }
 
-    /// The node that leads: the first of those that answer, in the order that all instances share.
+    /// The leading node: the first node that answers, in the order that all instances share.
     pub(super) fn leading(&self) -> Option<usize> {
         (0..self.0.len()).find(|node| self.is_well(*node))
     }
 
-    /// The node answered, or its call failed.
+    /// Notes whether a node's last call was answered.
     pub(super) fn heard(&self, node: usize, is_well: bool) {
         self.0[node].store(is_well, Ordering::Relaxed);
     }
 
-    /// Nodes that have not answered at the end of a round's time are silent.
+    /// Marks nodes as silent that have not answered within the time of a round.
     pub(super) fn count_silent<T>(&self, round: &Round<T>) {
         if Instant::now() >= round.deadline() {
             round.pending().for_each(|node| self.heard(node, false));

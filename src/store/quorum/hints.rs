@@ -1,4 +1,4 @@
-//! The hints of all nodes as one.
+//! The hints of all nodes, merged into one stream.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Shared {
-    /// The hints of all nodes, each with what it means for the quorum.
+    /// Subscribes to the hints of all nodes, adapted to their meaning for the quorum.
     pub(super) fn watch(self: &Arc<Self>, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
         let nodes = self.nodes.iter().enumerate().map(|(node, store)| {
@@ -41,9 +41,10 @@ impl Shared {
     }
 }
 
-/// A free key is for the head of one queue: that of the leading node, which is the first of the nodes that answer. The
-/// head of another node's queue would only take that node from the first attempt. It asks later, in case that the first attempt
-/// does not come.
+/// Turns [`Hint::Free`] into [`Hint::Next`] unless the hint is from the leading node.
+///
+/// A free key is meant for the head of the leading node's queue. The head of another node's queue would only take
+/// that node away from the leading attempt, and so asks later, in case that the leading attempt does not come.
 fn in_the_quorum(hint: Hint, is_leading: bool) -> Hint {
     match hint {
         Hint::Free(key) if !is_leading => Hint::Next(key),

@@ -1,25 +1,26 @@
-//! Leases on a majority of independent stores (Redlock), over nothing but the [`Store`] trait.
+//! Leases on a majority of independent stores (Redlock), built on the [`Store`] trait alone.
 //!
-//! What keeps two attempts from holding a key at once:
+//! Two attempts cannot hold a key at the same time, because:
 //!
 //! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes
-//!    (`ballot`). Two majorities have a node in common, and that node grants once at a time.
-//! 2. Time counts from before the first node was asked, and a lease of which too little is left by then is not
+//!    (`ballot`). Two majorities have a node in common, and that node grants the key to one attempt at a time.
+//! 2. The time of a lease counts from before the first node was asked, and a lease of which too little is left is not
 //!    granted.
-//! 3. An attempt that is not granted is undone on every node, also on those that answer late. What undoes and what grants
-//!    never use the same name on a node (`attempts`).
-//! 4. A renewal counts nodes that hold the lease now. Before its deadline a lease may take part in further nodes;
-//!    after it, or after its release, never (`renew`).
-//! 5. Tokens: a turn begins when a majority counts up to the end of its block. Whoever asks a majority later meets
-//!    one of these counters, and takes the highest that it meets.
+//! 3. An attempt that is not granted is undone on every node, including nodes that answer late. The undoing and a
+//!    later grant never use the same name on a node (`attempts`).
+//! 4. A renewal counts nodes that hold the lease now. Nodes may be added to a lease before its deadline, but never
+//!    after its deadline or its release (`renew`, `heal`).
+//! 5. A turn begins when the counters of a majority have reached the last token of its block. Every later majority
+//!    includes one of these counters, and its attempt uses the highest counter.
 //!
-//! What keeps a node that is away from holding up the others, or from being owed without bound:
+//! A node that is away does not hold up the others, and is not owed an unbounded number of calls, because:
 //!
-//! 6. A node that was silent is not waited for again, unless nothing can be said without it (`health`).
-//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again: the node cleans up
-//!    after it, or has nothing to clean up if it was never reached. A node where an attempt has nothing is sent no
-//!    release (`attempts`).
-//! 8. Nothing in the background outlives the [node timeout](QuorumStoreBuilder::node_timeout), other than what the nodes owe.
+//! 6. A silent node is not waited for again, unless no answer is possible without that node (`health`).
+//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again. The node cleans up,
+//!    or has nothing to clean up if the call never reached it. A node where an attempt has nothing is sent no release
+//!    (`attempts`).
+//! 8. No call in the background is waited for longer than the [node timeout](QuorumStoreBuilder::node_timeout). Only
+//!    the forwarding of hints lasts longer, until the receiver is dropped, and the work that the nodes owe.
 
 mod acquire;
 mod attempts;
@@ -59,9 +60,10 @@ use super::{
 };
 use crate::{Error, LockKey, time::later};
 
-/// A [`Store`] on a majority of others, which goes on while a majority of them lives: 3 or 5 servers that have
-/// nothing in common but their clients.
+/// A [`Store`] on a majority of other stores, which keeps working while a majority of them does. Its nodes are
+/// typically 3 or 5 independent Redis servers.
 ///
+/// # Example
 /// ```
 /// # #[cfg(not(feature = "test-util"))]
 /// # fn main() {}
@@ -78,76 +80,81 @@ use crate::{Error, LockKey, time::later};
 /// # }
 /// ```
 ///
-/// For Redis, [`Locks::quorum`](crate::Locks::quorum) does it all.
+/// For Redis, [`Locks::quorum`](crate::Locks::quorum) connects to the servers and creates the quorum.
 ///
-/// # What it costs
+/// # Costs
 ///
-/// One round trip to all nodes at once takes a key. The turn begins as soon as a majority has granted and its token
-/// counters agree. They do while all nodes are well; after a node was missing, after a vote that was split and after
-/// a new connection they do not, and a **second round trip** lifts a majority of them to the end of the block.
-/// [`fencing(false)`](QuorumStoreBuilder::fencing) saves it, and then tokens need not rise.
+/// Locking a key takes one round trip to all nodes at once. The turn begins as soon as a majority has granted the key
+/// and the token counters of that majority agree. The counters agree while all nodes answer. They differ after a node
+/// was missing, after a split vote and after a new connection; a **second round trip** then raises a majority of them
+/// to the last token of the block. [`fencing(false)`](QuorumStoreBuilder::fencing) avoids that round trip, but tokens
+/// need not rise then.
 ///
 /// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout) once, and only where its answer matters: a
-/// lock is granted, renewed and refused as soon as a majority says so. An idempotent key waits for all nodes, because
-/// any of them may have the record. A node that did not answer is not waited for again until it has answered a call,
-/// unless the other nodes are too few. All calls still go to such a node, so that it takes part again as soon as it can.
+/// lock is granted, renewed and refused as soon as a majority has answered. An idempotent key waits for all nodes,
+/// because any of them may have the record. A node that did not answer is not waited for again until it has answered
+/// a call, unless the other nodes are too few. Such a node still gets all calls, and so takes part again as soon as
+/// it can.
 ///
-/// # What it promises, and what it does not
+/// # Guarantees and their limits
 ///
-/// - **Independence** is the user's to provide. Two nodes that are one server (two databases, two names of one host) are
-///   refused, as far as the servers tell who they are: Redis does, by the `run_id` of INFO.
-/// - **Exclusion** while a majority of nodes still has the lease. A lease that only two of three nodes granted ends with
-///   either of them, until a renewal brings it to the third. A node that restarts is
-///   noticed by its [uptime](Store::uptime): for as long as the longest lease lasts it is *young*, and only a
-///   majority of nodes that are not, or all nodes together, grant a key. A node that forgets in another way
-///   (FLUSHALL, an eviction, a clock that jumps, a fail-over behind the same address) is not noticed. So let nodes be
-///   plain servers without replicas.
-/// - **Availability** while a majority lives: of five, two may be down. Then everything fails with *no quorum*, which
-///   is not *held*. While a node is young, it counts as down, unless all others are up.
-/// - **Fairness** is the best effort. Who waits has a place in the queue of every node, and the queue of the first node that
-///   answers is the order in which attempts are served. An attempt that finds a majority of nodes free may come before.
-/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by a majority at least. One record on any node
-///   that answers is enough for a key not to be granted, and whoever finds one that other nodes miss gives it to
-///   them. Unlike leases, records last longer than any node is *young*: with a majority restarted empty, one after
-///   another, they are gone for all keys that nobody asked for in between. Nodes that keep records need to write to
-///   disk.
+/// - **Independence** of the nodes is the responsibility of the user. Two nodes that are one server (two databases,
+///   two names of one host) are refused if the servers can be identified: Redis servers are, by the `run_id` of INFO.
+/// - **Exclusion** lasts while a majority of nodes has the lease. A lease that only two of three nodes have granted
+///   ends when either of them loses it, until a renewal adds the third. A node that restarts is recognized by its
+///   [uptime](Store::uptime) and is *young* for as long as the longest lease lasts; only a majority of nodes that are
+///   not young, or all nodes together, can grant a key. A node that forgets in another way (FLUSHALL, an eviction, a
+///   clock that jumps, a fail-over behind the same address) is not recognized, so nodes should be plain servers
+///   without replicas.
+/// - **Availability** lasts while a majority of nodes does: two of five may be down. With fewer, every call fails
+///   with *no quorum*, which is not the same as *held*. A young node counts as down, unless all other nodes are up.
+/// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and attempts are served
+///   in the order of the queue of the first node that answers. An attempt that finds a majority of nodes free may be
+///   served earlier.
+/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by at least a majority. One record on any node
+///   that answers is enough to keep a key from being granted, and an attempt that finds a record copies it to the
+///   nodes that lack it. Unlike leases, records last longer than a node is *young*: if a majority of nodes restarts
+///   empty, one after another, the records of all keys that were not asked for in between are gone. Nodes that keep
+///   records need to write to disk.
 ///
-/// All instances of a fleet need the same nodes in the same order, and the same [lease](crate::LocksBuilder::lease). If some have a
-/// longer one, tell the others with [`longest_lease`](QuorumStoreBuilder::longest_lease).
+/// All instances of a fleet need the same nodes in the same order, and the same [lease](crate::LocksBuilder::lease).
+/// If some instances use a longer lease, configure the others with
+/// [`longest_lease`](QuorumStoreBuilder::longest_lease).
 #[derive(Clone)]
 pub struct QuorumStore(Arc<Shared>);
 
+/// The state that the clones of a store share.
 struct Shared {
     nodes: Vec<Arc<dyn Store>>,
     node_timeout: Duration,
     fencing: bool,
-    /// In ms. A node that is up for less may have forgotten a lease.
+    /// In milliseconds. A node with a shorter uptime may have forgotten a lease.
     longest_lease: AtomicU64,
     attempts: Attempts,
     health: Arc<Health>,
-    /// Held by the task that heals in the background.
+    /// Locked by the task that heals in the background.
     healing: tokio::sync::Mutex<()>,
     space: Arc<str>,
 }
 
 impl QuorumStore {
-    /// A quorum of these nodes, with all defaults.
+    /// Creates a quorum of these nodes with default settings.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, less than three, or
-    /// one that is there twice. Whether two nodes are one server is known only after they answered: then every
-    /// [`acquire`](Store::acquire) fails with that error.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, fewer than three
+    /// nodes, or a node given twice. Whether two nodes are one server is known only after both have answered; every
+    /// [`acquire`](Store::acquire) then fails with that error.
     pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
         Self::builder(nodes).build()
     }
 
-    /// A quorum of these nodes, to be configured.
+    /// Returns a builder for a quorum of these nodes.
     pub fn builder(nodes: impl IntoIterator<Item = impl Store>) -> QuorumStoreBuilder {
         QuorumStoreBuilder::new(nodes)
     }
 
-    /// Fails if what was tried on each of the nodes did not work on a majority, or if two nodes are one server.
+    /// Fails if fewer than a majority of `outcomes` is `Ok`, or if two nodes are one server.
     #[cfg(feature = "redis")]
     pub(crate) fn need_majority(
         &self,
@@ -164,15 +171,15 @@ impl Shared {
             .fetch_max(millis(lease), Ordering::Relaxed);
     }
 
-    /// Whether a node remembers every lease that may still be valid. Asked after its answer.
+    /// Whether a node remembers every lease that may still be valid. Called after the node has answered.
     fn is_mature(&self, node: usize) -> bool {
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
         self.nodes[node].uptime() >= longest
     }
 
-    /// Until when a lease that was asked for at a time is valid, if what is left of it is worth having: a tenth.
+    /// When a lease that was asked for at `asked` ends, if at least a tenth of the lease is left.
     fn valid_until(&self, asked: Instant, lease: Duration) -> Option<Instant> {
-        // For clocks that run at different speeds, and for their granularity; as `Locks` counts.
+        // A margin for clocks that run at different speeds, and for their granularity; the same as in `Locks`.
         let drift = lease / 100 + Duration::from_millis(2);
         let valid = lease.saturating_sub(drift);
         let left = valid.saturating_sub(asked.elapsed());
@@ -180,7 +187,7 @@ impl Shared {
     }
 }
 
-/// Rounded up: no lease is longer.
+/// Rounded up, so that no lease is longer.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What operators see and do, on all nodes that answer.
+//! The methods for operators, which ask all nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Shared {
-    /// What was tried on each node must have worked on a majority.
+    /// Fails if fewer than a majority of `outcomes` is `Ok`.
     #[cfg(feature = "redis")]
     pub(super) fn need_majority(
         &self,
@@ -28,7 +28,7 @@ impl Shared {
         Ok(())
     }
 
-    /// No two nodes may be one server, as far as the nodes tell: such a majority would be none.
+    /// Fails if two nodes are one server, as far as the nodes know: a majority with such nodes would not be one.
     pub(super) fn check_servers(&self) -> Result<(), Error> {
         let mut seen: Vec<(usize, Arc<str>)> = Vec::with_capacity(self.nodes.len());
         for (node, store) in self.nodes.iter().enumerate() {
@@ -48,7 +48,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The answers to a question that was put to each node: those of a majority at least.
+    /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers.
     fn ask_all<T: Send + 'static>(
         &self,
         calls: impl Iterator<Item = StoreFuture<Result<T, Error>>>,
@@ -89,6 +89,8 @@ impl Shared {
     }
 }
 
+/// Merges the nodes' views of a key: the holder that has a majority, the most frequent record, and the highest
+/// counter.
 fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     let records: Vec<_> = seen.iter().filter_map(|node| node.record.clone()).collect();
     let record = most_frequent(&records).cloned();
@@ -102,7 +104,7 @@ fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     }
 }
 
-/// Whoever has a majority, for as long as it has that.
+/// The holder that has a majority, and how long the majority lasts.
 fn holder(seen: &[Inspection], majority: usize) -> Option<Holder> {
     let holders: Vec<&Holder> = seen
         .iter()
@@ -110,19 +112,19 @@ fn holder(seen: &[Inspection], majority: usize) -> Option<Holder> {
         .collect();
     let owners: Vec<Owner> = holders.iter().map(|holder| named(holder.owner)).collect();
     let owner = *most_frequent(&owners).filter(|owner| count(&owners, owner) >= majority)?;
-    let mut its = holders;
-    its.retain(|holder| named(holder.owner) == owner);
-    let mut remaining: Vec<Duration> = its.iter().map(|holder| holder.remaining).collect();
+    let mut parts = holders;
+    parts.retain(|holder| named(holder.owner) == owner);
+    let mut remaining: Vec<Duration> = parts.iter().map(|holder| holder.remaining).collect();
     remaining.sort_unstable_by(|a, b| b.cmp(a));
     Some(Holder {
         owner,
         remaining: remaining[majority - 1],
-        fingerprint: its[0].fingerprint.clone(),
-        label: its[0].label.clone(),
+        fingerprint: parts[0].fingerprint.clone(),
+        label: parts[0].label.clone(),
     })
 }
 
-/// By the best place that each has anywhere.
+/// Merges the queues by the best place that each attempt has on any node.
 fn queue(seen: &[Inspection]) -> Vec<Owner> {
     let longest = seen.iter().map(|node| node.queue.len()).max().unwrap_or(0);
     let mut merged = Vec::new();

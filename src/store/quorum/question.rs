@@ -1,4 +1,4 @@
-//! An acquire at one node that is heard in the background and can be taken back.
+//! An acquire at one node whose answer a background task waits for, and which can be withdrawn.
 
 use std::{
     fmt,
@@ -13,19 +13,19 @@ use crate::{
     sync::Mutex,
 };
 
-/// What a question came to.
+/// The outcome of a question.
 pub(super) enum Heard {
-    TakenBack,
+    Withdrawn,
     Answer {
         answer: Result<Acquired, Error>,
-        /// A release was started behind the question: what was granted is given back already.
+        /// A release was started after the question, so a grant has already been returned.
         is_released: bool,
     },
 }
 
 /// A node's answer to an acquire.
 ///
-/// All clones are one question. Only the clone that is polled hears the answer; any of them can take the question back.
+/// All clones are one question. Only the clone that is polled gets the answer; any clone can withdraw the question.
 #[derive(Clone)]
 pub(super) struct Question(Arc<Mutex<Slot>>);
 
@@ -44,14 +44,14 @@ impl Question {
         })))
     }
 
-    /// A release is started behind the question, on the same node and in the same name.
+    /// Notes that a release was started after the question, at the same node and under the same name.
     pub(super) fn release(&self) {
         self.0.lock().is_released = true;
     }
 
-    /// Drops the node's call before this returns, so that the node cleans up before it begins any later call. Nothing
-    /// happens if the answer was heard already.
-    pub(super) fn take_back(&self) {
+    /// Drops the node's call before returning, so that the node cleans up before any later call. Has no effect if the
+    /// question was already answered.
+    pub(super) fn withdraw(&self) {
         let (call, listener) = {
             let mut slot = self.0.lock();
             (slot.call.take(), slot.listener.take())
@@ -69,7 +69,7 @@ impl Future for Question {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = self.0.lock();
         let Some(call) = &mut slot.call else {
-            return Poll::Ready(Heard::TakenBack);
+            return Poll::Ready(Heard::Withdrawn);
         };
         match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {

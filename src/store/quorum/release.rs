@@ -1,4 +1,4 @@
-//! Ending a lease on all nodes, and what may take its place there.
+//! Ending a lease on all nodes, and putting a record in its place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     time::later,
 };
 
-/// A record, and how long it is kept.
+/// A record, and how long the record is kept.
 #[derive(Clone)]
 struct Record {
     content: Bytes,
@@ -28,7 +28,8 @@ struct Record {
 }
 
 impl Shared {
-    /// Starts the release on all nodes that may have a part in the attempt. The nodes finish it by themselves.
+    /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the release by
+    /// themselves.
     pub(super) fn start_release(
         self: &Arc<Self>,
         request: Release,
@@ -39,8 +40,9 @@ impl Shared {
             match &part.state {
                 PartState::Nothing => continue,
                 PartState::Late(question) if !self.health.is_well(node) => {
-                    // The node may never have been reached. If so, it is owed nothing: the node itself knows.
-                    question.take_back();
+                    // The call may never have reached the node, which then is owed nothing. The node itself knows
+                    // which is the case.
+                    question.withdraw();
                     continue;
                 }
                 PartState::Late(question) => question.release(),
@@ -58,7 +60,8 @@ impl Shared {
             Round::new(releasing, self.node_timeout),
         );
         match (request.ending, tokio::runtime::Handle::try_current()) {
-            // A record has further nodes to reach when the release is answered, also if the caller does not wait for that.
+            // A record is copied to further nodes when the release is answered, even if the caller does not wait for
+            // the answer.
             (Ending::Record { .. }, Ok(runtime)) => {
                 let (sender, receiver) = oneshot::channel();
                 runtime.spawn(async move {
@@ -70,6 +73,8 @@ impl Shared {
         }
     }
 
+    /// Waits for the release. A record is then copied to nodes without a part; an attempt whose release failed is
+    /// kept for the next release.
     async fn end(
         self: Arc<Self>,
         request: Release,
@@ -79,7 +84,7 @@ impl Shared {
         let outcome = self.count_released(releasing).await;
         match (&outcome, request.ending) {
             (Ok(Released::Freed), Ending::Record { content, retain }) => {
-                // Nodes that had no part shall know of the record as well: the more do, the fewer can forget it.
+                // Nodes without a part get the record as well: with more copies, fewer failures can lose the record.
                 let record = Record { content, retain };
                 let others = attempt.parts.iter().enumerate();
                 for (node, part) in others.filter(|(_, part)| !part.is_held()) {
@@ -97,7 +102,8 @@ impl Shared {
         outcome
     }
 
-    /// Decided by a majority. A node that was not reached makes up for it itself; a node that was not asked had no part.
+    /// Counts the answers until a majority decides. A node that was not reached repeats the release by itself; a node
+    /// that was not asked had no part.
     async fn count_released(
         &self,
         mut releasing: Round<Result<Released, Error>>,
@@ -119,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Records at a node that had no part in the lease, if the key is free there.
+    /// Adds the record to a node that had no part in the lease, if the key is free there.
     async fn add_record(self: Arc<Self>, key: LockKey, record: Record, at: (usize, Owner)) {
         let (node, owner) = at;
         let lease = self.node_timeout * 10;
@@ -144,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Records at nodes that granted a lease to an attempt which found the record elsewhere.
+    /// Adds the record to nodes that granted a lease to an attempt which found the record on another node.
     pub(super) async fn copy_record(
         self: Arc<Self>,
         request: Acquire,
@@ -169,6 +175,7 @@ impl Shared {
         }
     }
 
+    /// How long the record is kept on the node that keeps it longest.
     async fn record_remaining(&self, key: &LockKey, record: &Bytes) -> Option<Duration> {
         let looking = self.nodes.iter().map(|node| node.inspect(key.clone()));
         let looking = Round::new(looking.enumerate(), self.node_timeout);

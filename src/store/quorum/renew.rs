@@ -1,9 +1,10 @@
-//! Prolonging leases on a majority of nodes.
+//! Extending leases on a majority of nodes.
 //!
-//! 1. A lease is renewed when a majority holds it, and lost when a majority answers *not ours*; else there is no telling.
-//!    It is answered as soon as one of them is known: the rest of the nodes is heard in the background.
-//! 2. A node where the lease is missing is healed (`heal`): at once if a renewal needs the node for a majority, else when all
-//!    nodes have been heard.
+//! 1. A lease is renewed when a majority holds the lease, and lost when a majority answers *not ours*; otherwise the
+//!    result is unknown. The answer is given as soon as one of these is certain. The remaining nodes are waited for
+//!    in the background.
+//! 2. A node that lacks the lease is healed (`heal`): at once if the renewal needs the node for a majority, otherwise
+//!    after all nodes have answered.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use crate::{
 
 type NodeAnswers = std::pin::Pin<Box<dyn Stream<Item = FromNode> + Send>>;
 
-/// What a node says about a batch of renewals.
+/// A node's message about a batch of renewals.
 enum FromNode {
     Answer {
         node: usize,
@@ -39,7 +40,7 @@ enum FromNode {
         name: Owner,
         answer: Renewed,
     },
-    /// There are no further answers.
+    /// The node has no further answers.
     End { node: usize },
 }
 
@@ -51,21 +52,21 @@ struct Renewal {
     /// Nodes that have not given all of their answers.
     pending: Vec<usize>,
     sent: Instant,
-    /// Leases that are known to be renewed, lost or neither, and need a further call for their answer.
+    /// Leases whose result is certain, but which need another call for their answer.
     judging: FuturesUnordered<StoreFuture<(usize, Renewed)>>,
     answers: mpsc::UnboundedSender<(usize, Renewed)>,
 }
 
-/// What the nodes said about one lease.
+/// The nodes' answers for one lease.
 #[derive(Default)]
 pub(super) struct RenewalCount {
-    /// Nodes where the lease is ours.
+    /// How many nodes hold the lease.
     pub(super) ours: usize,
     pub(super) not_ours: usize,
     others_wait: bool,
-    /// The token counters of nodes that gave a refill.
+    /// The token counters of the nodes that granted a refill.
     pub(super) counters: Vec<(usize, u64)>,
-    /// Nodes where the lease is missing.
+    /// Nodes that lack the lease.
     pub(super) gaps: Vec<usize>,
     /// Nodes that have not answered.
     pending: Vec<usize>,
@@ -92,13 +93,13 @@ impl Shared {
         };
         let from_nodes = renewal.ask();
         detach(renewal.run(from_nodes));
-        // The rest of the nodes is heard after the last answer.
+        // The background task goes on to hear the remaining nodes after the last answer.
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
     }
 }
 
 impl Renewal {
-    /// One batch for each node, of the leases that the node has a part in.
+    /// Sends one batch to each node, with the leases that the node has a part in.
     fn ask(&mut self) -> stream::SelectAll<NodeAnswers> {
         let parts = self.requests.iter();
         let parts = parts.map(|request| self.store.attempts.parts(&request.key, request.owner));
@@ -135,6 +136,8 @@ impl Renewal {
         from_nodes
     }
 
+    /// Hears the nodes until all have answered or the timeout has passed, and answers each renewal as soon as
+    /// possible.
     async fn run(mut self, mut from_nodes: stream::SelectAll<NodeAnswers>) {
         let until = later(self.sent, self.store.node_timeout);
         let mut is_heard = false;
@@ -185,7 +188,7 @@ impl Renewal {
         }
     }
 
-    /// The node says nothing more.
+    /// Notes that no further answers will come from a node.
     fn forget(&mut self, node: usize) {
         self.pending.retain(|pending| *pending != node);
         for lease in 0..self.counts.len() {
@@ -197,6 +200,7 @@ impl Renewal {
         }
     }
 
+    /// Marks the nodes that have not answered within the timeout as silent.
     fn give_up_pending(&mut self) {
         for node in std::mem::take(&mut self.pending) {
             self.store.health.heard(node, false);
@@ -204,7 +208,7 @@ impl Renewal {
         }
     }
 
-    /// Judges a lease whose answer can be told without the nodes that are missing.
+    /// Answers the renewal of a lease, if the nodes that have not answered cannot change the result.
     fn judge_if_known(&mut self, lease: usize) {
         let (store, count) = (&self.store, &mut self.counts[lease]);
         let majority = majority(store.nodes.len());
@@ -226,7 +230,7 @@ impl Renewal {
             not_ours: count.not_ours,
             others_wait: count.others_wait,
             counters: std::mem::take(&mut count.counters),
-            // The nodes that the majority needs are healed now, the others when there is time for it.
+            // Nodes that the majority needs are healed now, the others later.
             gaps: match count.ours < majority {
                 true => std::mem::take(&mut count.gaps),
                 false => Vec::new(),
@@ -240,7 +244,7 @@ impl Renewal {
             .push(Box::pin(async move { (lease, judging.await) }));
     }
 
-    /// Leases that have a majority get the rest when there is time for it.
+    /// Heals the gaps of leases that have a majority without them.
     fn heal_the_rest(self) {
         let majority = majority(self.store.nodes.len());
         let leases = self.counts.iter().enumerate();
@@ -255,6 +259,7 @@ impl Renewal {
 }
 
 impl Shared {
+    /// Completes the answer for one lease: heals the nodes that a majority needs, and makes the token counters agree.
     async fn judge(
         self: Arc<Self>,
         request: Renew,

@@ -1,4 +1,4 @@
-//! The same question put to several nodes at once.
+//! The same call to several nodes at once.
 
 use std::{
     future::poll_fn,
@@ -11,18 +11,19 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{store::StoreFuture, time::later};
 
-/// Calls under way, each on a node of its own. A node's call starts when its method is called, so all calls of a round
-/// were started before the round was made.
+/// Calls under way, each to a different node. A call starts when the node's method is called, so all calls of a round
+/// were started before the round was created.
 ///
-/// A round that is dropped drops the calls that have not been answered, and leaves the rest to the nodes: a node cleans up after
-/// an acquire that is dropped, and goes on with a release.
+/// Dropping a round drops the calls that have not been answered. The nodes handle the rest: a node cleans up after a
+/// dropped acquire, and continues a dropped release.
 pub(super) struct Round<T> {
     calls: Vec<(usize, StoreFuture<T>)>,
     until: Instant,
 }
 
 impl<T> Round<T> {
-    /// Waits for calls that were started, for no longer than `limit`. Each call comes with the number of its node.
+    /// Creates a round of calls that were started, and waits no longer than `limit` for them. Each call comes with
+    /// the index of its node.
     pub(super) fn new(
         calls: impl IntoIterator<Item = (usize, StoreFuture<T>)>,
         limit: Duration,
@@ -30,7 +31,7 @@ impl<T> Round<T> {
         Self::until(calls, later(Instant::now(), limit))
     }
 
-    /// Waits for calls that were started, but not beyond a point in time.
+    /// Creates a round of calls that were started, and waits for them until the given time.
     pub(super) fn until(
         calls: impl IntoIterator<Item = (usize, StoreFuture<T>)>,
         until: Instant,
@@ -41,33 +42,33 @@ impl<T> Round<T> {
         }
     }
 
-    /// Nodes that have not answered.
+    /// The nodes that have not answered.
     pub(super) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
         self.calls.iter().map(|(node, _)| *node)
     }
 
-    /// When the time of the calls is over.
+    /// When the round stops waiting.
     pub(super) fn deadline(&self) -> Instant {
         self.until
     }
 
-    /// The next answer. None when all nodes have answered, or when the time is over.
+    /// Waits for the next answer. Returns `None` when all nodes have answered, or when the time is over.
     pub(super) async fn next(&mut self) -> Option<(usize, T)> {
         self.next_before(self.until).await
     }
 
-    /// The next answer before a point in time.
+    /// Waits for the next answer until the given time.
     pub(super) async fn next_before(&mut self, until: Instant) -> Option<(usize, T)> {
         let next = poll_fn(|cx| self.poll_next(cx));
         timeout_at(until, next).await.unwrap_or(None)
     }
 
-    /// The next answer, if it is there already.
+    /// Returns the next answer, if one is ready.
     pub(super) fn next_now(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| self.poll_next(cx)).now_or_never().flatten()
     }
 
-    /// All answers that come in time.
+    /// Waits for all answers that come in time.
     pub(super) async fn all(mut self) -> Vec<(usize, T)> {
         let mut answers = Vec::new();
         while let Some(answer) = self.next().await {
@@ -76,12 +77,12 @@ impl<T> Round<T> {
         answers
     }
 
-    /// The calls that have not been answered.
+    /// Returns the calls that have not been answered.
     pub(super) fn into_pending(self) -> Vec<(usize, StoreFuture<T>)> {
         self.calls
     }
 
-    /// Polls all calls: a quorum has few nodes.
+    /// Polls every call, since a quorum has few nodes.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
         if self.calls.is_empty() {
             return Poll::Ready(None);
@@ -96,7 +97,7 @@ impl<T> Round<T> {
     }
 }
 
-/// Goes on in the background. Without a runtime, nothing can: then the leases' time ends what is left.
+/// Runs a future in the background. Without a runtime the future is dropped, and the remaining leases expire.
 pub(super) fn detach(work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(work);

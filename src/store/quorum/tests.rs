@@ -1,4 +1,4 @@
-//! What a quorum remembers of its attempts, and that it forgets it again.
+//! A quorum forgets its attempts when they have ended.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn release(owner: Owner, ending: Ending) -> Release {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_remembered_of_what_has_ended() {
+async fn an_attempt_that_has_ended_is_forgotten() {
     let (nodes, store) = quorum();
     let (a, b, c) = (owner(1), owner(2), owner(3));
     let wait = Queueing::Wait {
@@ -75,7 +75,7 @@ async fn nothing_is_remembered_of_what_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_come_back_is_swept_away() {
+async fn an_attempt_that_no_call_returns_to_is_removed() {
     let (_nodes, store) = quorum();
     for n in 0..2_000 {
         let request = Acquire {
@@ -89,7 +89,7 @@ async fn whoever_does_not_come_back_is_swept_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_task_is_left() {
+async fn no_background_task_is_left() {
     let (nodes, store) = quorum();
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -113,7 +113,7 @@ async fn no_task_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_number_without_room_for_names_is_refused() {
+async fn an_attempt_number_without_room_for_names_is_refused() {
     let (_nodes, store) = quorum();
     let last = owner((1 << 48) - 1);
     store.acquire(request(last, Queueing::No)).await.unwrap();

@@ -1,4 +1,4 @@
-//! One vote: asking all nodes, hearing them, and undoing what came of it.
+//! One vote: asking all nodes, counting their answers, and undoing a lost vote.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,17 +17,18 @@ use crate::{
     time::later,
 };
 
-/// One vote: under which names the nodes were asked, and what they have said so far.
+/// One vote, with the names that the nodes were asked under and the answers so far.
 pub(super) struct Vote<T = Result<Acquired, Error>> {
     pub(super) queueing: Queueing,
     pub(super) names: Vec<Owner>,
     pub(super) ballot: Ballot,
     pub(super) questions: Round<T>,
     opened: Instant,
-    /// How long it took until the last answer that was heard.
+    /// How long the vote took until its last answer.
     pub(super) took: Duration,
 }
 
+/// The attempt's part on a node, under the name that the vote used.
 fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a> {
     PartOf {
         key: &request.key,
@@ -38,7 +39,7 @@ fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a>
 }
 
 impl Shared {
-    /// Puts the question to all nodes.
+    /// Asks all nodes.
     pub(super) fn open_vote(
         &self,
         request: &Acquire,
@@ -62,7 +63,7 @@ impl Shared {
         }
     }
 
-    /// Hears the nodes until the vote is decided, or until no node that answers is left to be waited for.
+    /// Counts answers until the vote is decided, or until no node that usually answers is left to wait for.
     pub(super) async fn count(&self, vote: &mut Vote, request: &Acquire) {
         let mut held_since = None;
         loop {
@@ -84,9 +85,9 @@ impl Shared {
         self.health.count_silent(&vote.questions);
     }
 
-    /// Until when the answers that are missing are worth waiting for, if they are.
+    /// Until when the missing answers are worth waiting for, or `None`.
     ///
-    /// A node that was silent before is waited for only where nothing can be said without it.
+    /// A silent node is waited for only where no verdict is possible without that node.
     fn worth_waiting(
         &self,
         vote: &Vote,
@@ -99,12 +100,13 @@ impl Shared {
             .pending()
             .any(|node| self.health.is_well(node));
         if let Some(since) = held_since {
-            // The other places in queues come at the same time, if they come. They are not worth a node's timeout.
+            // The remaining places in queues come at about the same time, if they come. They are not worth the
+            // timeout of a node.
             let queues = matches!(vote.queueing, Queueing::Wait { .. });
             return (queues && is_answer_due)
                 .then(|| later(since, self.node_timeout / 10).min(end));
         }
-        // Any node may have the record of what was claimed.
+        // Any node may have the record of a claimed key.
         let claims = request.fingerprint.is_some();
         let waits = match vote.ballot.is_decided() && !claims {
             true => false,
@@ -113,7 +115,8 @@ impl Shared {
         waits.then_some(end)
     }
 
-    /// Says whether the attempt still goes by the name that the node was asked in.
+    /// Applies an answer to the attempt's part. Returns whether the attempt still has the name that the node was
+    /// asked under.
     fn note_answer(
         &self,
         part: PartOf<'_>,
@@ -130,13 +133,13 @@ impl Shared {
         }
     }
 
-    /// Whether the attempt was granted the key by the leading node.
+    /// Whether the attempt has the grant of the leading node.
     pub(super) fn leads(&self, vote: &Vote) -> bool {
         let first = self.health.leading();
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
-    /// The vote is lost. What was granted is given back, unless the attempt leads and asks again at once.
+    /// Ends a lost vote. The grants are returned, unless the attempt leads and asks again at once.
     pub(super) fn lost(self: &Arc<Self>, vote: Vote, request: &Acquire, leads: bool) {
         if !leads {
             for node in vote.ballot.granted() {
@@ -152,15 +155,15 @@ impl Shared {
         }
     }
 
-    /// Nodes that are slower than the majority may still become a part of the lease, or queue the attempt, within
-    /// their time. No caller waits for that.
+    /// Waits in the background for nodes that are slower than the majority. Until their time is over, they may still
+    /// join the lease or queue the attempt.
     pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, request: &Acquire) {
         let until = vote.questions.deadline();
         let mut late = Vec::new();
         for (node, call) in vote.questions.into_pending() {
             let question = Question::new(call);
             let state = PartState::Late(question.clone());
-            // An attempt that has ended meanwhile wants no further part: dropping the question takes it back.
+            // An attempt that has ended in the meantime needs no further part. Dropping the question withdraws it.
             if self
                 .attempts
                 .set(part_of(request, node, &vote.names), state)
@@ -181,11 +184,12 @@ impl Shared {
         }
     }
 
+    /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
     async fn hear_late(self: Arc<Self>, mut vote: Vote<Heard>, request: Acquire) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, answer)) = vote.questions.next().await {
             let (answer, is_released) = match answer {
-                Heard::TakenBack => continue,
+                Heard::Withdrawn => continue,
                 Heard::Answer {
                     answer,
                     is_released,
@@ -196,7 +200,7 @@ impl Shared {
             let is_wanted = self.note_answer(part, vote.queueing, &answer);
             let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
             if answer.is_ok() && !is_released && (!is_wanted || is_surplus) {
-                // The attempt has gone on without the answer, or was told that the key is held.
+                // The attempt has continued without the answer, or was answered that the key is held.
                 self.give_back(part, &request);
             }
             vote.ballot.add(node, answer, false);
@@ -205,17 +209,18 @@ impl Shared {
         for node in vote.questions.pending() {
             self.attempts.rename(part_of(&request, node, &vote.names));
         }
-        drop(vote.questions); // takes them back
+        drop(vote.questions); // withdraws them
         if is_granted {
-            // So that the counters agree next time, and no turn has to wait for that.
+            // Makes the counters agree, so that the next turn does not have to wait for that.
             let _ = self.agree(&request.key, &vote.ballot.counters()).await;
         }
     }
 
-    /// Ends the attempt on one node, and takes a new name there. A node works in order: its release comes after its acquire.
+    /// Ends the attempt on one node, and takes a new name there. A node works in order, so the release takes effect
+    /// after the acquire.
     pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
         self.attempts.rename(part);
-        // The release goes on at the node by itself.
+        // The node finishes the release by itself.
         drop(self.nodes[part.node].start_release(Release {
             key: request.key.clone(),
             owner: part.name,
@@ -225,7 +230,7 @@ impl Shared {
     }
 }
 
-/// How long a lease or a place in a queue that was asked for lasts by itself.
+/// How long a lease, or a place in a queue, lasts without a release.
 pub(super) fn owed_for(request: &Acquire) -> Duration {
     match request.queueing {
         Queueing::Wait { deadline, .. } => request.lease.max(deadline),
