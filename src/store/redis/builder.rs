@@ -9,7 +9,7 @@ use std::{
 use super::{
     RedisStore, Shared,
     explain::invalid,
-    fence::Floors,
+    floors::Floors,
     key_order::KeyOrder,
     names::Names,
     owed::Owed,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisWrite};
 
 use super::{
-    fence::{Floors, Fraction},
+    floors::{Floors, Fraction},
     names::{Names, put_number},
     script::{
         ACQUIRE, By, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,

@@ -4,7 +4,7 @@ mod builder;
 mod calls;
 mod connection;
 mod explain;
-mod fence;
+mod floors;
 mod in_order;
 mod key_order;
 mod lane;
@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 pub use builder::RedisStoreBuilder;
 
 use self::{
-    fence::Floors,
+    floors::Floors,
     key_order::KeyOrder,
     names::Names,
     owed::Owed,
@@ -250,7 +250,7 @@ impl Store for RedisStore {
     fn settled(&self) -> StoreFuture<()> {
         let shared = self.0.clone();
         Box::pin(async move {
-            shared.go_on();
+            shared.resume();
             shared.owed.settled().await;
         })
     }

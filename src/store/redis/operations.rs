@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     Shared,
     calls::Operation,
-    fence::END_OF_TOKENS,
+    floors::END_OF_TOKENS,
     lane::{BATCH, Before, Failure, Lane, Start, after, release_of},
     outcome::{Answered, Outcome, Redirect},
     reply,
@@ -27,7 +27,7 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
-        self.go_on_if_stopped();
+        self.resume_if_stopped();
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }
@@ -89,7 +89,7 @@ impl Shared {
 
     /// Renewals of one lane travel together, and are answered as their replies come.
     pub(super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
-        self.go_on_if_stopped();
+        self.resume_if_stopped();
         let (sender, outcomes) = mpsc::unbounded_channel();
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -225,15 +225,15 @@ impl Shared {
     }
 
     /// Goes on with a release that was started outside of a runtime, if there was one.
-    fn go_on_if_stopped(&self) {
+    fn resume_if_stopped(&self) {
         if self.is_stopped.load(Ordering::Acquire) {
             self.is_stopped.store(false, Ordering::Release);
-            self.go_on();
+            self.resume();
         }
     }
 
     /// Goes on with what was started outside of a runtime.
-    pub(super) fn go_on(&self) {
+    pub(super) fn resume(&self) {
         self.topology.resume();
         if let Some(order) = &self.order {
             order.resume();
@@ -252,11 +252,13 @@ fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
 
 /// The answer to a release.
 pub(super) fn released(answered: Answered) -> Result<Released, Error> {
-    match reply::flag(answered.value)? {
-        true => Ok(Released::Freed),
-        // It may be the first of the two that freed it.
-        false if answered.repeated => Err(freed_or_lost()),
-        false => Ok(Released::NotOurs),
+    if reply::flag(answered.value)? {
+        Ok(Released::Freed)
+    } else if answered.repeated {
+        // The first sending of the release may have freed the key.
+        Err(freed_or_lost())
+    } else {
+        Ok(Released::NotOurs)
     }
 }
 

@@ -26,7 +26,7 @@ use super::{
     calls::{Call, Dialect, Operation},
     connection::{Connection, Connector, Health, Peer},
     explain,
-    fence::Floors,
+    floors::Floors,
     in_order::{Failed, InDoubt},
     lane::is_noscript,
     script::By,
@@ -150,7 +150,7 @@ impl Replicated {
         match reply.extract_error().map_err(explain::refused)? {
             Value::Int(found) if usize::try_from(found).is_ok_and(|found| found >= count) => Ok(()),
             Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout)),
-            _ => Err(explain::nonsense()),
+            _ => Err(explain::unexpected_reply()),
         }
     }
 }
@@ -230,7 +230,7 @@ async fn send(
         Ok(Err(error)) => return Err(explain::connection_broke(error)),
         Err(_) => return Err(explain::no_answer(limit)),
     };
-    let reply = replies.pop().ok_or_else(explain::nonsense)?;
+    let reply = replies.pop().ok_or_else(explain::unexpected_reply)?;
     if explain::demoted(&reply).is_none() {
         unless_answered.disarm();
     }

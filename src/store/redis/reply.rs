@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{
     explain,
-    fence::{END_OF_TOKENS, Floor},
+    floors::{END_OF_TOKENS, Floor},
     value::{self, Stored},
 };
 use crate::{
@@ -39,7 +39,7 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
         },
         _ => None,
     };
-    answer.ok_or_else(explain::nonsense)
+    answer.ok_or_else(explain::unexpected_reply)
 }
 
 fn held(parts: Vec<Value>) -> Option<Held> {
@@ -68,9 +68,9 @@ pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
                 tokens: tokens(last, refill, floor),
                 others_wait: others_wait == 1,
             },
-            _ => Renewed::Unknown(explain::nonsense()),
+            _ => Renewed::Unknown(explain::unexpected_reply()),
         },
-        _ => Renewed::Unknown(explain::nonsense()),
+        _ => Renewed::Unknown(explain::unexpected_reply()),
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
 pub(super) fn flag(reply: Value) -> Result<bool, Error> {
     match reply {
         Value::Int(flag) => Ok(flag == 1),
-        _ => Err(explain::nonsense()),
+        _ => Err(explain::unexpected_reply()),
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
         Value::Int(token) => u64::try_from(token).ok(),
         _ => None,
     };
-    let token = token.ok_or_else(explain::nonsense)?;
+    let token = token.ok_or_else(explain::unexpected_reply)?;
     floor.raise(token);
     Ok(token)
 }
@@ -100,7 +100,7 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
         _ => None,
     };
     let Some([stored, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
-        return Err(explain::nonsense());
+        return Err(explain::unexpected_reply());
     };
     let mut seen = Inspection {
         fence: floor.get(),

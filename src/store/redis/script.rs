@@ -67,9 +67,10 @@ impl Script {
     }
 
     fn text(&self, by_clock: bool) -> &Text {
-        match by_clock {
-            true => &self.by_clock,
-            false => &self.fixed,
+        if by_clock {
+            &self.by_clock
+        } else {
+            &self.fixed
         }
     }
 

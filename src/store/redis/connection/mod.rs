@@ -31,7 +31,7 @@ use tokio::time::timeout;
 pub(super) use self::peer::Peer;
 use super::{
     explain,
-    fence::{Floors, Fraction},
+    floors::{Floors, Fraction},
     outcome::Redirect,
     topology::{Server, Upstream},
 };

@@ -125,6 +125,6 @@ pub(super) fn cluster_is_down() -> Error {
     unreachable(CLUSTER_IS_DOWN)
 }
 
-pub(super) fn nonsense() -> Error {
+pub(super) fn unexpected_reply() -> Error {
     unreachable("Redis answered something that no script of this crate returns")
 }

@@ -10,7 +10,7 @@ use std::{
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Landed};
+use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Replies};
 use crate::{
     Error,
     store::redis::{connection::Connection, explain, outcome::Redirect},
@@ -187,20 +187,20 @@ impl Inner {
     fn hear(&self, state: &mut State, cx: &mut Context<'_>) {
         let mut now = None;
         while let Some(flight) = state.in_flight.front_mut() {
-            let Poll::Ready(landed) = flight.poll(cx) else {
+            let Poll::Ready(replies) = flight.poll(cx) else {
                 return;
             };
             let now = *now.get_or_insert_with(Instant::now);
             if let Some(flight) = state.in_flight.pop_front() {
-                self.heard(state, flight.calls, landed, now);
-                state.spare.keep_landing(flight.into_spare());
+                self.heard(state, flight.calls, replies, now);
+                state.spare.keep_reply_future(flight.into_spare());
             }
         }
     }
 
-    fn heard(&self, state: &mut State, calls: usize, landed: RedisResult<Landed>, now: Instant) {
-        let landed = match landed {
-            Ok(landed) => landed,
+    fn heard(&self, state: &mut State, calls: usize, replies: RedisResult<Replies>, now: Instant) {
+        let replies = match replies {
+            Ok(replies) => replies,
             Err(error) => {
                 // Still the lane's first calls in flight, with all others behind them.
                 return state.broke(explain::connection_broke(error));
@@ -208,7 +208,7 @@ impl Inner {
         };
         state.heard = Some(now);
         state.back_off = BackOff::default();
-        let demoted = landed.values().iter().find_map(explain::demoted);
+        let demoted = replies.values().iter().find_map(explain::demoted);
         if let Some(error) = &demoted
             && self.connector.can_fail_over()
         {
@@ -217,7 +217,7 @@ impl Inner {
         }
         let predecessors_closed =
             (state.connection.as_ref()).is_some_and(|it| it.predecessors_closed);
-        let mut values = landed.values;
+        let mut values = replies.values;
         for _ in 0..calls {
             let Some((id, entry)) = state.queue.first_in_flight() else {
                 break;
@@ -234,7 +234,7 @@ impl Inner {
             };
             state.queue.answered(id, reply);
         }
-        if let Some(command) = landed.spare {
+        if let Some(command) = replies.spare {
             state.spare.keep_command(command);
         }
         if let Some(error) = demoted {

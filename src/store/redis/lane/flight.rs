@@ -27,16 +27,16 @@ pub(super) struct Flight {
     pub(super) sent: Instant,
     /// How many calls were sent: the first calls in flight of the queue.
     pub(super) calls: usize,
-    landing: Landing,
+    reply_future: ReplyFuture,
     /// The replies, where they were there at once.
-    landed: Option<RedisResult<Landed>>,
+    replies: Option<RedisResult<Replies>>,
 }
 
 /// The future of the replies. Its box is used again for the next message.
-pub(super) type Landing = ReusableBoxFuture<'static, RedisResult<Landed>>;
+pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
 
 /// What came back.
-pub(super) struct Landed {
+pub(super) struct Replies {
     pub(super) values: Values,
     /// A command whose buffers can be used again.
     pub(super) spare: Option<Cmd>,
@@ -70,14 +70,14 @@ impl Message {
         self,
         calls: usize,
         connection: &Connection,
-        spare: Option<Landing>,
+        spare: Option<ReplyFuture>,
         waker: &Waker,
     ) -> Flight {
         let mut connection = connection.multiplexed.clone();
-        let landing = match self {
+        let reply_future = match self {
             Self::One(command) => boxed(spare, async move {
                 let value = connection.send_packed_command(&command).await?;
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::One(Some(value)),
                     spare: Some(command),
                 })
@@ -85,13 +85,13 @@ impl Message {
             Self::Many(pipeline) => boxed(spare, async move {
                 let all = pipeline.len();
                 let values = connection.send_packed_commands(&pipeline, 0, all).await?;
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::Many(values.into_iter()),
                     spare: None,
                 })
             }),
             Self::Empty => boxed(spare, async {
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::One(None),
                     spare: None,
                 })
@@ -100,47 +100,47 @@ impl Message {
         let mut flight = Flight {
             sent: Instant::now(),
             calls,
-            landing,
-            landed: None,
+            reply_future,
+            replies: None,
         };
         // The first poll puts the message into the connection's buffer.
-        if let Poll::Ready(landed) = flight.poll(&mut Context::from_waker(waker)) {
-            flight.landed = Some(landed);
+        if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.replies = Some(replies);
         }
         flight
     }
 }
 
 fn boxed(
-    spare: Option<Landing>,
-    future: impl Future<Output = RedisResult<Landed>> + Send + 'static,
-) -> Landing {
+    spare: Option<ReplyFuture>,
+    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
+) -> ReplyFuture {
     match spare {
         Some(mut spare) => {
             spare.set(future);
             spare
         }
-        None => Landing::new(future),
+        None => ReplyFuture::new(future),
     }
 }
 
 impl Flight {
     /// The replies, which are taken once.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
-        if let Some(landed) = self.landed.take() {
-            return Poll::Ready(landed);
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
+        if let Some(replies) = self.replies.take() {
+            return Poll::Ready(replies);
         }
         // Whatever the task has done before: the first poll must not be put off.
-        pin!(unconstrained(self.landing.get_pin())).poll(cx)
+        pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
     }
 
     /// The box, once the replies were taken.
-    pub(super) fn into_spare(self) -> Landing {
-        self.landing
+    pub(super) fn into_spare(self) -> ReplyFuture {
+        self.reply_future
     }
 }
 
-impl Landed {
+impl Replies {
     pub(super) fn values(&self) -> &[Value] {
         match &self.values {
             Values::One(value) => value.as_slice(),

@@ -47,7 +47,7 @@ use super::{
     calls::{Dialect, Operation},
     connection::{BUFFERED, Connection, Connector},
     explain,
-    fence::Floors,
+    floors::Floors,
     names::Names,
     outcome::Outcome,
     owed::Owed,
@@ -192,7 +192,7 @@ impl Lane {
     }
 
     /// Goes on with what was started outside of a runtime.
-    pub(super) fn go_on(&self) {
+    pub(super) fn resume(&self) {
         let mut state = self.0.state.lock();
         if !state.queue.is_empty() {
             self.0.drive(&mut state);
@@ -257,14 +257,14 @@ impl Inner {
             if calls == 0 {
                 return;
             }
-            in_flight.push_back(message.send(calls, connection, spare.landing(), waker));
+            in_flight.push_back(message.send(calls, connection, spare.reply_future(), waker));
         }
     }
 
     /// Makes sure that the driver runs and knows what there is to do.
     fn drive(self: &Arc<Self>, state: &mut State) {
         if (state.driver.as_ref()).is_some_and(|driver| !driver.is_finished()) {
-            if state.has_news() {
+            if state.driver_must_wake() {
                 state.waker.wake_by_ref();
             }
         } else if let Ok(runtime) = Handle::try_current() {
@@ -285,7 +285,7 @@ impl State {
     }
 
     /// Whether the driver would sleep through something: it is woken by replies and its own timer.
-    fn has_news(&self) -> bool {
+    fn driver_must_wake(&self) -> bool {
         let deadline = self.queue.next_deadline();
         let is_earlier = deadline.is_some_and(|at| self.wakes_at.is_none_or(|wakes| at < wakes));
         self.connection.is_none() || is_earlier

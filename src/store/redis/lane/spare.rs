@@ -2,7 +2,7 @@
 
 use redis::{Arg, Cmd};
 
-use super::flight::Landing;
+use super::flight::ReplyFuture;
 
 /// How many of each are kept, and how large a command is at most: one with a record may be very large.
 const MOST: usize = 64;
@@ -12,7 +12,7 @@ const LARGEST: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     commands: Vec<Cmd>,
-    landings: Vec<Landing>,
+    reply_futures: Vec<ReplyFuture>,
 }
 
 impl Spare {
@@ -21,8 +21,8 @@ impl Spare {
         self.commands.pop().unwrap_or_default()
     }
 
-    pub(super) fn landing(&mut self) -> Option<Landing> {
-        self.landings.pop()
+    pub(super) fn reply_future(&mut self) -> Option<ReplyFuture> {
+        self.reply_futures.pop()
     }
 
     pub(super) fn keep_command(&mut self, mut command: Cmd) {
@@ -36,9 +36,9 @@ impl Spare {
         }
     }
 
-    pub(super) fn keep_landing(&mut self, landing: Landing) {
-        if self.landings.len() < MOST {
-            self.landings.push(landing);
+    pub(super) fn keep_reply_future(&mut self, reply_future: ReplyFuture) {
+        if self.reply_futures.len() < MOST {
+            self.reply_futures.push(reply_future);
         }
     }
 }

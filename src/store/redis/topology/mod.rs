@@ -38,7 +38,7 @@ pub(super) use self::{
 };
 use self::{cluster::Cluster, sentinel::Sentinel, single::Single};
 use super::{
-    fence::Floors,
+    floors::Floors,
     lane::Lane,
     names::{Names, bucket},
     outcome::Outcome,
@@ -248,7 +248,7 @@ impl Lanes {
 
     /// Resumes calls that were started outside of a runtime.
     fn resume(&self) {
-        self.0.iter().for_each(|lane| lane.go_on());
+        self.0.iter().for_each(|lane| lane.resume());
     }
 }
 

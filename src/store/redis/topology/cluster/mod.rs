@@ -286,7 +286,7 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::store::redis::{fence::Floors, names::Names, owed::Owed};
+    use crate::store::redis::{floors::Floors, names::Names, owed::Owed};
 
     #[test]
     fn a_node_without_slots_is_forgotten() {
