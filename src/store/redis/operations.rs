@@ -1,4 +1,11 @@
-//! The store's operations: what is sent, what the answer means, and what a failure leaves to be done.
+//! The operations of the [`Store`](crate::store::Store) contract: each starts a call on the lane of its key and turns the reply into
+//! an answer. `in_order` has the operations for stores whose lanes keep no order.
+//!
+//! | operation | the call fails, or its caller leaves |
+//! |---|---|
+//! | acquire | the lane releases the key, if the acquire may have taken effect |
+//! | release | the lane repeats the release until the server has answered, or `owed_for` has passed |
+//! | renew, inspect, force_release, raise_fence | nothing is left to be done |
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -52,6 +59,7 @@ impl Shared {
         })
     }
 
+    /// Reads the reply to an acquire.
     pub(super) fn acquired(&self, request: &Acquire, value: Value) -> Result<Acquired, Error> {
         reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
@@ -87,7 +95,7 @@ impl Shared {
         Box::pin(async move { released(pending.await.answered()?) })
     }
 
-    /// Renewals of one lane travel together, and are answered as their replies come.
+    /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
     pub(super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         self.resume_if_stopped();
         let (sender, outcomes) = mpsc::unbounded_channel();
@@ -107,7 +115,7 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // Each batch behind another takes some time of its own.
+            // A batch is answered after the batches before it, so each batch gets more time than the one before.
             let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
@@ -134,13 +142,13 @@ impl Shared {
                 (index, shared.renewed(request, outcome).await)
             }
         });
-        // Most are ready at once. Those that a node of a Cluster has sent away hold up no other.
+        // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays no other.
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
     async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
         let outcome = match outcome {
-            // What was renewed already can be renewed again.
+            // A renewal can be made twice without harm.
             Outcome::Redirected { .. } => {
                 self.topology.mark_stale();
                 let deadline = self.deadline();
@@ -167,7 +175,7 @@ impl Shared {
     ) -> StoreFuture<Result<u64, Error>> {
         if above >= END_OF_TOKENS - 1 {
             let message =
-                format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
+                format!("tokens in Redis end at {END_OF_TOKENS} and cannot be raised to {above}");
             return failed(Error::new(ErrorKind::InvalidConfig, message));
         }
         let shared = self.clone();
@@ -198,7 +206,7 @@ impl Shared {
         Box::pin(async move { reply::flag(value.await?) })
     }
 
-    /// A call that leaves nothing to be done when it fails.
+    /// Makes a call that leaves nothing to be done when it fails.
     fn question(
         self: &Arc<Self>,
         key: LockKey,
@@ -220,11 +228,12 @@ impl Shared {
         }
     }
 
+    /// The deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Goes on with a release that was started outside of a runtime, if there was one.
+    /// Resumes releases that were started outside of a runtime, if there are any.
     fn resume_if_stopped(&self) {
         if self.is_stopped.load(Ordering::Acquire) {
             self.is_stopped.store(false, Ordering::Release);
@@ -232,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// Goes on with what was started outside of a runtime.
+    /// Resumes calls that were started outside of a runtime.
     pub(super) fn resume(&self) {
         self.topology.resume();
         if let Some(order) = &self.order {
@@ -250,7 +259,7 @@ fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
     }
 }
 
-/// The answer to a release.
+/// Reads the reply to a release.
 pub(super) fn released(answered: Answered) -> Result<Released, Error> {
     if reply::flag(answered.value)? {
         Ok(Released::Freed)
@@ -269,6 +278,6 @@ fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
 fn freed_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the connection to Redis broke during the release: the key is not held any more, but whether it still was is not known",
+        "the connection to Redis broke during the release: the key is free now, but the lease may have been lost before",
     )
 }
