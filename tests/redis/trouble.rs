@@ -95,7 +95,7 @@ async fn the_error_for_a_missing_permission_says_so() {
             .acquire(attempt(&key("k"), owner()))
             .await
             .unwrap_err();
-        assert_says(&error, "may not do this");
+        assert_says(&error, "denies a command");
         assert_eq!(server.leftovers().await, [""; 0]);
     }
 }

@@ -202,7 +202,7 @@ async fn a_primary_without_replicas_grants_nothing() {
         .acquire(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("given back"), "{error}");
+    assert!(error.to_string().contains("released again"), "{error}");
     assert_eq!(server.leftovers().await, [""; 0]);
     let Renewed::NotOurs = store.renew_one(renewal(&key("k"), owner(), 0)).await else {
         panic!("the lock was given back");

@@ -278,6 +278,6 @@ fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
 fn freed_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the connection to Redis broke during the release: the key is free now, but the lease may have been lost before",
+        "the connection to Redis broke during the release: the lease has ended, but may have been lost before the release",
     )
 }

@@ -1,4 +1,4 @@
-//! A message on its way: the commands that were sent together, and the replies that are to come.
+//! A message in flight: commands that were sent together, and the future of their replies.
 
 use std::{
     mem,
@@ -13,7 +13,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::super::connection::Connection;
 
-/// Commands that are sent together. One alone, as most are, needs no pipeline.
+/// Commands that are sent together. Most messages have a single command, which needs no pipeline.
 #[derive(Default)]
 pub(super) enum Message {
     #[default]
@@ -25,24 +25,24 @@ pub(super) enum Message {
 /// A message that was sent.
 pub(super) struct Flight {
     pub(super) sent: Instant,
-    /// How many calls were sent: the first calls in flight of the queue.
+    /// The number of calls in the message. They are the first calls in flight when the replies come.
     pub(super) calls: usize,
     reply_future: ReplyFuture,
-    /// The replies, where they were there at once.
+    /// The replies, if they came with the first poll.
     replies: Option<RedisResult<Replies>>,
 }
 
 /// The future of the replies. Its box is used again for the next message.
 pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
 
-/// What came back.
+/// The replies to a message.
 pub(super) struct Replies {
     pub(super) values: Values,
     /// A command whose buffers can be used again.
     pub(super) spare: Option<Cmd>,
 }
 
-/// The replies to the commands of a message.
+/// The values of the replies, one for each command.
 pub(super) enum Values {
     One(Option<Value>),
     Many(vec::IntoIter<Value>),
@@ -64,8 +64,8 @@ impl Message {
         };
     }
 
-    /// Sends the commands of so many calls. When this returns, they are in the connection's buffer, if that has room. The replies
-    /// wake `waker`.
+    /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
+    /// room. The replies wake `waker`.
     pub(super) fn send(
         self,
         calls: usize,
@@ -125,16 +125,16 @@ fn boxed(
 }
 
 impl Flight {
-    /// The replies, which are taken once.
+    /// Polls for the replies, which are returned once.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
         if let Some(replies) = self.replies.take() {
             return Poll::Ready(replies);
         }
-        // Whatever the task has done before: the first poll must not be put off.
+        // Unconstrained, because the first poll sends the message and must not be put off when the task's budget is spent.
         pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
     }
 
-    /// The box, once the replies were taken.
+    /// The box, to be used again once the replies were taken.
     pub(super) fn into_spare(self) -> ReplyFuture {
         self.reply_future
     }

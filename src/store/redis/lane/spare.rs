@@ -1,14 +1,15 @@
-//! What a lane keeps of one message for the next.
+//! The buffers that a lane uses again.
 
 use redis::{Arg, Cmd};
 
 use super::flight::ReplyFuture;
 
-/// How many of each are kept, and how large a command is at most: one with a record may be very large.
+/// The number of commands, and of boxes, that are kept.
 const MOST: usize = 64;
+/// The size of the largest command that is kept, in bytes. A command with a record may be very large.
 const LARGEST: usize = 4096;
 
-/// Commands and boxes of futures that are used again, so that a call allocates neither.
+/// Keeps commands and the boxes of reply futures for later messages, so that a call allocates neither.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     commands: Vec<Cmd>,
