@@ -61,9 +61,9 @@ async fn a_waiting_request_is_not_detached_yet() {
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let mut client = server.connect().await;
     let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     leaving.abort();
-    eventually("it has left", || locks.stats().waiting == 0).await;
+    eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
     assert_eq!(gate.finished() + gate.dropped(), 0);

@@ -121,7 +121,7 @@ async fn a_stream_reset_while_its_request_waits_gives_up_the_place_in_line() {
     let held = locks.lock(ACCOUNT_7).await.unwrap();
 
     let leaving = client.post("/accounts/7");
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     let staying = client.post("/accounts/7");
     eventually("two wait", || locks.stats().waiting == 2).await;
     leaving.abort();
@@ -163,9 +163,9 @@ async fn a_body_left_unread_does_not_hide_a_reset() {
         // A reset is noticed while the request waits, too.
         let held = locks.lock(ACCOUNT_7).await.unwrap();
         let leaving = client.post_endless("/accounts/7");
-        eventually("it waits", || locks.stats().waiting == 1).await;
+        eventually("the request waits", || locks.stats().waiting == 1).await;
         leaving.abort();
-        eventually("it has left", || locks.stats().waiting == 0).await;
+        eventually("the request has left", || locks.stats().waiting == 0).await;
         drop(held);
         nothing_left(&locks).await;
     }

@@ -112,7 +112,7 @@ async fn without_the_layer_a_large_upload_that_waits_hides_that_the_client_has_g
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock));
     let server = Server::start(app).await;
     let client = server.raw(head("content-length: 2") + "1").await;
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     drop(client);
     // A slow machine cannot fail this check, only a server that notices after all.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -127,9 +127,9 @@ async fn a_client_that_goes_away_is_noticed_while_its_complete_request_waits() {
     let server = Server::start(app(&locks, &gate)).await;
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let client = server.raw(head("content-length: 2") + "12").await;
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     drop(client);
-    eventually("it has left", || locks.stats().waiting == 0).await;
+    eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
 }

@@ -74,7 +74,7 @@ async fn where_killing_is_denied_the_release_is_repeated() {
     strand(&mut proxy, &store, false).await;
     pass(1000).await;
     proxy.old_ones_go_on();
-    eventually("they have run after all", async || {
+    eventually("the acquires have run", async || {
         let counters: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
         !counters.is_empty()
     })

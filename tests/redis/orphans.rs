@@ -25,7 +25,11 @@ pub(crate) async fn assert_clean(server: &RedisServer) {
     })
     .await;
     pass(300).await;
-    assert_eq!(server.leftovers().await, [""; 0], "it came back");
+    assert_eq!(
+        server.leftovers().await,
+        [""; 0],
+        "a name came back after the clean-up"
+    );
 }
 
 /// Asks for all keys at once, and expects every acquire to fail.
@@ -50,7 +54,7 @@ async fn an_acquire_that_runs_after_its_deadline_is_released() {
         .await
         .unwrap();
     fail_to_take_all(&store).await;
-    eventually("they have run after all", async || {
+    eventually("the acquires have run", async || {
         let counters: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
         !counters.is_empty()
     })

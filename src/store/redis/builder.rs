@@ -196,6 +196,7 @@ impl RedisStoreBuilder {
         })))
     }
 
+    /// Refuses settings that cannot work.
     fn check(&self) -> Result<(), Error> {
         let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(is_fit) {

@@ -45,13 +45,20 @@ pub(super) struct Call {
     has_one_key: bool,
 }
 
+/// An operation of the store that one script carries out.
 #[derive(Debug)]
 pub(super) enum Operation {
+    /// `acquire.lua`.
     Acquire(Acquire),
+    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key.
     Renew(Renew),
+    /// `release.lua`, or `release_alone.lua` with one key.
     Release(Release),
+    /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
+    /// `inspect.lua`.
     Inspect(LockKey),
+    /// `force_release.lua`.
     ForceRelease(LockKey),
 }
 
@@ -199,6 +206,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Starts the command.
     fn script(&mut self, script: &Script, keys: u8) {
         let by_clock = self.dialect.fraction.is_some();
         script.call(self.by, by_clock, keys, self.command);
@@ -235,6 +243,7 @@ impl Writer<'_> {
         value::lease(owner, label, None, &mut to);
     }
 
+    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`.
     fn queueing(&mut self, queueing: Queueing) {
         match queueing {
             Queueing::No => self.command.write_arg(b"no"),

@@ -52,6 +52,7 @@ impl Floors {
         }
     }
 
+    /// The floor of the counter of a key.
     pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
         Floor {
             clock: &self.clock,

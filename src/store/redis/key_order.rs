@@ -56,6 +56,7 @@ impl KeyOrder {
         self.start(&mut self.0.lock());
     }
 
+    /// Starts the tasks of all stopped keys, if there is a runtime.
     fn start(&self, keys: &mut Keys) {
         if keys.stopped.is_empty() {
             return;

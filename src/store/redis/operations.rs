@@ -30,6 +30,11 @@ use crate::{
 };
 
 impl Shared {
+    /// Takes a key. The call is started when the method returns, and the future only waits for the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key is released, before any later call for the key takes effect.
     pub(super) fn acquire(
         self: &Arc<Self>,
         request: Acquire,
@@ -64,6 +69,11 @@ impl Shared {
         reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
 
+    /// Starts a release, also outside of a runtime. There, a release without a connection waits for [`resume`](Self::resume).
+    ///
+    /// # Cancel safety
+    ///
+    /// The release goes on if the future is dropped.
     pub(super) fn release(
         self: &Arc<Self>,
         request: Release,
@@ -146,6 +156,7 @@ impl Shared {
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
+    /// Reads the outcome of a renewal. A renewal that a node of a Cluster has redirected is made again, at the right node.
     async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
         let outcome = match outcome {
             // A renewal can be made twice without harm.
@@ -168,6 +179,7 @@ impl Shared {
         }
     }
 
+    /// Raises the tokens of a key above a number. Fails for numbers that neither Lua nor JSON can represent.
     pub(super) fn raise_fence(
         self: &Arc<Self>,
         key: LockKey,
@@ -187,6 +199,7 @@ impl Shared {
         Box::pin(async move { reply::token(value.await?, shared.floors.of(&key)) })
     }
 
+    /// Reads the state of a key.
     pub(super) fn inspect(
         self: &Arc<Self>,
         key: LockKey,
@@ -197,6 +210,7 @@ impl Shared {
         Box::pin(async move { reply::inspection(value.await?, shared.floors.of(&key)) })
     }
 
+    /// Ends the lease of a key, or removes its record. Returns whether there was one.
     pub(super) fn force_release(
         self: &Arc<Self>,
         key: LockKey,
@@ -271,10 +285,12 @@ pub(super) fn released(answered: Answered) -> Result<Released, Error> {
     }
 }
 
+/// An answer to a call that cannot be started.
 fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
     Box::pin(std::future::ready(Err(error)))
 }
 
+/// The error of a release that found no lease when it was repeated: the first sending may have ended the lease.
 fn freed_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,

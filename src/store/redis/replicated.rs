@@ -164,7 +164,11 @@ impl Replicated {
 }
 
 impl Shared {
-    /// Acquires on a connection out of the pool, and waits for the replicas.
+    /// Acquires on a connection of the pool, and waits for the replicas.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a dropped acquire may have taken effect. The job of the acquire is never dropped, except with its runtime.
     pub(super) async fn acquire_replicated(
         &self,
         replicated: &Replicated,
@@ -193,6 +197,7 @@ impl Shared {
         Ok(acquired)
     }
 
+    /// Sends an acquire: by hash, and once more by text if the server does not have the script.
     async fn acquire_on(
         &self,
         connection: &Connection,

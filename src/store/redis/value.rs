@@ -42,6 +42,7 @@ pub(super) fn record(owner: Owner, content: &Bytes, to: &mut impl BufMut) {
     to.put_slice(content);
 }
 
+/// Writes an owner: `<instance>:<attempt>`.
 fn put_owner(owner: Owner, to: &mut impl BufMut) {
     to.put_slice(&owner.instance.text());
     to.put_u8(b':');

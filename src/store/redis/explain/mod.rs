@@ -34,6 +34,7 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message)
 }
 
+/// The error of a connect that failed, by its reason: a refusal of the server, the login, the URL, RESP3, or no server at all.
 pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
     if is_refusal(&error) {
         return refused(error);
@@ -53,34 +54,40 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
+/// The error of a connect, or of a question for the servers, that has reached the time limit.
 pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
     unreachable(format!(
         "no connection to Redis at {address} within {limit:?}"
     ))
 }
 
+/// The error of a server that a sentinel has named and that has another role.
 pub(super) fn not_a_primary(address: &str) -> Error {
     unreachable(format!(
         "Redis at {address} is no primary, although the sentinels say so: a fail-over is under way"
     ))
 }
 
+/// The error of a call whose deadline has passed before the call could be sent: in the key's queue, or without a free connection.
 pub(super) fn too_many_before() -> Error {
     unreachable(
         "earlier calls have taken all the time of this one: Redis is slow, or does not answer",
     )
 }
 
+/// The error of a bucket without a node in the slot map.
 pub(super) fn no_owner() -> Error {
     unreachable("no node of the Redis Cluster has the slot of this key: is the Cluster complete?")
 }
 
+/// The error of a Cluster of which no node has answered the question for its slots.
 pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
     let message =
         format!("no node of {cluster} answered CLUSTER SLOTS: is it a Cluster, and is it running?");
     unreachable_by(message, error)
 }
 
+/// The error of an acquire that too few replicas have acknowledged.
 pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {
     unreachable(format!(
         "{found} replicas of Redis, not {wanted}, have acknowledged the lock within {limit:?}: \
@@ -88,25 +95,30 @@ pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Er
     ))
 }
 
+/// The end of a subscription whose server receives no hints any more.
 pub(super) fn primary_moved() -> Error {
     unreachable("another Redis has become the primary")
 }
 
+/// The error of a service that no sentinel knows, although some have answered.
 pub(super) fn unknown_service(service: &str) -> Error {
     unreachable(format!(
         "the sentinels know no service of the name `{service}`: check the name"
     ))
 }
 
+/// The error of a service of which no sentinel has answered.
 pub(super) fn no_sentinel(service: &str, error: Option<RedisError>) -> Error {
     let message = format!("no sentinel of `{service}` answers: are the sentinels running?");
     unreachable_by(message, error)
 }
 
+/// The error of a call that was sent, and not answered by the deadline.
 pub(super) fn no_answer(limit: Duration) -> Error {
     unreachable(format!("Redis did not answer within {limit:?}"))
 }
 
+/// The error of a call whose connection has ended before the reply.
 pub(super) fn connection_broke(error: RedisError) -> Error {
     let message = "the connection to Redis broke before the answer came";
     Error::with_source(ErrorKind::Unreachable, message, error)
@@ -122,14 +134,17 @@ pub(super) fn script_forgotten() -> Error {
     unreachable("the scripts of Redis were flushed during the call, which had no effect: try again")
 }
 
+/// The error of a call that was redirected until its deadline.
 pub(super) fn slot_is_moving() -> Error {
     unreachable(SLOT_IS_MOVING)
 }
 
+/// The error of a call that was answered with CLUSTERDOWN until its deadline.
 pub(super) fn cluster_is_down() -> Error {
     unreachable(CLUSTER_IS_DOWN)
 }
 
+/// The error of a reply that `reply` cannot read.
 pub(super) fn unexpected_reply() -> Error {
     unreachable(
         "Redis returned a reply that no script of this crate returns: is a proxy in between?",

@@ -1,4 +1,7 @@
-//! The errors that a server answers with.
+//! The errors that a server answers with, and their meanings.
+//!
+//! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.` The code decides on the
+//! [`ErrorKind`](crate::ErrorKind) and on the message.
 
 use redis::{ErrorKind as Kind, RedisError, Value};
 
@@ -141,6 +144,7 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), Kind::Server(_) | Kind::Extension)
 }
 
+/// Whether the text of a server's error contains `text`.
 pub(crate) fn mentions(error: &RedisError, text: &str) -> bool {
     code_and_detail(error).contains(text)
 }

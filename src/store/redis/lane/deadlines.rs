@@ -18,6 +18,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
+    /// Adds a call. An id is added again only after its removal.
     pub(super) fn insert(&mut self, due: Instant, id: Id) {
         let last = self.in_order.back();
         if last.is_none_or(|last| last.0 <= due && last.1 < id) {
@@ -27,6 +28,7 @@ impl Deadlines {
         }
     }
 
+    /// Removes a call, whose deadline is `due`.
     pub(super) fn remove(&mut self, due: Instant, id: Id) {
         match self.in_order.front() {
             Some((_, first)) if *first == id => {
@@ -43,6 +45,7 @@ impl Deadlines {
         }
     }
 
+    /// The earliest deadline.
     pub(super) fn first(&self) -> Option<Instant> {
         let in_order = self.in_order.front();
         let earliest = in_order.into_iter().chain(self.others.first()).min();

@@ -61,6 +61,7 @@ impl Driver {
         }
     }
 
+    /// Polls the connect that is under way, if there is one.
     fn poll_connecting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Connection, Error>> {
         let Some(connecting) = &mut self.connecting else {
             return Poll::Pending;
@@ -70,6 +71,7 @@ impl Driver {
         Poll::Ready(outcome)
     }
 
+    /// Sets the timer and polls it. Without a time, the driver waits for replies only.
     fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = until else {
             return Poll::Pending;
@@ -254,6 +256,7 @@ impl Inner {
         }
     }
 
+    /// The redirect in a reply, in a Cluster.
     fn redirect(&self, value: &Value) -> Option<Redirect> {
         match value {
             Value::ServerError(error) => self.connector.redirect(error),

@@ -159,6 +159,7 @@ pub(in super::super) fn after(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR)
 }
 
+/// Whether a reply is the error NOSCRIPT: the server does not have the script of the call.
 pub(in super::super) fn is_noscript(value: &Value) -> bool {
     match value {
         Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),

@@ -49,6 +49,7 @@ pub(super) enum Values {
 }
 
 impl Message {
+    /// Appends a command.
     pub(super) fn push(&mut self, command: Cmd) {
         *self = match mem::take(self) {
             Self::Empty => Self::One(command),
@@ -111,6 +112,7 @@ impl Message {
     }
 }
 
+/// Boxes the future, in a spare box if there is one.
 fn boxed(
     spare: Option<ReplyFuture>,
     future: impl Future<Output = RedisResult<Replies>> + Send + 'static,

@@ -144,6 +144,10 @@ impl Lane {
     }
 
     /// Connects if there is no connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// The driver goes on connecting if the future is dropped.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         let connected = {
             let mut state = self.0.state.lock();
@@ -162,7 +166,7 @@ impl Lane {
         }
     }
 
-    /// Starts a call.
+    /// Starts a call (invariant 1). The future waits for the outcome.
     pub(super) fn call(self: &Arc<Self>, start: Start) -> Pending {
         let (answer, outcome) = oneshot::channel();
         let undo = match (&start.failure, start.call.operation()) {

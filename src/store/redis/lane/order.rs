@@ -60,6 +60,7 @@ impl<T> Order<T> {
         self.slots[at].item.as_mut()
     }
 
+    /// Removes an item. `None` if the item has left already.
     pub(super) fn remove(&mut self, id: Id) -> Option<T> {
         let at = self.position(id)?;
         let item = self.slots[at].item.take()?;
@@ -90,21 +91,25 @@ impl<T> Order<T> {
         slots.find_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
+    /// All items, in their order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Id, &mut T)> {
         let items = self.slots.iter_mut();
         items.filter_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
+    /// The ids of all items, in their order.
     pub(super) fn ids(&self) -> Vec<Id> {
         let items = self.slots.iter().filter(|slot| slot.item.is_some());
         items.map(|slot| slot.id).collect()
     }
 
+    /// Removes all items. Ids go on rising, so that no id is used twice.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.gone = 0;
     }
 
+    /// The index of the slot with this id.
     fn position(&self, id: Id) -> Option<usize> {
         // Usually no id is missing before this one.
         let guess = usize::try_from(id.checked_sub(self.first_id())?).ok()?;

@@ -81,6 +81,7 @@ impl Queue {
         }
     }
 
+    /// Whether nothing is left to do, not even for a resting release.
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.resting.is_empty()
     }
@@ -128,6 +129,7 @@ impl Queue {
         id
     }
 
+    /// Removes a call, with its deadline.
     pub(super) fn remove(&mut self, id: Id) -> Option<Entry> {
         let entry = self.calls.remove(id)?;
         self.deadlines.remove(entry.due, id);

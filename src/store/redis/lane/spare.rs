@@ -26,6 +26,7 @@ impl Spare {
         self.reply_futures.pop()
     }
 
+    /// Keeps a command, unless the command is large or enough are kept.
     pub(super) fn keep_command(&mut self, mut command: Cmd) {
         let size = |arg| match arg {
             Arg::Simple(arg) => <[u8]>::len(arg),

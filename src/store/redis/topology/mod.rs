@@ -138,7 +138,7 @@ impl Topology {
         }
     }
 
-    /// Connects every lane.
+    /// Connects every lane that has no connection. Fails if one lane cannot connect.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {
             Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.connect().await,
@@ -157,7 +157,12 @@ impl Topology {
         }
     }
 
-    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form.
+    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form, once for
+    /// each redirect.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that was started goes on if the future is dropped. Redirects are not followed any more.
     pub(super) async fn call<Called>(
         &self,
         key: &LockKey,
@@ -254,6 +259,7 @@ impl Lanes {
 }
 
 impl LaneSettings {
+    /// Makes the lanes to one server, or to one primary and its successors.
     fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
         let lane = |_| {
             let (floors, names) = (self.floors.clone(), self.names.clone());

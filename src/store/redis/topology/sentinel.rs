@@ -46,6 +46,7 @@ struct Primary {
 }
 
 impl Sentinel {
+    /// Checks the URLs, and makes the lanes.
     pub(super) fn topology(
         login: ConnectionInfo,
         sentinels: Vec<ConnectionInfo>,

@@ -36,6 +36,7 @@ impl Server {
         Self::at(login.clone().set_addr(address))
     }
 
+    /// The host of the server, for nodes that do not know their own name.
     pub(super) fn host(&self) -> &str {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -43,6 +44,7 @@ impl Server {
         }
     }
 
+    /// A client for calls, with the protocol of the URL.
     pub(crate) fn client_for_calls(&self) -> Result<Client, Error> {
         open(self.info.clone())
     }

@@ -47,6 +47,7 @@ fn parse_all(urls: &[String]) -> Result<Vec<ConnectionInfo>, Error> {
     urls.iter().map(|url| parse(url)).collect()
 }
 
+/// Parses a URL. RESP3 is the default, and TCP keepalive is always set.
 fn parse(url: &str) -> Result<ConnectionInfo, Error> {
     if cfg!(not(feature = "tls-rustls")) && url.starts_with("rediss://") {
         return Err(explain::invalid(

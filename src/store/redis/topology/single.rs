@@ -21,6 +21,7 @@ pub(crate) struct Single {
 }
 
 impl Single {
+    /// Checks the URL, and makes the lanes.
     pub(super) fn topology(info: ConnectionInfo, lanes: &LaneSettings) -> Result<Topology, Error> {
         // The client is dropped: this only refuses a URL that the client library cannot use.
         open(info.clone())?;

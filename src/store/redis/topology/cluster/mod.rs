@@ -65,6 +65,7 @@ struct Target {
 }
 
 impl Cluster {
+    /// Checks the URLs. The lanes are made when calls need them.
     pub(super) fn topology(
         seeds: Vec<ConnectionInfo>,
         settings: LaneSettings,
@@ -233,6 +234,7 @@ impl Cluster {
         self.lanes_to(address).of(bucket).clone()
     }
 
+    /// The lanes to a node, which are made on first use.
     fn lanes_to(&self, address: &Arc<str>) -> Arc<Lanes> {
         let mut nodes = self.nodes.lock();
         let lanes = nodes.entry(address.clone()).or_insert_with(|| {

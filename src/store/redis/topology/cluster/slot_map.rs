@@ -71,6 +71,7 @@ impl SlotMap {
         self.is_stale.load(Ordering::Acquire)
     }
 
+    /// Makes the next [`refresh`](Self::refresh) ask the nodes.
     pub(super) fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::Release);
     }
