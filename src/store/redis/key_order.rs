@@ -1,4 +1,4 @@
-//! The order of calls where no lane keeps it: the calls for one key are made one at a time.
+//! Keeps the order of calls where no lane does: the calls for one key are made one at a time.
 //!
 //! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes the calls
 //!    one after another and ends after the last one.

@@ -1,16 +1,15 @@
 //! Leases in Redis.
 //!
 //! ```text
-//! RedisStore ── operations ──> topology ──> lane ──> connection ──> server
-//!                   │                        │
-//!                   │ in_order, key_order    │ calls (names, value, script) write a command,
-//!                   │ where no lane keeps    │ reply and outcome read the answer
-//!                   │ the order of calls     │
-//!                   └─> subscription <───────┴── hints of the server
+//! RedisStore ─┬─ operations ──> topology ──> lane ──> connection ──> server
+//!             │      │                        │
+//!             │      │                        └─ calls (names, value, script) write a command, reply and outcome read the answer
+//!             │      └─ in_order, key_order: one call at a time for each key, where no lane keeps the order of calls
+//!             └─ subscription <── hints of the server that the topology names
 //! ```
 //!
-//! A call of the [`Store`] contract is started on the lane of its key and takes effect in the order in which it was started. `owed` counts
-//! the releases that the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
+//! The calls of the [`Store`] contract for one key take effect in the order in which they were started. `owed` counts the releases that
+//! the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
 
 mod builder;
 mod calls;

@@ -125,7 +125,7 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // A batch is answered after the batches before it, so each batch gets more time than the one before.
+            // Batches are answered one after another, so each batch gets more time than the one before.
             let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
@@ -179,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// Raises the tokens of a key above a number. Fails for numbers that neither Lua nor JSON can represent.
+    /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot represent exactly.
     pub(super) fn raise_fence(
         self: &Arc<Self>,
         key: LockKey,
@@ -290,7 +290,7 @@ fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
     Box::pin(std::future::ready(Err(error)))
 }
 
-/// The error of a release that found no lease when it was repeated: the first sending may have ended the lease.
+/// The error of a repeated release that found no lease, because the first sending may have ended the lease.
 fn freed_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,

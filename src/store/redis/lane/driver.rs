@@ -71,7 +71,7 @@ impl Driver {
         Poll::Ready(outcome)
     }
 
-    /// Sets the timer and polls it. Without a time, the driver waits for replies only.
+    /// Sets and polls the timer. Without a time, only replies wake the driver.
     fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = until else {
             return Poll::Pending;

@@ -42,7 +42,7 @@ pub(in super::super) enum Before {
 }
 
 impl Before {
-    /// The command, unless it would go to the wrong server.
+    /// The command, if there is one for the server of this connection.
     pub(super) fn command(&self, connection: &Connection) -> Option<Cmd> {
         match self {
             Self::Asking => Some(redis::cmd("ASKING")),

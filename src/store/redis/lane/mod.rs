@@ -3,7 +3,7 @@
 //! ```text
 //!  Lane::call ──> queue ──> message in flight ──> server
 //!                  ^  ^            │
-//!                  │  │            ├─ reply: the driver takes it, the queue answers the caller
+//!                  │  │            ├─ a reply: the driver takes the reply, the queue answers the caller
 //!                  │  └────────────┤  NOSCRIPT: sent again by text (invariant 6 of `queue`)
 //!                  └───────────────┘  the connection breaks: the driver connects again, the calls are sent again (invariant 5)
 //! ```
@@ -23,8 +23,8 @@
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
 //!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none, or if
 //!    the driver's runtime has ended.
-//! 7. The mutex is never held over an await. Under the mutex, nothing is called that blocks or that comes back to the lane: the client
-//!    library's buffer, wakers, channels to callers, and log events.
+//! 7. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
+//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and log events.
 
 mod deadlines;
 mod driver;
@@ -85,7 +85,8 @@ struct Inner {
     connector: Connector,
     names: Names,
     floors: Arc<Floors>,
-    /// The time limit of a connect, and of the calls that are left when the lane is dropped. A multiple of it limits a silence.
+    /// The time limit of a connect, and of the calls that are left when the lane is dropped. [`SILENT_LIMITS`] times
+    /// this limit is the longest silence of a connection.
     limit: Duration,
 }
 
@@ -303,7 +304,7 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the driver must be woken, because neither a reply nor its timer wakes it in time.
+    /// Whether the driver must be woken, because neither a reply nor the timer does so in time.
     fn driver_must_wake(&self) -> bool {
         let deadline = self.queue.next_deadline();
         let is_earlier = deadline.is_some_and(|at| self.wakes_at.is_none_or(|wakes| at < wakes));

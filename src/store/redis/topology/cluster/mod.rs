@@ -198,8 +198,8 @@ impl Cluster {
             Redirect::Moved(to) => {
                 let target = Target::plain(self.lane_to(to, bucket));
                 self.mark_stale();
-                // The map is refreshed at once, because the holders of leases in the moved slots learn of the move by it. If that
-                // fails, the next call asks again.
+                // The map is refreshed at once, because the change of the map tells the holders of leases in the moved slots. If
+                // the refresh fails, the next call asks again.
                 let _ = self.refresh(deadline).await;
                 Some(target)
             }

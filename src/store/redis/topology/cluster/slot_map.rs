@@ -1,4 +1,4 @@
-//! The slot map of a Cluster as this process knows it, and the questions to the nodes.
+//! The slot map of a Cluster, as far as this process knows, and the questions to the nodes.
 
 use std::{
     sync::{
