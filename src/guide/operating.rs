@@ -5,7 +5,7 @@
 //! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its records](#sizing). The store logs
 //!    `redis.evicts` at start-up if another policy is set.
 //! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again.
-//! 3. If the Redis user has an ACL, grant the commands, names and channels that [`RedisStore`](crate::store::RedisStore#what-it-needs) lists.
+//! 3. If the Redis user has an ACL, grant the commands, names and channels that [`RedisStore`](crate::store::RedisStore#requirements) lists.
 //! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](super::cookbook::services#graceful-shutdown)). A process that ends without it
 //!    keeps its keys locked for up to a lease.
 //! 5. Use the same settings in all instances that share a store.

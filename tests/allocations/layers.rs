@@ -1,4 +1,4 @@
-//! How many allocations the layers make for a request, beyond those of the inner service and of the lock itself.
+//! The allocations of the layers for a request, beyond those of the inner service and of the lock itself.
 
 use std::convert::Infallible;
 
@@ -15,11 +15,11 @@ use crate::{ALLOCATOR, ALONE};
 
 type Body = Full<Bytes>;
 
-/// Requests in one measurement.
+/// The number of requests in one measurement.
 const REQUESTS: usize = 1_000;
 
-/// The most allocations of the lock's layer for a request: the text of the key, its shared copy, the box of the future that waits,
-/// and the request's extension.
+/// The most allocations of the lock layer for a request: the text of the key, the shared copy of that text, the box of the waiting
+/// future, and the request's extension.
 const MOST_OF_LOCK: f64 = 4.0;
 
 fn inner()
@@ -89,7 +89,7 @@ async fn a_request_that_passes_through_allocates_nothing() {
             through(flight.layer(inner()), Method::GET).await,
         ),
     ] {
-        // The harness may allocate something once, on a thread of its own.
+        // The test harness may allocate once, on another thread.
         assert!(
             passing < bare + 0.5,
             "{case}: {passing}, and {bare} without the layer"

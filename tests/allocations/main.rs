@@ -1,4 +1,4 @@
-//! How many allocations an uncontended lock makes. Alone in its binary: the allocator counts whatever the process does.
+//! The allocations of an uncontended lock. These tests have a binary to themselves, because the allocator counts for the whole process.
 
 mod layers;
 #[path = "../support/mod.rs"]
@@ -15,19 +15,19 @@ use support::{eventually, redis_server::RedisServer};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Held by each test, since the allocator counts for the whole process.
+/// Each test holds this mutex, because the allocator counts for the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// The most allocations that a lock and its release may make, redis-rs and tokio included: the figure that was measured
-/// when this was written, 15.9, with some room for what tokio does by itself. Lower the bound with every change that saves some.
+/// The most allocations of a lock and its release, redis-rs and tokio included: the measured figure, 15.9, with some room for tokio's
+/// own work. Lower the bound with every change that saves allocations.
 const MOST: f64 = 17.0;
 
-/// Locks in one measurement: enough that a vector which grows once does not show.
+/// The number of locks in one measurement: so many that the growth of a vector does not show.
 const LOCKS: usize = 2_000;
-/// Keys that are locked one after another, and then again.
+/// The number of keys, which are locked one after another, in several rounds.
 const KEYS: usize = 64;
 
-/// The runtime has one thread and there is no tracing subscriber: only the locks allocate.
+/// The runtime has one thread and there is no tracing subscriber, so only the locks allocate.
 #[tokio::test]
 async fn an_uncontended_lock_and_its_release_allocate_no_more_than_before() {
     let _alone = ALONE.lock().await;
@@ -36,7 +36,7 @@ async fn an_uncontended_lock_and_its_release_allocate_no_more_than_before() {
     let keys: Vec<LockKey> = (0..KEYS)
         .map(|n| LockKey::new(format!("account/{n}")).unwrap())
         .collect();
-    // Connections, scripts, maps and buffers are there after the first locks.
+    // The first locks make the connections, scripts, maps and buffers.
     lock_and_drop(&locks, &keys).await;
 
     let region = Region::new(ALLOCATOR);

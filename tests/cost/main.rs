@@ -1,4 +1,4 @@
-//! The cost of a call at the server, which the whole fleet shares. Alone in its binary, so that no other test runs beside it.
+//! The cost of a call at the server, which the whole fleet shares. This test has a binary to itself, so that no other test runs beside it.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,13 +12,13 @@ use support::{redis_server::RedisServer, words::*};
 const SET_NX: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
 const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// Calls in one measurement.
+/// The number of calls in one measurement.
 const CALLS: usize = 200;
-/// Measurements before a ratio counts as too high.
+/// The number of measurements after which a ratio counts as too high.
 const ROUNDS: usize = 100;
 
-/// A ratio of two costs that are measured side by side, again and again: whatever else the machine does hits both, and
-/// the middle one of all is what it comes to.
+/// The ratio of two costs that are measured side by side, many times. Other load on the machine hits both costs, and the median
+/// leaves outliers out.
 #[derive(Default)]
 struct Ratio(Vec<f64>);
 
@@ -83,7 +83,7 @@ async fn measure(
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-/// The cost of one call at the server, in µs, when many come at once: only the time of a busy server is scarce.
+/// Measures the cost of one call at the server in µs, while many calls come at once, because only the time of a busy server is scarce.
 async fn cost<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -> f64 {
     server.reset_stats().await;
     join_all(calls).await;

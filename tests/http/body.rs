@@ -11,7 +11,7 @@ use tower_distributed_lock::{Locks, store::FaultyStore};
 
 use crate::support::{Server, eventually, lock, nothing_left, take_away, watchful, within};
 
-/// A body that a test feeds, and the senders for the bodies of a route.
+/// The sender of a body that a test feeds, and the senders for all bodies of a route.
 type Feed = mpsc::UnboundedSender<Bytes>;
 type Feeds = mpsc::UnboundedReceiver<Feed>;
 
@@ -75,7 +75,7 @@ async fn a_slow_reader_keeps_the_key() {
     let app = Router::new().route(
         "/accounts/{id}",
         axum::routing::post(async move || {
-            // In pieces: some of them are still here when the connection is full.
+            // The body has many pieces, so that some are still unsent when the connection is full.
             let pieces =
                 (0..32).map(move |at| Ok::<_, Infallible>(body.slice(at << 20..(at + 1) << 20)));
             Body::from_stream(futures_util::stream::iter(pieces))
@@ -97,7 +97,7 @@ async fn a_slow_reader_keeps_the_key() {
 }
 
 #[tokio::test]
-async fn without_the_option_a_body_keeps_nothing() {
+async fn without_the_option_a_body_keeps_no_key() {
     let locks = Locks::in_memory();
     let (feeds, mut bodies) = mpsc::unbounded_channel();
     let app = Router::new()
@@ -144,7 +144,7 @@ async fn a_lease_lost_in_mid_stream_ends_the_body_with_an_error() {
 }
 
 #[tokio::test]
-async fn responses_without_a_body_keep_nothing() {
+async fn responses_without_a_body_keep_no_key() {
     let locks = Locks::in_memory();
     let lock = lock(&locks).all_methods();
     let app = Router::new()

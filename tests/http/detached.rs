@@ -1,4 +1,4 @@
-//! Handlers that run to their end although their client goes away.
+//! Handlers that run to their end after the client has gone away.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn gated(lock: DistributedLockLayer, gate: &Gate) -> Router {
     Router::new().route("/accounts/{id}", handler.route_layer(lock.detached()))
 }
 
-/// A post whose client goes away once its handler runs.
+/// Sends a post, and disconnects once the handler runs.
 async fn post_and_leave(server: &Server, gate: &Gate) {
     let mut client = server.connect().await;
     let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
@@ -36,14 +36,14 @@ async fn post_and_leave(server: &Server, gate: &Gate) {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_does_not_end_the_handler_nor_its_turn() {
+async fn a_client_that_goes_away_ends_neither_the_handler_nor_the_turn() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(gated(lock(&locks), &gate)).await;
     post_and_leave(&server, &gate).await;
 
     let next = tokio::spawn(server.post("/accounts/7"));
     eventually("the next one waits", || locks.stats().waiting == 1).await;
-    // Time for the server to notice. A dropped handler would let the next one in.
+    // Time for the server to notice. If the handler were dropped, the next request would begin.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!((gate.inside(), gate.dropped()), (1, 0));
     gate.open();
@@ -61,16 +61,16 @@ async fn a_waiting_request_is_not_detached_yet() {
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let mut client = server.connect().await;
     let leaving = tokio::spawn(async move { client.post("/accounts/7").await });
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     leaving.abort();
-    eventually("it has left", || locks.stats().waiting == 0).await;
+    eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
     assert_eq!(gate.finished() + gate.dropped(), 0);
 }
 
 #[tokio::test]
-async fn a_lost_lease_cancels_the_handler_though_its_client_has_gone() {
+async fn a_lost_lease_cancels_the_handler_of_a_client_that_has_gone() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let server = Server::start(gated(lock(&locks), &gate)).await;
@@ -102,7 +102,7 @@ async fn a_lost_lease_is_409_in_both_modes() {
     }
 }
 
-/// Closing waits for the handler at the gate.
+/// Asserts that closing waits for the handler at the gate.
 async fn assert_closing_waits(locks: &Locks, gate: &Gate) {
     let closing = tokio::spawn({
         let locks = locks.clone();
@@ -160,7 +160,7 @@ async fn a_request_that_is_not_locked_is_not_detached() {
     };
     let nothing = lock(&locks).methods([]).detached();
     let app = Router::new().route("/accounts/{id}", handler);
-    // Alone, and inside of a layer that has locked the request.
+    // The layer stands alone, and then inside of a layer that has locked the request.
     for app in [
         app.clone().route_layer(nothing.clone()),
         app.route_layer(nothing).route_layer(lock(&locks)),

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::within;
 
-/// Where handlers wait until their test lets them go on.
+/// Handlers wait here until the test lets them through.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<Counts>);
 
@@ -34,7 +34,7 @@ impl Default for Counts {
 }
 
 impl Gate {
-    /// For a handler: reports its arrival, and waits for [`open`](Self::open).
+    /// Reports the arrival of a handler, and waits for [`open`](Self::open).
     pub(crate) async fn pass(&self) {
         let visit = Visit(self.0.clone());
         self.0.inside.fetch_add(1, Ordering::SeqCst);
@@ -45,7 +45,7 @@ impl Gate {
         std::mem::forget(visit);
     }
 
-    /// Waits until one more handler is here.
+    /// Waits until one more handler has arrived.
     pub(crate) async fn arrival(&self) {
         within("a handler to be run", self.0.arrived.acquire())
             .await
@@ -66,7 +66,7 @@ impl Gate {
         self.0.finished.load(Ordering::SeqCst)
     }
 
-    /// How many were dropped while they waited.
+    /// The number of handlers that were dropped while they waited.
     pub(crate) fn dropped(&self) -> usize {
         self.0.dropped.load(Ordering::SeqCst)
     }

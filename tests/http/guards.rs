@@ -1,4 +1,4 @@
-//! The guards of a handler, and their use.
+//! The guards that a handler gets, and the use of them.
 
 use std::convert::Infallible;
 
@@ -25,7 +25,7 @@ async fn what_is_locked(guard: Option<LockGuard>) -> String {
 }
 
 #[tokio::test]
-async fn an_optional_guard_is_none_where_nothing_was_locked_on_purpose() {
+async fn an_optional_guard_is_none_for_a_request_that_is_not_locked_on_purpose() {
     let only_big = account().only_when(|parts| parts.uri.query() != Some("small"));
     let app = Router::new()
         .route("/accounts/{id}", get(what_is_locked).post(what_is_locked))
@@ -56,7 +56,7 @@ async fn a_missing_guard_is_refused_with_the_reason() {
     }
 }
 
-/// Both guards by their names, and which one comes without a name.
+/// Finds both guards by name, and the guard that an extractor without a name gets.
 async fn names(guards: LockGuards, innermost: LockGuard) -> String {
     let key = |name| guards.named(name).map(|guard| guard.key().to_string());
     assert_eq!(guards.named("other").unwrap_err(), NoGuard::NoLayer);
@@ -82,7 +82,7 @@ async fn guards_of_several_layers_are_found_by_name() {
     nothing_left(&locks).await;
 }
 
-/// Without axum: any service over http, with any body of `Bytes`.
+/// A service without axum: over http, with any body of `Bytes`.
 async fn plain(request: Request<axum::body::Body>) -> Result<Response<Full<Bytes>>, Infallible> {
     let told = match LockGuard::from_extensions(request.extensions()) {
         Ok(guard) => guard.key().to_string(),
@@ -105,7 +105,7 @@ async fn a_plain_service_finds_its_guard_among_the_extensions() {
 }
 
 #[tokio::test]
-async fn a_guard_moved_into_a_task_keeps_the_key_until_that_is_done() {
+async fn a_guard_moved_into_a_task_keeps_the_key_until_the_task_ends() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let layer = lock(&locks);
     for lock in [
@@ -198,7 +198,7 @@ async fn head_is_locked_as_get_is() {
     }
 }
 
-/// Waiting would be for its own end.
+/// The handler would wait for its own end.
 #[tokio::test]
 async fn a_handler_that_locks_its_own_key_fails_at_once() {
     let locks = Locks::in_memory();

@@ -1,4 +1,4 @@
-//! HTTP/2: clients that reset a stream, and keep its connection.
+//! HTTP/2 clients that reset a stream and keep the connection.
 
 use std::{
     convert::Infallible,
@@ -24,13 +24,13 @@ use crate::{
     support::{ACCOUNT_7, Server, eventually, lock, nothing_left, within},
 };
 
-/// One connection, on which requests are streams. It is closed when this is dropped.
+/// One connection, on which each request is a stream. Dropping the value closes the connection.
 struct Connection {
     sender: http2::SendRequest<BoxBody<Bytes, Infallible>>,
     tasks: Tasks,
 }
 
-/// The tasks of a connection, which hyper spawns.
+/// Spawns the tasks of a connection for hyper.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
@@ -55,12 +55,12 @@ impl Connection {
         Self { sender, tasks }
     }
 
-    /// Sends a POST as a stream of its own. Aborting the task resets the stream.
+    /// Sends a POST on a new stream. Aborting the task resets the stream.
     fn post(&self, path: &str) -> JoinHandle<StatusCode> {
         self.send(path, Full::default().boxed())
     }
 
-    /// Sends a POST whose body never ends: as much of it as the server's window takes.
+    /// Sends a POST whose body never ends. The server's window limits the amount that is sent.
     fn post_endless(&self, path: &str) -> JoinHandle<StatusCode> {
         let chunk = Bytes::from_static(&[b'x'; 16 * 1024]);
         let chunks = futures_util::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
@@ -108,7 +108,7 @@ async fn a_stream_reset_in_mid_handler_drops_the_handler_and_frees_the_key() {
     gate.arrival().await;
     assert_eq!((gate.dropped(), gate.inside()), (1, 1));
     gate.open();
-    // On the same connection: only the stream was given up.
+    // The connection still works, because only the stream was reset.
     assert_eq!(within("the next", next).await.unwrap(), StatusCode::OK);
     nothing_left(&locks).await;
 }
@@ -121,7 +121,7 @@ async fn a_stream_reset_while_its_request_waits_gives_up_the_place_in_line() {
     let held = locks.lock(ACCOUNT_7).await.unwrap();
 
     let leaving = client.post("/accounts/7");
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     let staying = client.post("/accounts/7");
     eventually("two wait", || locks.stats().waiting == 2).await;
     leaving.abort();
@@ -160,12 +160,12 @@ async fn a_body_left_unread_does_not_hide_a_reset() {
         eventually("the handler is dropped", || gate.dropped() == 1).await;
         nothing_left(&locks).await;
 
-        // The same while the request waits.
+        // A reset is noticed while the request waits, too.
         let held = locks.lock(ACCOUNT_7).await.unwrap();
         let leaving = client.post_endless("/accounts/7");
-        eventually("it waits", || locks.stats().waiting == 1).await;
+        eventually("the request waits", || locks.stats().waiting == 1).await;
         leaving.abort();
-        eventually("it has left", || locks.stats().waiting == 0).await;
+        eventually("the request has left", || locks.stats().waiting == 0).await;
         drop(held);
         nothing_left(&locks).await;
     }
@@ -200,7 +200,7 @@ async fn a_detached_handler_outlives_a_reset_and_keeps_its_key() {
     let leaving = client.post("/accounts/7");
     gate.arrival().await;
     leaving.abort();
-    // This cannot fail because the machine is slow: only if the reset does reach the handler.
+    // A slow machine cannot fail this check, only a reset that reaches the handler.
     sleep(Duration::from_millis(300)).await;
     assert_eq!((gate.inside(), gate.dropped()), (1, 0));
     assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());

@@ -13,7 +13,7 @@ use crate::{
     support::{ACCOUNT_7, Server, eventually, lock, nothing_left, within},
 };
 
-/// More than a server reads ahead, and still fast to send.
+/// The length of a body that is longer than a server reads ahead, and still fast to send.
 const LARGE: usize = 4 << 20;
 
 fn gated(locks: &Locks, gate: &Gate) -> Router {
@@ -23,7 +23,7 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
         .route_layer(lock(locks))
 }
 
-/// A post to account 7 whose body is sent as far as the server reads. A drop closes the connection.
+/// Sends a post to account 7, with the body as far as the server reads. Dropping the set closes the connection.
 async fn post_body(server: &Server, length: usize) -> JoinSet<()> {
     let head = format!("POST /accounts/7 HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let mut client = server.raw(head).await;
@@ -63,16 +63,16 @@ async fn a_waiting_client_that_disconnects_leaves_the_line() {
     let server = Server::start(gated(&locks, &gate)).await;
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let waiting = post_body(&server, 100).await;
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     drop(waiting);
-    eventually("it has left", || locks.stats().waiting == 0).await;
+    eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
     assert_eq!(gate.finished() + gate.dropped(), 0);
 }
 
 #[tokio::test]
-async fn over_http1_a_large_body_left_unread_hides_that_its_client_has_gone() {
+async fn over_http1_a_large_unread_body_hides_that_the_client_has_gone() {
     for keeps_it in [false, true] {
         let (locks, gate) = (Locks::in_memory(), Gate::default());
         let handler = {
@@ -91,11 +91,11 @@ async fn over_http1_a_large_body_left_unread_hides_that_its_client_has_gone() {
         gate.arrival().await;
         drop(client);
 
-        // This cannot fail because the machine is slow: only if the server does notice after all.
+        // A slow machine cannot fail this check, only a server that notices after all.
         sleep(Duration::from_millis(300)).await;
         assert_eq!((gate.inside(), gate.dropped()), (1, 0));
         assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
-        // The handler runs to its end, and its key is free then.
+        // The handler runs to the end, and then the key is free.
         gate.open();
         nothing_left(&locks).await;
         assert_eq!(gate.finished(), 1);
@@ -103,7 +103,7 @@ async fn over_http1_a_large_body_left_unread_hides_that_its_client_has_gone() {
 }
 
 #[tokio::test]
-async fn over_http1_a_large_body_that_is_read_hides_nothing() {
+async fn over_http1_the_end_of_a_client_is_noticed_once_a_large_body_is_read() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let handler = {
         let gate = gate.clone();
@@ -117,7 +117,7 @@ async fn over_http1_a_large_body_that_is_read_hides_nothing() {
     let itself = Router::new().route("/accounts/{id}", handler.clone());
     let apps = [
         itself.clone().route_layer(lock.clone()).layer(limit),
-        // Read before the request contends, the handler need not care.
+        // A layer reads the body before the request contends, whether or not the handler reads it.
         itself
             .layer(limit)
             .route_layer(lock)
@@ -144,7 +144,7 @@ async fn a_handler_that_panics_frees_its_key() {
         .route_layer(lock(&locks));
     let server = Server::start(app).await;
     for _ in 0..3 {
-        // There is nothing to answer: the connection closes.
+        // The server has no response to send, and closes the connection.
         let mut client = server.connect().await;
         client.post("/accounts/7").await.unwrap_err();
         nothing_left(&locks).await;

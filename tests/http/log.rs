@@ -1,4 +1,4 @@
-//! The log.
+//! The log events of the layers.
 
 use std::{
     fmt::{Debug, Write},
@@ -25,12 +25,12 @@ use crate::{
     support::{ACCOUNT_7, Server, eventually, lock, nothing_left, watchful, within},
 };
 
-/// Every event of this thread, with level, fields and spans.
+/// Records every event of this thread, with level, fields and spans.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Log {
-    /// Only for tests with a runtime on their own thread.
+    /// Starts to record. Only for tests whose runtime runs on the test's own thread.
     fn start() -> (Self, DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
@@ -62,7 +62,7 @@ where
 }
 
 #[tokio::test]
-async fn the_instance_of_every_refusal_stands_in_the_log() {
+async fn every_refusal_is_logged_with_its_instance() {
     let (log, _guard) = Log::start();
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
@@ -136,7 +136,7 @@ async fn keys_are_logged_at_debug_level_only() {
         .route_layer(lock.fail_open());
     let server = Server::start(app).await;
 
-    // A loss, a store that fails in between, a release that fails.
+    // A lease is lost, the store fails meanwhile, and a release fails.
     let lost = tokio::spawn(server.post("/accounts/secret"));
     gate.arrival().await;
     let key = LockKey::new("account,id=secret").unwrap();

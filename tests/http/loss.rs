@@ -1,4 +1,4 @@
-//! Leases that are lost while a handler runs, or before its response is out.
+//! Leases that are lost while a handler runs, or before the response is sent.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn a_lost_lease_drops_the_handler_and_is_409() {
 }
 
 #[tokio::test]
-async fn a_store_that_hangs_past_the_lease_is_409_too() {
+async fn a_store_that_hangs_past_the_lease_causes_a_409() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let builder = Locks::builder(store.clone()).lease(Duration::from_millis(900));
     let locks = builder.build().unwrap();
@@ -61,7 +61,7 @@ async fn a_store_that_hangs_past_the_lease_is_409_too() {
 }
 
 #[tokio::test]
-async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
+async fn a_handler_that_may_finish_runs_to_its_end_and_the_client_gets_409() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let (told, mut loss) = mpsc::unbounded_channel();
@@ -82,7 +82,7 @@ async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
     take_away(&store).await;
-    // The key is free for others, the handler still runs, and can know.
+    // The key is free for others, and the handler still runs and is notified of the loss.
     let next = within("the key", locks.lock(ACCOUNT_7)).await.unwrap();
     assert_eq!(gate.inside(), 1);
     gate.open();
@@ -93,7 +93,7 @@ async fn a_handler_that_may_finish_does_and_the_client_gets_409() {
 }
 
 #[tokio::test]
-async fn a_fenced_response_is_true_although_the_lease_was_lost() {
+async fn a_fenced_response_is_sent_although_the_lease_was_lost() {
     let store = FaultyStore::new();
     let locks = watchful(&store);
     let handler = post(async |guard: LockGuard| {
@@ -120,7 +120,7 @@ async fn a_fenced_response_is_true_although_the_lease_was_lost() {
     }
 }
 
-/// A handler that ends before any renewal, with its key deleted meanwhile.
+/// Runs a handler whose key is deleted, and which ends before any renewal.
 async fn deleted_under_a_short_handler(
     set: impl FnOnce(DistributedLockLayer) -> DistributedLockLayer,
 ) -> Answer {
@@ -136,14 +136,14 @@ async fn deleted_under_a_short_handler(
 }
 
 #[tokio::test]
-async fn a_key_deleted_under_a_short_handler_is_noticed_when_asked_for() {
+async fn a_key_deleted_during_a_short_handler_is_noticed_if_the_layer_confirms() {
     let unnoticed = deleted_under_a_short_handler(|lock| lock).await;
     assert_eq!(unnoticed.status, StatusCode::OK);
 
     let confirm = DistributedLockLayer::confirm_before_response;
     assert_lost(&deleted_under_a_short_handler(confirm).await);
     assert_lost(&deleted_under_a_short_handler(|lock| confirm(lock).hold_until_body_ends()).await);
-    // Where the release is awaited anyway, the confirmation costs nothing.
+    // A layer that awaits the release anyway confirms at no extra cost.
     assert_lost(&deleted_under_a_short_handler(|lock| lock.reject_if_held()).await);
 }
 
@@ -225,7 +225,7 @@ async fn a_lease_lost_after_a_turn_was_released_is_lost_for_the_next_turn() {
 }
 
 #[tokio::test]
-async fn a_layer_has_a_hold_of_its_own() {
+async fn each_layer_has_its_own_max_hold() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
     let brief = lock(&locks).max_hold(Duration::from_millis(200));
@@ -244,7 +244,7 @@ async fn a_layer_has_a_hold_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_layer_has_a_lease_of_its_own() {
+async fn each_layer_has_its_own_lease() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let long = lock(&locks).lease(Duration::from_secs(3600));

@@ -30,7 +30,7 @@ fn lock(locks: &Locks, key: RequestKey) -> DistributedLockLayer {
 async fn two_layers_of_one_key_share_one_turn() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
-    // Another instance of the same fleet, in the same process, would wait for its own request otherwise.
+    // Without a shared turn, the second instance of the fleet would wait for the request that it serves.
     let other = Locks::builder(store.clone()).build().unwrap();
     let inner = lock(&other, account()).name("inner");
     let outer = lock(&locks, account()).name("outer");
@@ -89,7 +89,7 @@ async fn two_layers_of_different_keys_hold_both() {
 }
 
 #[tokio::test]
-async fn the_inner_body_keeps_the_turn_that_both_share() {
+async fn the_inner_layers_body_keeps_the_turn_that_both_layers_share() {
     let locks = Locks::in_memory();
     let app = Router::new()
         .route("/accounts/{id}", post(|| async { "a body" }))
@@ -108,7 +108,7 @@ async fn the_inner_body_keeps_the_turn_that_both_share() {
 }
 
 #[tokio::test]
-async fn a_lost_lease_is_409_through_both() {
+async fn a_lost_lease_is_409_through_both_layers() {
     for (inside, outside) in [
         (LeaseLoss::Cancel, LeaseLoss::Finish),
         (LeaseLoss::Finish, LeaseLoss::Cancel),
@@ -129,7 +129,7 @@ async fn a_lost_lease_is_409_through_both() {
         take_away(&store).await;
         let answer = within("the answer", answer).await.unwrap();
         assert_eq!(answer.status, StatusCode::CONFLICT);
-        // One that would cancel is enough.
+        // A single layer that cancels is enough.
         assert_eq!((gate.dropped(), gate.finished()), (1, 0));
     }
 }

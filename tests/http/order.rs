@@ -1,4 +1,4 @@
-//! Requests of one key run one after another, all others at once.
+//! Requests of one key run one after another, and requests of different keys at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,7 +25,7 @@ fn bank(locks: &Locks, gate: &Gate) -> Router {
         .route_layer(lock(locks))
 }
 
-/// Sends both at once, and has the second wait for the first.
+/// Sends both requests at once, and asserts that the second waits for the first.
 async fn run_one_after_another(first: &str, second: &str) {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(bank(&locks, &gate)).await;
@@ -84,7 +84,7 @@ async fn posts_to_two_accounts_run_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_two_inside_however_many_come_over_two_instances() {
+async fn requests_over_two_instances_never_run_at_the_same_time() {
     static INSIDE: AtomicUsize = AtomicUsize::new(0);
     async fn alone() {
         assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0);
@@ -119,14 +119,14 @@ async fn never_two_inside_however_many_come_over_two_instances() {
 }
 
 #[tokio::test]
-async fn a_waiting_key_does_not_sit_on_the_only_permit_inside() {
+async fn a_request_that_waits_for_its_key_does_not_hold_an_inner_permit() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let handler = {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    // Together: a router would put a service in between that is always ready.
+    // The layers are stacked without a router, which would put a service in between that is always ready.
     let layers = ServiceBuilder::new()
         .layer(lock(&locks))
         .layer(GlobalConcurrencyLimitLayer::new(1));

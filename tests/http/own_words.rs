@@ -1,4 +1,4 @@
-//! Refusals rendered by the program in one place, and `?` in handlers.
+//! Refusals that the application renders in one place, and `?` in handlers.
 
 use axum::{
     Json, Router,
@@ -15,7 +15,7 @@ use tower_distributed_lock::{
 
 use crate::support::{ACCOUNT_7, Server, lock};
 
-/// Renders all refusals, with the path and the request's id.
+/// A layer that renders all refusals, with the path and the id of the request.
 fn own_words() -> RejectionLayer<(String, String), Full<Bytes>> {
     let note = |parts: &Parts| {
         let id = parts.headers.get("x-request-id");
@@ -117,7 +117,7 @@ fn every_reason_has_its_own_code_at_the_end_of_its_type() {
     assert_eq!(codes, ["held", "lease-lost", "outcome-unknown"]);
 }
 
-/// A server of its own may want its bodies to be `Sync`, as axum 0.6 did.
+/// Some servers need `Sync` bodies, as axum 0.6 did.
 #[test]
 fn bodies_are_sync_if_their_parts_are() {
     fn is_sync<T: Sync + Send>() {}
@@ -139,7 +139,7 @@ async fn a_grpc_request_waits_no_longer_than_its_own_deadline() {
     let request = http::Request::post("/accounts/7")
         .header("content-type", "application/grpc+proto")
         .header("grpc-timeout", "50m");
-    // The layer itself would wait for longer than the client of this test does.
+    // The wait limit of the layer is longer than the patience of this test's client.
     let answer = client.whole(request.body(Full::default()).unwrap()).await;
     let answer = answer.unwrap();
     assert_eq!(answer.status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! Where the layer can be put.
+//! The places where the layer can be put.
 
 use axum::{Router, body::Body, extract::Request, routing::post};
 use http::StatusCode;
@@ -60,7 +60,7 @@ async fn a_key_without_a_route_works_around_a_router() {
 }
 
 #[tokio::test]
-async fn a_key_that_needs_a_route_is_500_around_a_router_and_names_the_fix() {
+async fn a_key_that_needs_a_route_is_500_around_a_router_and_the_error_names_the_fix() {
     let app = ServiceBuilder::new().layer(lock()).service(routes());
     let answer = Server::start_service(app).await.post("/accounts/7").await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -81,7 +81,7 @@ async fn requests_without_a_route_pass_a_layer_around_all_routes() {
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
 }
 
-/// Its future is not `Send`, its error no `std::error::Error`.
+/// The future of the service is not `Send`, and the error is no `std::error::Error`.
 #[tokio::test]
 async fn a_service_may_be_bound_to_its_thread_and_have_any_error() {
     #[derive(Debug, PartialEq)]
@@ -103,7 +103,7 @@ async fn a_service_may_be_bound_to_its_thread_and_have_any_error() {
     assert!(even.extensions().get::<Rejection>().is_none());
 }
 
-/// A future that the caller may send to another thread, wherever the inner one can be.
+/// The future of a layer is `Send` if the inner future is.
 #[test]
 fn futures_and_bodies_are_send() {
     fn send<T: Send>(value: T) -> T {

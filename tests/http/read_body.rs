@@ -48,10 +48,10 @@ async fn a_length_over_the_limit_is_refused_before_the_body_comes() {
 }
 
 #[tokio::test]
-async fn chunks_over_the_limit_are_refused_as_soon_as_they_are() {
+async fn chunks_are_refused_as_soon_as_they_exceed_the_limit() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(app(&locks, &gate)).await;
-    // No end of the body follows.
+    // The body has no end.
     let chunks = "\r\n\r\na\r\n0123456789\r\n7\r\n0123456\r\n";
     let start = head("transfer-encoding: chunked");
     let mut client = server.raw(start.trim_end().to_owned() + chunks).await;
@@ -105,16 +105,16 @@ async fn an_upload_that_trickles_in_holds_no_key() {
 }
 
 #[tokio::test]
-async fn without_the_layer_a_large_upload_that_waits_hides_that_its_client_has_gone() {
+async fn without_the_layer_a_large_upload_that_waits_hides_that_the_client_has_gone() {
     let locks = Locks::in_memory();
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks);
     let app = Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock));
     let server = Server::start(app).await;
     let client = server.raw(head("content-length: 2") + "1").await;
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     drop(client);
-    // This cannot fail because the machine is slow: only if the server does notice after all.
+    // A slow machine cannot fail this check, only a server that notices after all.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(locks.stats().waiting, 1);
     drop(held);
@@ -127,9 +127,9 @@ async fn a_client_that_goes_away_is_noticed_while_its_complete_request_waits() {
     let server = Server::start(app(&locks, &gate)).await;
     let held = locks.lock(ACCOUNT_7).await.unwrap();
     let client = server.raw(head("content-length: 2") + "12").await;
-    eventually("it waits", || locks.stats().waiting == 1).await;
+    eventually("the request waits", || locks.stats().waiting == 1).await;
     drop(client);
-    eventually("it has left", || locks.stats().waiting == 0).await;
+    eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
 }
@@ -151,7 +151,7 @@ async fn refusals_of_the_read_body_layer_can_be_rendered_by_a_closure() {
 }
 
 #[tokio::test]
-async fn a_limit_further_out_stays_413() {
+async fn a_refusal_by_an_outer_limit_stays_413() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let limit = axum::middleware::map_request(async |request: axum::extract::Request| {
         request.map(|body| axum::body::Body::new(http_body_util::Limited::new(body, 8)))
@@ -164,7 +164,7 @@ async fn a_limit_further_out_stays_413() {
     assert_refused(&response, "413", "body-too-large", &gate, &locks).await;
 }
 
-/// A service on hyper alone, whose `Incoming` cannot be made from bytes.
+/// A service on hyper alone. Its body, `Incoming`, cannot be made from bytes.
 #[tokio::test]
 async fn bodies_of_hyper_itself_can_be_read() {
     use http_body_util::{BodyExt, Full};

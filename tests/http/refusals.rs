@@ -1,4 +1,4 @@
-//! Every refusal: status, problem document, typed form, and rendering by the program.
+//! Every refusal: status, problem document, typed form, and rendering by the application.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -27,7 +27,7 @@ fn app(lock: DistributedLockLayer) -> Router {
     Router::new().route("/accounts/{id}", post(|| async {}).route_layer(lock))
 }
 
-/// Checks the properties of every refusal.
+/// Asserts the properties that every refusal has.
 fn assert_problem(answer: &Answer, status: u16, reason: &str, retryable: bool) {
     assert_eq!(answer.status.as_u16(), status, "{answer:?}");
     assert_eq!(
@@ -59,7 +59,7 @@ async fn a_request_gets_423_after_its_wait_limit() {
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert_eq!(locks.stats().waiting, 0);
 
-    // Whole seconds, and none too early.
+    // Retry-After is in whole seconds, rounded up.
     let server = Server::start(app(lock.retry_after(Duration::from_millis(1500)))).await;
     assert_eq!(
         server.post("/accounts/7").await.header("retry-after"),
@@ -76,7 +76,7 @@ async fn a_request_that_does_not_wait_gets_423_at_once() {
 }
 
 #[tokio::test]
-async fn the_longest_line_gives_503() {
+async fn a_request_beyond_the_longest_line_gets_503() {
     let builder = Locks::builder(FaultyStore::new()).longest_line(1);
     let (locks, gate) = (builder.build().unwrap(), Gate::default());
     let handler = {
@@ -122,7 +122,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let answer = server.post("/accounts/7").await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, "false"));
     store.set_fault(None);
-    // The layer remembers for a moment that the store was away.
+    // The layer remembers for a moment that the store was out of reach.
     let locked_again = async {
         while server.post("/accounts/7").await.text() != "true" {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -132,7 +132,7 @@ async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
 }
 
 #[tokio::test]
-async fn failing_open_does_not_delay_each_request_by_its_whole_wait() {
+async fn failing_open_does_not_delay_each_request_by_the_whole_wait_limit() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     store.set_fault(Some(Fault::Hang));
@@ -140,17 +140,17 @@ async fn failing_open_does_not_delay_each_request_by_its_whole_wait() {
     let server = Server::start(app(lock(&locks).wait(wait).fail_open())).await;
     let began = Instant::now();
     for id in 0..20 {
-        // Each account has a line of its own, which knows nothing of the store yet.
+        // Each account has a new line, which has not asked the store yet.
         let answer = server.post(&format!("/accounts/{id}")).await;
         assert_eq!(answer.status, StatusCode::OK);
     }
-    // The first request finds out, and one in each second after that.
+    // Only the first request, and one in each second after that, asks the store.
     assert!(began.elapsed() < 10 * wait, "{:?}", began.elapsed());
     store.set_fault(None);
 }
 
 #[tokio::test]
-async fn failing_open_is_for_stores_and_not_for_keys_that_are_held() {
+async fn failing_open_does_not_let_requests_for_held_keys_pass() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let server = Server::start(app(lock(&locks).fail_open().reject_if_held())).await;
@@ -158,7 +158,7 @@ async fn failing_open_is_for_stores_and_not_for_keys_that_are_held() {
 }
 
 #[tokio::test]
-async fn a_process_about_to_end_gives_503() {
+async fn a_request_to_closed_locks_gets_503() {
     let locks = Locks::in_memory();
     locks.close(Duration::ZERO).await;
     let server = Server::start(app(lock(&locks).fail_open())).await;
@@ -166,7 +166,7 @@ async fn a_process_about_to_end_gives_503() {
 }
 
 #[tokio::test]
-async fn a_request_without_its_key_is_400_and_its_handler_does_not_run() {
+async fn a_request_without_a_key_gets_400_and_the_handler_does_not_run() {
     let key = account().header("x-tenant-id");
     let lock = DistributedLockLayer::new(Locks::in_memory(), key);
     let handler = post(async || -> () { panic!("must not run") });
@@ -193,7 +193,7 @@ async fn a_request_without_its_key_is_400_and_its_handler_does_not_run() {
 }
 
 #[tokio::test]
-async fn a_layer_on_a_route_without_its_parameter_is_500_and_names_the_fix() {
+async fn a_layer_on_a_route_without_its_parameter_is_500_and_the_error_names_the_fix() {
     let no_param = Router::new()
         .route("/about", post(|| async {}))
         .route_layer(lock(&Locks::in_memory()));
@@ -210,7 +210,7 @@ async fn a_layer_on_a_route_without_its_parameter_is_500_and_names_the_fix() {
 }
 
 #[tokio::test]
-async fn an_extractor_without_a_layer_is_500_and_says_which_to_add() {
+async fn an_extractor_without_a_layer_is_500_and_the_error_names_the_layer_to_add() {
     let app = Router::new()
         .route("/plain", post(async |_: LockGuard| {}))
         .route("/optional", post(async |_: Option<LockGuard>| {}));
@@ -242,7 +242,7 @@ async fn no_two_refusals_have_the_same_instance() {
 }
 
 #[tokio::test]
-async fn the_typed_rejection_is_among_the_responses_extensions() {
+async fn the_response_has_the_typed_rejection_in_its_extensions() {
     async fn tell(mut response: Response) -> Response {
         let rejection = response.extensions().get::<Rejection>().unwrap();
         assert_eq!(rejection.reason(), Reason::Held);

@@ -1,4 +1,4 @@
-//! Layers that reject: a client's own next request is not refused.
+//! Layers that reject requests for held keys do not refuse the next request of the same client.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn the_response_goes_out_after_the_key_is_free_in_the_store() {
         servers.push(Server::start(app).await);
         clients.push(servers.last().unwrap().connect().await);
     }
-    // The requests alternate between two instances, which know of each other through the store only.
+    // The requests alternate between two instances, which share nothing but the store.
     for at in 0..400 {
         let answer = clients[at % 2].post("/accounts/7").await.unwrap();
         assert_eq!(answer.status, StatusCode::OK, "request {at}");
@@ -61,7 +61,7 @@ async fn an_inner_error_waits_for_the_release_too() {
     }
 }
 
-/// How long a response takes whose store hangs from its handler on.
+/// Measures the time of a response if the store hangs as soon as the handler runs.
 async fn with_a_store_that_hangs(
     set: impl FnOnce(DistributedLockLayer) -> DistributedLockLayer,
 ) -> Duration {
@@ -78,7 +78,7 @@ async fn with_a_store_that_hangs(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_release_is_waited_for_but_not_for_ever() {
+async fn the_response_waits_for_the_release_but_not_for_ever() {
     let waited = with_a_store_that_hangs(DistributedLockLayer::reject_if_held).await;
     assert!(waited >= Duration::from_secs(1), "{waited:?}");
     assert!(waited <= Duration::from_secs(3), "{waited:?}");

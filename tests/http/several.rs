@@ -37,7 +37,7 @@ fn transfers(lock: DistributedLockLayer, gate: &Gate) -> Router {
 }
 
 #[tokio::test]
-async fn a_request_holds_all_of_its_keys_and_gives_them_back_together() {
+async fn a_request_holds_all_of_its_keys_and_releases_them_together() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let server = Server::start(transfers(both(&locks), &gate)).await;
     let inside = tokio::spawn(server.post("/transfers/07/2"));
@@ -48,7 +48,7 @@ async fn a_request_holds_all_of_its_keys_and_gives_them_back_together() {
     assert!(locks.try_lock("account,id=3").await.unwrap().is_some());
     gate.open();
     let answer = within("a response", inside).await.unwrap();
-    // In the order in which they were named.
+    // The guards have the order in which the keys were named.
     assert_eq!(answer.text(), "account,id=7 account,id=2");
     nothing_left(&locks).await;
 }
@@ -90,7 +90,7 @@ async fn keys_are_taken_in_one_order_for_all_requests() {
         eventually("one more waits", || locks.stats().waiting == sent.len()).await;
         gate.open();
     }
-    // Each would get the key that the other one needs next, if the requests waited for different keys.
+    // If the requests waited for different keys, each would get the key that the other request needs next.
     drop(second);
     drop(first);
     for answer in sent {
@@ -101,7 +101,7 @@ async fn keys_are_taken_in_one_order_for_all_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_limit_counts_for_all_keys_together() {
+async fn the_wait_limit_covers_all_keys_together() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let limit = Duration::from_secs(10);
     let app = transfers(both(&locks).wait(limit), &gate);
@@ -118,7 +118,7 @@ async fn one_limit_counts_for_all_keys_together() {
 }
 
 #[tokio::test]
-async fn all_keys_or_none_within_one_limit() {
+async fn a_request_gets_all_keys_or_none_within_the_wait_limit() {
     let (locks, gate) = (Locks::in_memory(), Gate::default());
     let held = locks.lock("account,id=2").await.unwrap();
     for lock in [
@@ -128,7 +128,7 @@ async fn all_keys_or_none_within_one_limit() {
         let server = Server::start(transfers(lock, &gate)).await;
         let answer = server.post("/transfers/1/2").await;
         assert_eq!((answer.status.as_u16(), &*answer.reason()), (423, "held"));
-        eventually("the first key is given back", || locks.stats().keys == 1).await;
+        eventually("the first key is released", || locks.stats().keys == 1).await;
     }
     drop(held);
     assert_eq!(gate.finished(), 0);
@@ -136,7 +136,7 @@ async fn all_keys_or_none_within_one_limit() {
 }
 
 #[tokio::test]
-async fn one_guard_for_several_keys_would_be_the_wrong_fence() {
+async fn an_extractor_of_one_guard_is_refused_for_several_keys() {
     let locks = Locks::in_memory();
     let handler = post(async |_: LockGuard| {}).route_layer(both(&locks));
     let app = Router::new().route("/transfers/{from}/{to}", handler);
@@ -147,12 +147,12 @@ async fn one_guard_for_several_keys_would_be_the_wrong_fence() {
         (500, "misconfigured")
     );
     assert!(answer.text().contains("LockGuards"), "{}", answer.text());
-    // Twice the same is one.
+    // The same key twice counts as one key.
     assert_eq!(server.post("/transfers/1/1").await.status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_loss_of_one_key_is_a_loss() {
+async fn the_loss_of_one_key_is_a_loss_of_the_request() {
     let gate = Gate::default();
     let store = tower_distributed_lock::store::FaultyStore::new();
     let locks = crate::support::watchful(&store);

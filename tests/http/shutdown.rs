@@ -43,7 +43,7 @@ async fn closing_lets_running_requests_finish_and_refuses_waiting_ones() {
         let locks = locks.clone();
         async move { locks.close(PATIENCE).await }
     });
-    // A new turn would be work without a client.
+    // A process that closes begins no new turn, whose client could not be answered any more.
     let refused = within("the one that waits", waiting).await.unwrap();
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.reason(), "closed");

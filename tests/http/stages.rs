@@ -1,4 +1,4 @@
-//! Every stage of a request, without a socket: a request that is dropped, fails, or is kept after its end.
+//! Requests that are dropped, fail, or are kept after their end, at every stage and without a socket.
 
 use std::{
     convert::Infallible,
@@ -37,7 +37,7 @@ async fn is_free(locks: &Locks) -> bool {
 
 type Readiness = Poll<Result<(), &'static str>>;
 
-/// Ready when the test says so, if ever. Counts its calls.
+/// A service whose readiness the test sets. Counts the calls.
 #[derive(Clone)]
 struct Slow(Arc<Mutex<(Readiness, usize)>>);
 
@@ -62,7 +62,7 @@ impl Service<Req> for Slow {
     }
 }
 
-/// Checks in its drop whether the turn is still held.
+/// Checks on drop whether the turn is still held.
 struct Witness(Extensions, Arc<Mutex<Vec<bool>>>);
 
 impl Drop for Witness {
@@ -73,7 +73,7 @@ impl Drop for Witness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_handler_is_gone_before_its_turn_is() {
+async fn a_handler_is_dropped_before_its_turn_ends() {
     let (locks, seen) = (Locks::in_memory(), Arc::<Mutex<Vec<bool>>>::default());
     let service = {
         let seen = seen.clone();
@@ -142,7 +142,7 @@ async fn a_handler_does_not_begin_under_a_lease_that_was_lost_meanwhile() {
             .force_release(LockKey::new(KEY).unwrap())
             .await
             .unwrap();
-        // Past the next renewal.
+        // The time of the next renewal passes.
         tokio::time::sleep(Duration::from_secs(20)).await;
         slow.0.lock().unwrap().0 = Poll::Ready(Ok(()));
         let response = readying.await.unwrap();
@@ -163,7 +163,7 @@ async fn a_panic_in_the_inner_service_frees_the_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_confirmed_response_whose_guard_lives_elsewhere_holds_nothing_itself() {
+async fn a_confirmed_response_holds_no_key_although_a_guard_lives_elsewhere() {
     let locks = Locks::in_memory();
     let kept = Arc::new(Mutex::new(None));
     let service = {
@@ -230,7 +230,7 @@ async fn size_hint_end_of_stream_and_trailers_are_forwarded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_whose_length_is_known_frees_the_key_with_its_last_frame() {
+async fn a_body_of_known_length_frees_the_key_with_the_last_frame() {
     let locks = Locks::in_memory();
     let service = service_fn(async |_: Req| Ok::<_, Infallible>(Res::new(Full::from("abc"))));
     let layer = lock(&locks).hold_until_body_ends();
@@ -241,7 +241,7 @@ async fn a_body_whose_length_is_known_frees_the_key_with_its_last_frame() {
         .unwrap()
         .into_body();
     assert!(!is_free(&locks).await);
-    // A server that knows the length does not ask again.
+    // A server that knows the length does not poll the body again.
     let frame = poll_fn(|cx| http_body::Body::poll_frame(Pin::new(&mut body), cx)).await;
     assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), "abc");
     assert!(is_free(&locks).await);
@@ -266,7 +266,7 @@ impl http_body::Body for Endless {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_cut_drops_its_source_at_once() {
+async fn a_body_that_is_cut_off_drops_its_source_at_once() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let alive = Arc::new(());

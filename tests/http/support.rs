@@ -21,28 +21,28 @@ use tower_distributed_lock::{
     store::{FaultyStore, Store},
 };
 
-/// Far more than anything here takes, also on a machine that is busy with other things.
+/// A time limit that no test reaches, not even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The key of most tests, and its text in the store for `/accounts/7…`.
+/// The key of most tests. [`ACCOUNT_7`] is the text of that key for `/accounts/7`.
 pub(crate) fn account() -> RequestKey {
     key::name("account").param("id")
 }
 
 pub(crate) const ACCOUNT_7: &str = "account,id=7";
 
-/// The layer of most tests. Its wait limit suits a busy machine.
+/// The layer of most tests, with a wait limit for a busy machine.
 pub(crate) fn lock(locks: &Locks) -> DistributedLockLayer {
     DistributedLockLayer::new(locks.clone(), account()).wait(PATIENCE)
 }
 
-/// Locks whose leases are renewed often, to notice a loss soon.
+/// Locks with frequent renewals, so that a loss is noticed soon.
 pub(crate) fn watchful(store: &FaultyStore) -> Locks {
     let builder = Locks::builder(store.clone()).renew_every(Duration::from_millis(30));
     builder.build().unwrap()
 }
 
-/// Takes account 7's key away from its holder, as an operator or an eviction would.
+/// Takes the key of account 7 away from the holder, as an operator or an eviction would.
 pub(crate) async fn take_away(store: &FaultyStore) {
     let key = LockKey::new(ACCOUNT_7).unwrap();
     assert!(
@@ -56,7 +56,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     outcome.unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain: {what}"))
 }
 
-/// Polls for a condition without an event, such as a request in line.
+/// Polls for a condition that no event announces, such as a waiting request.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let looking = async {
         while !holds() {
@@ -80,7 +80,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(app: Router) -> Self {
-        // As `axum::serve` does with a router: each layer is applied once, not for each request.
+        // Each layer is applied once and not for each request, as in `axum::serve`.
         Self::start_service(app.with_state::<()>(())).await
     }
 
@@ -116,7 +116,7 @@ impl Server {
         self.addr
     }
 
-    /// An empty post on a connection of its own.
+    /// Sends an empty post on a new connection.
     pub(crate) fn post(&self, path: &str) -> impl Future<Output = Answer> + Send + use<> {
         self.send(Method::POST, path)
     }
@@ -140,7 +140,7 @@ impl Server {
         Client::connect(self.addr).await
     }
 
-    /// A connection on which this was sent, and nothing read yet.
+    /// Sends `text` on a new connection, and reads nothing.
     pub(crate) async fn raw(&self, text: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
         stream.write_all(text.as_ref()).await.unwrap();
@@ -148,7 +148,7 @@ impl Server {
     }
 }
 
-/// One connection, which a drop closes at any time.
+/// One connection. Dropping the client closes the connection.
 pub(crate) struct Client {
     sender: http1::SendRequest<Full<Bytes>>,
     _connection: JoinSet<()>,
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// The response as soon as its head is there.
+    /// Sends a request, and returns the response as soon as the head has arrived.
     pub(crate) async fn head(
         &mut self,
         mut request: Request<Full<Bytes>>,
@@ -223,10 +223,10 @@ impl Answer {
     }
 }
 
-/// All bytes until the server closes the connection, or until the declared end of the response.
+/// Reads all bytes until the server closes the connection, or until the declared end of the response.
 pub(crate) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
-    // A server that has not read all of a request resets the connection after its response.
+    // A server that has not read the whole request resets the connection after the response.
     let _ = within("the end of the connection", stream.read_to_end(&mut read)).await;
     String::from_utf8(read).unwrap()
 }

@@ -118,6 +118,6 @@ async fn all_waiting_calls_share_one_refusal() {
         assert!(error.contains("refused the user name"), "{error}");
     }
     let connects = server.connections_received().await - before;
-    // Each lane connects twice before its calls fail; the rest are the test's own connections.
+    // Each lane connects twice before its calls fail. The other connections belong to the test.
     assert!(connects <= 2 * 2 + 2, "{connects} connects for one refusal");
 }

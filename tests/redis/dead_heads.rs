@@ -1,4 +1,4 @@
-//! Attempts that never ask again, and a free key that they must not hold up.
+//! Attempts at the head of the queue that never ask again delay a free key only briefly.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use crate::{
     support::{PATIENCE, eventually, words::*},
 };
 
-/// As the core asks by default.
+/// The default of the core, as is `POLL_INTERVAL`.
 const HEAD_START: Duration = Duration::from_millis(300);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a dead head may cost a free key.
+/// The longest delay of a free key for each dead head.
 const FOR_EACH: Duration = Duration::from_millis(500);
-/// What a busy machine may cost besides.
+/// The longest delay that a busy machine adds.
 const NOISE: Duration = Duration::from_millis(400);
 
-/// How an instance ended.
+/// The way in which an instance ended.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// Its subscription has ended as well.
+    /// The subscription of the instance has ended as well.
     Killed,
-    /// Its subscription is still there.
+    /// The subscription of the instance is still there.
     Frozen,
 }
 
-/// Waits for the key as the contract says that a live attempt does. Returns when it was granted.
+/// Waits for the key as the contract demands of a live attempt. Returns the time of the grant.
 async fn wait_for(store: &RedisStore, key: &LockKey, owner: Owner, hints: &mut Hints) -> Instant {
     loop {
         let request = Acquire {
@@ -57,8 +57,8 @@ async fn wait_for(store: &RedisStore, key: &LockKey, owner: Owner, hints: &mut H
     }
 }
 
-/// How long a free key stands still behind so many dead heads.
-async fn stand_still(dead: usize, end: End) -> Duration {
+/// Measures how long a free key stays untaken behind `dead` dead heads.
+async fn time_untaken(dead: usize, end: End) -> Duration {
     let (_server, store) = server_and_store().await;
     let (key, holder, live) = (key("k"), owner(), owner());
     store.take(&key, holder).await;
@@ -92,7 +92,7 @@ async fn stand_still(dead: usize, end: End) -> Duration {
 async fn a_dead_head_delays_a_free_key_by_half_a_second_at_most() {
     for end in [End::Killed, End::Frozen] {
         for dead in 1..=5 {
-            let took = stand_still(dead, end).await;
+            let took = time_untaken(dead, end).await;
             println!("{dead} × {end:?}: {took:?}");
             let limit = FOR_EACH * u32::try_from(dead).unwrap() + NOISE;
             assert!(took < limit, "{dead} × {end:?} cost {took:?}");
@@ -101,7 +101,7 @@ async fn a_dead_head_delays_a_free_key_by_half_a_second_at_most() {
 }
 
 #[tokio::test]
-async fn dead_heads_are_passed_by_where_publish_is_denied() {
+async fn dead_heads_are_overtaken_where_publish_is_denied() {
     let (server, store) = server_and_store().await;
     let denied = ["ACL", "SETUSER", "default", "-publish"];
     server.send::<String>(&denied).await;

@@ -1,4 +1,4 @@
-//! Values in the lock's place that the store did not write.
+//! Values under the names of the store that another program wrote.
 
 use redis::Value;
 use tower_distributed_lock::{

@@ -1,4 +1,4 @@
-//! What an operator sees in Redis.
+//! The names and values that an operator sees in Redis.
 
 use bytes::Bytes;
 use redis::Value;
@@ -101,7 +101,7 @@ async fn stores_of_different_labels_are_one_fleet() {
     one.take(&key, a).await;
     let answer = held(two.ask(&key, owner()).await);
     assert_eq!(answer.label.as_deref(), Some("one"));
-    // The owner counts, whatever the label: a process may have two stores.
+    // A release counts by its owner, not by its label, because a process may have two stores.
     for refill in [0, 1] {
         assert!(is_renewed(&two.renew_one(renewal(&key, a, refill)).await));
     }
@@ -131,7 +131,7 @@ async fn a_label_that_cannot_be_read_back_is_refused() {
 }
 
 #[tokio::test]
-async fn what_another_version_left_is_neither_read_nor_touched() {
+async fn values_of_another_version_are_neither_read_nor_touched() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("orders/42"), owner());
     let old = "tdl:{b2089}:lock:orders/42";

@@ -1,4 +1,4 @@
-//! Commands that arrive after their own release. Leases are ten minutes long here: what vanishes did not expire.
+//! Commands that arrive after their own release. Leases last ten minutes here, so no lease vanishes by its expiry.
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -15,15 +15,15 @@ use crate::{
     },
 };
 
-/// Sends acquires into a network that keeps them for later, and closes their connections. New ones are fine, at once or
-/// when the acquires have failed. Returns how many did.
+/// Sends acquires into a network that delivers them later, and closes their connections. New connections work at once, or only after
+/// the acquires have failed. Returns the number of acquires that failed.
 async fn strand(proxy: &mut Proxy, store: &RedisStore, fine_at_once: bool) -> usize {
     proxy.set(Network::BlackHole);
     let calls: Vec<_> = keys()
         .into_iter()
         .map(|key| tokio::spawn(store.acquire(attempt(&key, owner()))))
         .collect();
-    // Until they are on their way; if this is too short, they are not sent at all, and the test proves nothing.
+    // Time for the acquires to be sent. If the time is too short, the test proves nothing, and still passes.
     pass(100).await;
     proxy.set(Network::ClientGone);
     if fine_at_once {
@@ -46,19 +46,19 @@ async fn strand(proxy: &mut Proxy, store: &RedisStore, fine_at_once: bool) -> us
 }
 
 #[tokio::test]
-async fn what_arrives_after_its_own_release_does_not_count() {
+async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = impatient(&proxy.url()).await;
     assert_eq!(strand(&mut proxy, &store, false).await, keys().len());
-    // Time enough for every release.
+    // Time for every release.
     pass(1000).await;
     proxy.old_ones_go_on();
     pass(500).await;
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-/// A user that may not close the connections of others, not even of its own.
+/// Connects as a user without the permission to close connections.
 async fn without_client_kill(server: &RedisServer, proxy: &Proxy) -> RedisStore {
     let rule = "ACL SETUSER app on >secret ~* &* +@all -client +client|info";
     let rule: Vec<_> = rule.split_whitespace().collect();
@@ -74,7 +74,7 @@ async fn where_killing_is_denied_the_release_is_repeated() {
     strand(&mut proxy, &store, false).await;
     pass(1000).await;
     proxy.old_ones_go_on();
-    eventually("they have run after all", async || {
+    eventually("the acquires have run", async || {
         let counters: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
         !counters.is_empty()
     })
@@ -87,7 +87,7 @@ async fn where_killing_is_denied_an_acquire_is_not_repeated() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = without_client_kill(&server, &proxy).await;
-    // The first could take effect after the second, and after the second's release: then nobody would answer for it.
+    // A first sending could take effect after the second one and after the release, and would leave a lease without an owner.
     assert_eq!(strand(&mut proxy, &store, true).await, keys().len());
     proxy.old_ones_go_on();
     assert_clean(&server).await;

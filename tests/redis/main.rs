@@ -27,7 +27,7 @@ use tower_distributed_lock::{LockKey, store::RedisStore};
 
 use support::{redis_server::RedisServer, words::key};
 
-/// Soon over, and still enough for a slow machine to answer a healthy call in.
+/// A short time limit, in which a slow machine can still answer a call.
 const LIMIT: Duration = Duration::from_millis(250);
 
 /// A server, and a store with the defaults.
@@ -37,13 +37,13 @@ async fn server_and_store() -> (RedisServer, RedisStore) {
     (server, store)
 }
 
-/// A store that soon gives up.
+/// A store with a short time limit.
 async fn impatient(url: &str) -> RedisStore {
     let builder = RedisStore::builder(url).timeout(LIMIT);
     builder.connect().await.unwrap()
 }
 
-/// Enough keys that every lane has some.
+/// So many keys that every lane has some.
 fn keys() -> Vec<LockKey> {
     (0..32).map(|n| key(&format!("k/{n}"))).collect()
 }

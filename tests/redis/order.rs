@@ -1,4 +1,4 @@
-//! Calls for one key take effect in the order in which they were started, whatever becomes of connections and scripts.
+//! Calls for one key take effect in the order in which they were started, even if connections break and scripts are flushed.
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -31,7 +31,7 @@ async fn break_during_pairs(network: Network, lanes: usize) {
                 (take, tokio::spawn(store.start_release(ending(&key, a))))
             })
             .collect();
-        // Until they are on their way.
+        // Time for the calls to be sent.
         pass(20).await;
         proxy.cut();
         for (take, release) in pairs {
@@ -76,7 +76,7 @@ async fn more_calls_than_a_connection_buffers_keep_their_order() {
 async fn calls_keep_their_order_while_scripts_are_flushed_and_loaded() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
-    // Its calls load the scripts again, in between those of the other store.
+    // The calls of this store load the scripts again, between the calls of the other store.
     let other = RedisStore::connect(server.url()).await.unwrap();
     let flushing = tokio::spawn({
         let mut control = server.connection().await;
@@ -103,7 +103,7 @@ async fn calls_keep_their_order_while_scripts_are_flushed_and_loaded() {
             })
             .collect();
         for (take, release) in pairs {
-            // An acquire that a later call has overtaken has failed; one that was granted is freed.
+            // An acquire that a later call has overtaken has failed. An acquire that was granted is freed.
             let taken = take.await;
             let released = release.await;
             if let (Ok(Acquired::Granted(_)), Ok(released)) = (taken, released) {

@@ -1,4 +1,4 @@
-//! Nothing stays behind a call that failed. Leases are ten minutes long here: what vanishes did not expire.
+//! A call that failed leaves nothing in Redis. Leases last ten minutes here, so no lease vanishes by its expiry.
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -18,17 +18,21 @@ use crate::{
     },
 };
 
-/// Nothing is left, and nothing comes any more.
+/// Asserts that nothing is left in Redis, now and a little later.
 pub(crate) async fn assert_clean(server: &RedisServer) {
     eventually("nothing is left in the server", async || {
         server.leftovers().await.is_empty()
     })
     .await;
     pass(300).await;
-    assert_eq!(server.leftovers().await, [""; 0], "it came back");
+    assert_eq!(
+        server.leftovers().await,
+        [""; 0],
+        "a name came back after the clean-up"
+    );
 }
 
-/// Asks for all keys at once, and finds the server out of reach.
+/// Asks for all keys at once, and expects every acquire to fail.
 async fn fail_to_take_all(store: &RedisStore) {
     let asked = Instant::now();
     let keys = keys();
@@ -40,7 +44,7 @@ async fn fail_to_take_all(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn an_acquire_that_runs_after_its_time_is_undone() {
+async fn an_acquire_that_runs_after_its_deadline_is_released() {
     let server = RedisServer::start().await;
     let store = impatient(&server.url()).await;
     let mut control = server.connection().await;
@@ -50,7 +54,7 @@ async fn an_acquire_that_runs_after_its_time_is_undone() {
         .await
         .unwrap();
     fail_to_take_all(&store).await;
-    eventually("they have run after all", async || {
+    eventually("the acquires have run", async || {
         let counters: Vec<String> = server.send(&["KEYS", "*:fence"]).await;
         !counters.is_empty()
     })
@@ -60,7 +64,7 @@ async fn an_acquire_that_runs_after_its_time_is_undone() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_undoes_what_it_finds_when_it_thaws() {
+async fn acquires_that_a_frozen_server_runs_later_are_released() {
     let server = RedisServer::start().await;
     let store = impatient(&server.url()).await;
     server.freeze();
@@ -71,13 +75,13 @@ async fn a_frozen_server_undoes_what_it_finds_when_it_thaws() {
 }
 
 #[tokio::test]
-async fn connections_that_were_given_up_meanwhile_bring_nothing_back() {
+async fn connections_that_were_given_up_bring_no_lease_back() {
     let server = RedisServer::start().await;
     for _ in 0..5 {
         let store = impatient(&server.url()).await;
         server.freeze();
         fail_to_take_all(&store).await;
-        // Until the lanes give their silent connections up and try new ones, in vain.
+        // Time for the lanes to give up their silent connections and to try new ones, in vain.
         let until = Instant::now() + LIMIT * 5;
         while Instant::now() < until {
             let _ = store.acquire(attempt(&keys()[0], owner())).await;
@@ -89,7 +93,7 @@ async fn connections_that_were_given_up_meanwhile_bring_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_place_in_the_queue_is_given_up_as_well() {
+async fn the_place_in_the_queue_of_a_failed_acquire_is_given_up() {
     let server = RedisServer::start().await;
     let (patient, store) = (
         RedisStore::connect(server.url()).await.unwrap(),
@@ -106,7 +110,7 @@ async fn a_place_in_the_queue_is_given_up_as_well() {
 }
 
 #[tokio::test]
-async fn an_acquire_whose_reply_is_lost_is_asked_again_and_freed_by_one_release() {
+async fn an_acquire_whose_reply_is_lost_is_sent_again_and_freed_by_one_release() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = RedisStore::connect(proxy.url()).await.unwrap();
@@ -147,10 +151,10 @@ async fn a_release_whose_reply_is_lost_has_released() {
     })
     .await;
     proxy.cut();
-    // It cannot be told whether the lease was ours until then: neither `Freed` nor `NotOurs` would be true.
+    // The store cannot know whether the lease was held until the release, so neither `Freed` nor `NotOurs` would be true.
     let error = freeing.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(error.to_string().contains("not held any more"), "{error}");
+    assert!(error.to_string().contains("may have been lost"), "{error}");
     assert_clean(&server).await;
 }
 
@@ -177,7 +181,7 @@ async fn a_record_whose_reply_is_lost_is_stored() {
 }
 
 #[tokio::test]
-async fn a_release_that_did_not_arrive_is_made_up_for() {
+async fn a_release_that_did_not_arrive_is_sent_again() {
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = impatient(&proxy.url()).await;
@@ -198,7 +202,7 @@ async fn a_release_that_did_not_arrive_is_made_up_for() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_refused_is_made_up_for() {
+async fn a_release_that_is_refused_is_sent_again() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     let (key, a) = (key("k"), owner());
@@ -243,12 +247,12 @@ async fn cleaning_up_ends_by_itself_and_with_the_store() {
 }
 
 #[tokio::test]
-async fn an_answer_that_came_and_is_not_taken_is_undone() {
+async fn a_grant_that_arrived_and_is_not_taken_is_released() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     let key = key("k");
     let answer = store.acquire(attempt(&key, owner()));
-    // Answered after the acquire, on the same connection: that answer has come, too.
+    // The server answers this call after the acquire, on the same connection, so the answer to the acquire has arrived as well.
     let seen = store.inspect(key.clone()).await.unwrap();
     assert!(seen.holder.is_some());
     drop(answer);

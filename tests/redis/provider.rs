@@ -1,4 +1,4 @@
-//! The process-wide provider of cryptography of rustls. Each test runs in a process of its own.
+//! The process-wide provider of cryptography of rustls. Each test runs in a separate process.
 
 use std::{env, process::Command};
 
@@ -7,7 +7,7 @@ use tower_distributed_lock::store::RedisStore;
 
 use crate::{server_and_store, support::words::*};
 
-/// Whether this process runs this test alone. Otherwise starts such a process, and waits until the test has passed there.
+/// Whether this process runs this test alone. If not, runs the test in a new process, and waits until the test has passed there.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TDL_TEST_ALONE";
     if env::var_os(ALONE).is_some() {

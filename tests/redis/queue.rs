@@ -1,4 +1,4 @@
-//! Who is served when, also when somebody dies.
+//! The order in which waiting attempts are served, even if some of them die.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn the_order_of_arrival_outlives_the_crash_of_the_holder() {
     let until = Instant::now() + PATIENCE;
     while served.len() < waiters.len() {
         assert!(Instant::now() < until, "served so far: {served:?}");
-        // The last asks first, so that only the queue can bring them into order.
+        // The last attempt asks first, so that only the queue can bring the attempts into order.
         for waiter in waiters
             .iter()
             .rev()
@@ -101,7 +101,7 @@ async fn a_waiter_that_asks_within_its_deadline_is_never_skipped() {
         let answer = store.queue(&key, patient).await;
         store.free(&key, patient).await;
         store.free(&key, greedy).await;
-        // A machine that stalls for longer than the deadline proves nothing.
+        // If the machine stalled for longer than the deadline, the round proves nothing.
         if slowest < deadline / 2 {
             held(first);
             granted(answer);
@@ -110,7 +110,7 @@ async fn a_waiter_that_asks_within_its_deadline_is_never_skipped() {
     }
 }
 
-/// Both ask for longer than the deadline; the longest time that the first of them took to ask again.
+/// Lets both attempts ask for longer than the deadline. Returns the longest time between two questions of the first attempt.
 async fn keep_asking(
     store: &RedisStore,
     deadline: Duration,
@@ -137,7 +137,7 @@ async fn keep_asking(
 }
 
 #[tokio::test]
-async fn who_gave_up_delays_nobody() {
+async fn an_attempt_that_gave_up_delays_no_other() {
     let (_server, store) = server_and_store().await;
     let (key, a, b, c) = (key("k"), owner(), owner(), owner());
     store.take(&key, a).await;

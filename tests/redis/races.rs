@@ -1,4 +1,4 @@
-//! Calls that meet.
+//! Calls for one key from two connections at once.
 
 use futures_util::future::{join, join3};
 use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Released, Renewed, Store};
@@ -6,9 +6,9 @@ use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Released, Re
 use crate::{server_and_store, support::words::*};
 
 #[tokio::test]
-async fn renewals_and_releases_race_and_touch_nobody_else() {
+async fn renewals_and_releases_race_and_touch_no_other_lease() {
     let (server, one) = server_and_store().await;
-    // A store of its own is a connection of its own: only so can the calls overtake each other.
+    // Two stores have two connections, so the calls can overtake each other.
     let two = RedisStore::connect(server.url()).await.unwrap();
     let (instance, key) = (Instance::new(), key("k"));
     let mut renewed_first = 0;
@@ -28,7 +28,7 @@ async fn renewals_and_releases_race_and_touch_nobody_else() {
         renewed_first += u32::from(is_renewed(&renewed));
         match taken.unwrap() {
             Acquired::Granted(_) => {
-                // Neither a late renewal nor a late release of a's touches b's lease.
+                // Neither a late renewal nor a late release of `a` touches the lease of `b`.
                 let (renewed, released) = join(
                     one.renew_one(renewal(&key, a, 1)),
                     two.start_release(ending(&key, a)),

@@ -42,7 +42,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
             tokio::spawn(async move {
                 let a = owner();
                 store.take(&key, a).await;
-                // Without an answer, the outcome of the release is in doubt; the lease is gone in any case.
+                // Without an answer, the outcome of the release is not known. The lease is gone in any case.
                 let _ = store.start_release(ending(&key, a)).await;
             })
         });
@@ -60,7 +60,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_other_end_vanished_is_replaced() {
+async fn a_connection_whose_server_has_vanished_is_replaced() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = impatient(&proxy.url()).await;
@@ -72,13 +72,13 @@ async fn a_connection_whose_other_end_vanished_is_replaced() {
         store.inspect(key.clone()).await.is_ok()
     })
     .await;
-    // The server would keep the old connections for ever, had the store not made it close them.
+    // Without CLIENT KILL, the server would keep the old connections for ever.
     let clients: String = server.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
     assert!(clients.lines().count() <= 5, "{clients}");
 }
 
 #[tokio::test]
-async fn calls_to_a_server_that_is_gone_fail_in_time_and_its_return_is_a_hint() {
+async fn calls_to_a_stopped_server_fail_in_time_and_its_return_sends_a_hint() {
     let (mut server, _) = server_and_store().await;
     let store = impatient(&server.url()).await;
     let (key, a) = (key("k"), owner());

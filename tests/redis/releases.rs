@@ -1,4 +1,4 @@
-//! Releases start in the call, and are owed until they are answered. Futures that are dropped leave nothing behind.
+//! A release starts in the call and is owed until the server has answered. A dropped future leaves nothing in Redis.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_release_starts_without_being_polled() {
 }
 
 #[tokio::test]
-async fn a_release_outside_of_a_runtime_is_sent_over_the_connection_that_is_there() {
+async fn a_release_outside_of_a_runtime_is_sent_over_the_existing_connection() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
@@ -51,7 +51,7 @@ fn a_release_without_a_connection_waits_for_a_runtime() {
     let (server, store) = first.block_on(server_and_store());
     let (key, a) = (key("k"), owner());
     first.block_on(store.take(&key, a));
-    // With the runtime, the connection is gone.
+    // The connection has ended with its runtime.
     drop(first);
     drop(store.start_release(ending(&key, a)));
     assert_eq!(store.owed(), 1);
@@ -79,7 +79,7 @@ async fn an_acquire_whose_future_is_dropped_is_released_before_later_calls() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_is_released() {
+async fn a_grant_that_is_not_taken_is_released() {
     let (server, store) = server_and_store().await;
     let key = key("k");
     let taking = store.acquire(attempt(&key, owner()));
@@ -94,7 +94,7 @@ async fn an_answer_that_is_not_taken_is_released() {
 }
 
 #[tokio::test]
-async fn what_was_never_sent_owes_nothing() {
+async fn an_acquire_that_was_never_sent_owes_no_release() {
     let (mut server, _) = server_and_store().await;
     let store = impatient(&server.url()).await;
     server.kill();
@@ -107,12 +107,12 @@ async fn what_was_never_sent_owes_nothing() {
             assert!(answer.is_err());
         }
     }
-    // Those that met the connection while it broke may have been sent.
+    // Acquires that were started while the connection broke may have been sent.
     assert!(store.owed() <= keys().len(), "{} are owed", store.owed());
 }
 
 #[tokio::test]
-async fn what_is_owed_is_forgotten_when_its_time_has_passed() {
+async fn an_owed_release_is_forgotten_when_its_time_has_passed() {
     let (server, _) = server_and_store().await;
     let store = impatient(&server.url()).await;
     let (key, a) = (key("k"), owner());
@@ -137,7 +137,7 @@ async fn what_is_owed_is_forgotten_when_its_time_has_passed() {
 }
 
 #[tokio::test]
-async fn one_silent_lane_does_not_hold_up_the_renewals_of_another() {
+async fn a_silent_lane_does_not_delay_the_renewals_of_another_lane() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
     let store = RedisStore::builder(proxy.url()).lanes(2).timeout(LIMIT * 8);

@@ -1,4 +1,4 @@
-//! Tokens rise, whatever the server forgets.
+//! Tokens rise, even if the server loses its counters.
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -6,7 +6,7 @@ use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Renewed, Sto
 
 use crate::{server_and_store, support::words::*};
 
-/// Takes the key once more, and frees it.
+/// Takes and frees the key. Returns the token.
 async fn next_token(store: &RedisStore) -> u64 {
     let (key, a) = (key("k"), owner());
     let token = store.take(&key, a).await.tokens.first().unwrap();
@@ -29,13 +29,13 @@ async fn tokens_rise_over_a_restart() {
     server.restart().await;
     let after = next_token(&store).await;
     assert!(after > before);
-    // Also for one who was not there before.
+    // Tokens also rise for a store that has seen no token before.
     server.restart().await;
     let newcomer = RedisStore::connect(server.url()).await.unwrap();
     assert!(next_token(&newcomer).await > after);
 }
 
-/// A counter far ahead of the clock is what a clock that was set back by eleven days leaves behind.
+/// A clock that was set back by eleven days leaves a counter far ahead of the clock.
 #[tokio::test]
 async fn tokens_rise_although_the_clock_was_set_back() {
     let (server, store) = server_and_store().await;
@@ -52,7 +52,7 @@ async fn tokens_rise_although_the_clock_was_set_back() {
 }
 
 #[tokio::test]
-async fn a_refill_rises_over_a_counter_that_was_lost() {
+async fn a_refill_is_above_all_tokens_although_the_counter_was_lost() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     let before = store.take(&key, a).await.tokens.last().unwrap();

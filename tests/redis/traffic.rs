@@ -6,13 +6,13 @@ use tower_distributed_lock::store::{Acquired, Instance, Queueing, Store};
 
 use crate::{server_and_store, support::words::*};
 
-/// The expected counts of commands: one command, sent so many times.
+/// The expected counts of commands: `calls` times the command `name`, and nothing else.
 fn only(name: &str, calls: u64) -> BTreeMap<String, u64> {
     BTreeMap::from([(name.to_owned(), calls)])
 }
 
 #[tokio::test]
-async fn a_free_key_costs_one_command_to_take_and_one_to_give_back() {
+async fn a_free_key_costs_one_command_to_take_and_one_to_release() {
     let (server, store) = server_and_store().await;
     let mut a = owner();
     let _hints = store.watch_for_sure(a.instance).await;
@@ -27,7 +27,7 @@ async fn a_free_key_costs_one_command_to_take_and_one_to_give_back() {
 }
 
 #[tokio::test]
-async fn a_waiter_costs_one_command_each_time_it_asks() {
+async fn a_waiter_costs_one_command_for_each_question() {
     let (server, store) = server_and_store().await;
     let (key, a, b) = (key("k"), owner(), owner());
     store.take(&key, a).await;
@@ -79,7 +79,7 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
     let answers = store.renew_all(renewals.collect()).await;
     assert!(answers.iter().all(is_renewed));
     assert_eq!(server.commands().await, only("evalsha", 10_000));
-    // The server reads at most once for each packet. Some of the reads are the test's own.
+    // The server reads at most once for each packet. The test itself causes some of the reads.
     let reads = reads(&server).await - before;
     assert!(
         reads < 500,

@@ -1,4 +1,4 @@
-//! Servers that are misconfigured, full or starting, and the errors that say so.
+//! Servers that are misconfigured, full or starting, and the errors that name the fault.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -95,7 +95,7 @@ async fn the_error_for_a_missing_permission_says_so() {
             .acquire(attempt(&key("k"), owner()))
             .await
             .unwrap_err();
-        assert_says(&error, "may not do this");
+        assert_says(&error, "denies a command");
         assert_eq!(server.leftovers().await, [""; 0]);
     }
 }
@@ -147,7 +147,7 @@ async fn a_full_server_grants_no_locks_and_keeps_its_leases() {
         store.renew_one(renewal(&key, a, 8)).await,
         Renewed::Renewed { .. }
     ));
-    // Refused or not (a script that has written once may go on), the record is there in the end.
+    // The record may be refused at first and then repeated, or accepted: a script that has written once may go on. Either way it is stored.
     let _ = store.start_release(recording(&key, a, b"done")).await;
 
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -189,7 +189,7 @@ async fn the_error_for_a_server_that_is_loading_says_so() {
         "for i = 1, 8000 do redis.call('SET', 'filler:' .. i, string.rep('x', 4096)) end return 1";
     let _: Value = server.send(&["EVAL", fill, "0"]).await;
     let _: Value = server.send(&["SAVE"]).await;
-    // Loading takes 1 ms for each key, so eight seconds. After every 2 MB the server answers commands.
+    // Loading takes 1 ms for each key, and so eight seconds. After every 2 MB the server answers commands.
     server.restart_with(&["--key-load-delay", "1000"]).await;
     let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
     let store = store.build().unwrap();

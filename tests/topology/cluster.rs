@@ -25,7 +25,7 @@ tokio::task_local! {
     static CLUSTER: Arc<Cluster>;
 }
 
-/// As a subject of the conformance suite.
+/// A Cluster as a subject of the conformance suite.
 pub(crate) struct InCluster {
     cluster: Arc<Cluster>,
     store: RedisStore,
@@ -216,7 +216,7 @@ async fn slots_move_under_load_and_nothing_is_granted_twice() {
 }
 
 #[tokio::test]
-async fn a_lease_moves_with_its_slot_and_its_instance_is_told() {
+async fn a_lease_moves_with_its_slot_and_its_instance_gets_a_hint() {
     let cluster = Cluster::start().await;
     let slot = slot_of_account(&cluster).await;
     let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
@@ -351,7 +351,7 @@ async fn calls_for_a_moving_slot_wait_and_keep_their_order() {
                 store.acquire(attempt(&key, *a)),
                 store.start_release(ending(&key, *a)),
             );
-            // Each of them is polled once before the next is.
+            // Each call is polled once before the next one starts.
             async { tokio::join!(biased; take, free) }
         });
         let mut calls = std::pin::pin!(join_all(calls));

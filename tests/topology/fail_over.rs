@@ -1,4 +1,4 @@
-//! Sentinel takes a replica for a primary that is gone.
+//! Sentinel replaces a lost primary with a replica.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use crate::support::{
 
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-/// An instance on connections of its own, like a process of its own.
+/// An instance with its own connections, like a separate process.
 pub(crate) async fn instance(topology: &Sentinels) -> Locks {
     let store = RedisStore::sentinel(topology.urls(), SERVICE).timeout(Duration::from_millis(300));
     let store = store.connect().await.unwrap();
@@ -48,14 +48,14 @@ pub(crate) fn depositor(
                         .deposit("account", guard.token(), Duration::from_millis(2))
                         .await;
                 }
-                // Out of reach, or held: tried again later.
+                // The store is out of reach, or the key is held: the depositor tries again later.
                 Err(_) => sleep(Duration::from_millis(10)).await,
             }
         }
     })
 }
 
-/// Waits for a deposit that begins after this call. Returns how long that took.
+/// Waits for a deposit that begins after this call. Returns the time until that deposit.
 pub(crate) async fn back_in_service(ledger: &Ledger) -> Duration {
     let (began, before) = (Instant::now(), ledger.written());
     eventually("deposits go on", async || ledger.written() > before + 2).await;
@@ -123,7 +123,7 @@ async fn a_lease_outlives_a_planned_fail_over() {
         .await
         .unwrap();
     let new = topology.failed_over(old).await;
-    // Well beyond the lease, which only the new primary can have renewed.
+    // The pause is longer than the lease, which only the new primary can have renewed.
     sleep(LEASE + LEASE / 2).await;
     assert!(guard.is_held(), "{:?}", guard.status());
     let token = guard.token();

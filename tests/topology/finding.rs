@@ -1,4 +1,4 @@
-//! Which server counts as the primary.
+//! The choice of the server that counts as the primary.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn behind<'a>(sentinels: impl IntoIterator<Item = &'a FakeSentinel>) -> RedisSto
 }
 
 #[tokio::test]
-async fn a_replica_does_not_count_as_the_primary_although_a_sentinel_names_it() {
+async fn a_replica_that_a_sentinel_names_does_not_count_as_the_primary() {
     let primary = RedisServer::start().await;
     let replica = replica_of(primary.port()).await;
     let sentinel = FakeSentinel::start(names(&replica, 1)).await;

@@ -50,7 +50,7 @@ async fn a_lease_without_waiters_is_renewed_and_released_in_a_half_open_slot() {
     let before = renew_and_end(&store, &key, a, Ending::Free);
     cluster.migrate(&slot, from, to, before, async {}).await;
 
-    // The keys are at the new node, and the old node redirects to it.
+    // The keys are at the new node, and the old node redirects there.
     store.take(&key, b).await;
     let record = Ending::Record {
         content: b"done".as_slice().into(),

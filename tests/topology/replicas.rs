@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Long enough for a replica that works, on a slow machine.
+/// A time limit in which a working replica acknowledges a lock, even on a slow machine.
 const ENOUGH: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pair {
@@ -114,7 +114,7 @@ async fn a_granted_lock_is_on_the_replica() {
 }
 
 #[tokio::test]
-async fn a_lock_that_no_replica_acknowledges_is_given_back() {
+async fn a_lock_that_no_replica_acknowledges_is_released() {
     let pair = Pair::start().await;
     let timeout = Duration::from_secs(1);
     let (store, patient) = (pair.store(timeout).await, pair.store(ENOUGH).await);
@@ -150,7 +150,7 @@ async fn a_lock_that_no_replica_acknowledges_is_given_back() {
     assert_eq!(
         pair.primary.leftovers().await,
         [""; 0],
-        "given back before the answer"
+        "the lock is released before the answer"
     );
 
     pair.replica.thaw();
@@ -168,7 +168,7 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let store = store.timeout(limit).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
     let ask_all = || join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
-    // From here on, the pool has all its connections.
+    // From here on, the pool has all of its connections.
     for (answer, key) in ask_all().await.into_iter().zip(&keys) {
         granted(answer.unwrap());
         store.force_release(key.clone()).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_primary_without_replicas_grants_nothing() {
         .acquire(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("given back"), "{error}");
+    assert!(error.to_string().contains("released again"), "{error}");
     assert_eq!(server.leftovers().await, [""; 0]);
     let Renewed::NotOurs = store.renew_one(renewal(&key("k"), owner(), 0)).await else {
         panic!("the lock was given back");
@@ -239,7 +239,7 @@ async fn many_acquires_at_once_open_at_most_the_connections_of_the_pool() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_waits_for_a_replica_holds_up_no_other_key() {
+async fn an_acquire_that_waits_for_a_replica_delays_no_other_key() {
     let pair = Pair::start().await;
     let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
     let store = store.timeout(ENOUGH).connect().await.unwrap();

@@ -16,7 +16,7 @@ tokio::task_local! {
     static TOPOLOGY: Arc<Sentinels>;
 }
 
-/// A store with a prefix of its own.
+/// A store with its own prefix.
 pub(crate) struct BehindSentinel {
     topology: Arc<Sentinels>,
     store: RedisStore,

@@ -1,4 +1,4 @@
-//! The configuration of a Redis store.
+//! The configuration of a [`RedisStore`].
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 use super::{
     RedisStore, Shared,
     explain::invalid,
-    fence::Floors,
+    floors::Floors,
     key_order::KeyOrder,
     names::Names,
     owed::Owed,
@@ -23,6 +23,9 @@ use crate::ErrorKind;
 
 /// Configures a [`RedisStore`].
 ///
+/// A builder comes from [`RedisStore::builder`], [`RedisStore::sentinel`] or [`RedisStore::cluster`]. [`connect`](Self::connect)
+/// connects at once, [`build`](Self::build) at first use. Both refuse a setting that cannot work.
+///
 /// | setting | default |
 /// |---|---|
 /// | [`prefix`](Self::prefix) | `tdl` |
@@ -30,6 +33,19 @@ use crate::ErrorKind;
 /// | [`timeout`](Self::timeout) | 1 s |
 /// | [`label`](Self::label) | the name of the host |
 /// | [`replicas`](Self::replicas) | none |
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed_lock::store::RedisStore;
+///
+/// let store = RedisStore::builder("redis://127.0.0.1/")
+///     .prefix("shop")
+///     .label("checkout-3")
+///     .lanes(4)
+///     .timeout(Duration::from_millis(500))
+///     .build()?;
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisStoreBuilder {
@@ -53,48 +69,63 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// The start of all names in Redis, `tdl` by default. Services with different prefixes do not see each other's
-    /// locks. Visible ASCII without braces, at most 64 bytes.
+    /// Sets the start of all names in Redis. The default is `tdl`.
+    ///
+    /// Services with different prefixes do not see each other's locks. A prefix is 1 to 64 bytes of visible ASCII without braces.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// The name by which operators know this store's leases, the name of the host by default. The label is shown to callers that find a
-    /// key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key. ASCII letters, digits, `.`, `_` and
-    /// `-`, at most 64.
+    /// Sets the name under which operators see the leases of this store. The default is the name of the host.
     ///
-    /// A host whose name is not known has no label. In the name of a host, every other character becomes a `-`.
+    /// Callers that find a key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key see the label. A
+    /// label is 1 to 64 ASCII letters, digits, `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
+    /// the host has no known name, there is no label.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// The number of connections that calls are spread over, 2 by default; in a Cluster, for each node. A connection carries many
-    /// calls at once, and the more calls share one, the fewer packets each of them costs. More connections keep a large record in one
-    /// lane from delaying the others, and let more threads send at once. From 1 to 64.
+    /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each node. The default is 2.
+    ///
+    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs. More
+    /// connections keep a large record in one lane from delaying the other lanes, and let more threads send at once.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// The time limit of every call, connecting and a repetition included; 1 s by default.
+    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s, the least is 1 ms.
     ///
-    /// The time limit should be well below the lease, because an unanswered renewal is repeated only after it.
+    /// The time limit should be well below the lease, because an unanswered renewal is repeated only after the time limit.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Grants a lock only once so many replicas have acknowledged it (WAIT). If they have not done so within `timeout`, the lock is
-    /// given back, and the acquire fails with [`ErrorKind::Unreachable`]. Off by default.
+    /// Grants a lock only after `replicas` replicas have acknowledged the lock (WAIT). By default, no replica is waited for.
     ///
-    /// So the loss of the primary alone does not lose a granted lock. The price is a second round trip and the
-    /// way to the replicas, on one of 16 connections for this purpose; renewals and releases do not wait.
+    /// If fewer replicas acknowledge the lock within `timeout`, the lock is released again, and the acquire fails with
+    /// [`ErrorKind::Unreachable`]. The loss of the primary alone then does not lose a granted lock. The price is a second round trip
+    /// and the way to the replicas, on one of 16 connections for this purpose; renewals and releases do not wait.
     ///
     /// This is not consensus. WAIT says that replicas have *received* the lock: not that the lock is on a disk, nor that one of
-    /// these replicas will be the next primary, nor that this server still is the primary. A lock that is given back
-    /// was there for a moment. Fencing tokens are as necessary as without replicas.
+    /// these replicas will be the next primary, nor that this server still is the primary. A lock that is released again
+    /// was visible for a moment. Fencing tokens are as necessary as without replicas.
+    ///
+    /// `replicas` must be at least 1 and `timeout` at least 1 ms. A Cluster does not support this setting yet.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::store::RedisStore;
+    ///
+    /// let sentinels = ["redis://node-1:26379", "redis://node-2:26379", "redis://node-3:26379"];
+    /// let store = RedisStore::sentinel(sentinels, "mymaster")
+    ///     .replicas(1, Duration::from_millis(100))
+    ///     .build()?;
+    /// # Ok::<(), tower_distributed_lock::Error>(())
+    /// ```
     pub fn replicas(mut self, replicas: usize, timeout: Duration) -> Self {
         self.replicas = Some(Replicas {
             count: replicas,
@@ -103,27 +134,27 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects now.
+    /// Builds the store and connects all lanes.
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build); and [`ErrorKind::Unreachable`] when the server does not answer in time or refuses the
-    /// connection.
+    /// Returns the errors of [`build`](Self::build), and [`ErrorKind::Unreachable`] when the server does not answer in time or refuses
+    /// the connection.
     ///
     /// # Cancel safety
     ///
-    /// Connections that were made are closed when this is dropped.
+    /// Connections that were made are closed when the future is dropped.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.build()?;
         store.reach().await?;
         Ok(store)
     }
 
-    /// Connects at first use: the server need not run yet, and there need not be a runtime.
+    /// Builds the store, which connects at first use. Neither a running server nor a runtime is needed yet.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL or a setting that cannot work.
+    /// Returns [`ErrorKind::InvalidConfig`] for a URL or a setting that cannot work.
     pub fn build(self) -> Result<RedisStore, Error> {
         self.check()?;
         let floors = Arc::new(Floors::new());
@@ -145,7 +176,9 @@ impl RedisStoreBuilder {
                 Some(replicated)
             }
             (Some(_), None) => {
-                return Err(invalid("a Cluster's replicas cannot be waited for yet"));
+                return Err(invalid(
+                    "`replicas` does not work in a Cluster yet: leave the setting out",
+                ));
             }
         };
         let (name, database) = (topology.name(), topology.database());
@@ -163,6 +196,7 @@ impl RedisStoreBuilder {
         })))
     }
 
+    /// Refuses settings that cannot work.
     fn check(&self) -> Result<(), Error> {
         let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(is_fit) {
@@ -182,13 +216,15 @@ impl RedisStoreBuilder {
             )));
         }
         if self.timeout < Duration::from_millis(1) {
-            return Err(invalid("a timeout below 1 ms lets no call succeed"));
+            return Err(invalid(
+                "no call can succeed within a timeout below 1 ms: set a longer one",
+            ));
         }
         if let Some(Replicas { count, timeout }) = self.replicas
             && (count == 0 || timeout < Duration::from_millis(1))
         {
             return Err(invalid(
-                "waiting for no replica, or for less than 1 ms, is no waiting",
+                "`replicas` needs at least 1 replica and a timeout of at least 1 ms: leave the setting out to wait for none",
             ));
         }
         Ok(())
@@ -206,7 +242,7 @@ fn host_name() -> Option<String> {
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the URLs, which may have passwords in them.
+        // The URLs are left out, because they may contain passwords.
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &self.prefix)
             .field("label", &self.label)

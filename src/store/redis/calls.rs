@@ -1,11 +1,21 @@
 //! The store's operations as calls of scripts.
+//!
+//! An acquire of the key `orders/42` for 10 s is sent as:
+//!
+//! ```text
+//! EVALSHA <hash of acquire.lua> 3
+//!   tdl:2:{b2089}:lock:orders/42  tdl:2:{b2089}:queue:orders/42  tdl:2:{b2089}:fence
+//!   lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3  10000  1731756000000000  no
+//! ```
+//!
+//! Each `.lua` file opens with its keys, arguments and replies; `reply` reads the replies.
 
 use std::time::Duration;
 
 use redis::{Cmd, RedisWrite};
 
 use super::{
-    fence::{Floors, Fraction},
+    floors::{Floors, Fraction},
     names::{Names, put_number},
     script::{
         ACQUIRE, By, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,
@@ -18,37 +28,46 @@ use crate::{
     store::{Acquire, Ending, Owner, Queueing, Release, Renew},
 };
 
-/// So far away that nobody waits for it, and near enough that Redis can add it to its clock.
+/// The longest duration in a command. Redis can add this duration to its clock without an overflow.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-/// One call of a script. A call keeps its operation, and is written as a command whenever it is sent: the floor of the tokens
-/// and the version of the script belong to the connection.
+/// One call of a script.
+///
+/// A call keeps its operation and is written as a command each time the call is sent, because the floor of the tokens and the version
+/// of the script belong to the connection.
 #[derive(Debug)]
 pub(super) struct Call {
     operation: Operation,
-    /// Made with its first key alone, where there is a script for that.
+    /// Whether the call uses the script with one key, if the operation has such a script.
     ///
-    /// For a slot of a Cluster that is on its way to another node (TRYAGAIN): only a script with one key is sure to find all
-    /// its keys in one place. It answers as the normal one does; or again by TRYAGAIN, and then only the normal one will do.
+    /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
+    /// script with one key answers like the normal script; or with TRYAGAIN again, and then only the normal script can make the call.
     has_one_key: bool,
 }
 
+/// An operation of the store that one script carries out.
 #[derive(Debug)]
 pub(super) enum Operation {
+    /// `acquire.lua`.
     Acquire(Acquire),
+    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key.
     Renew(Renew),
+    /// `release.lua`, or `release_alone.lua` with one key.
     Release(Release),
+    /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
+    /// `inspect.lua`.
     Inspect(LockKey),
+    /// `force_release.lua`.
     ForceRelease(LockKey),
 }
 
-/// What the commands on one connection have in common.
+/// The settings that all commands on one connection have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dialect<'a> {
     pub(super) names: &'a Names,
     pub(super) floors: &'a Floors,
-    /// Where tokens follow the server's clock.
+    /// Set if tokens follow the server's clock.
     pub(super) fraction: Option<Fraction>,
 }
 
@@ -62,6 +81,7 @@ impl From<Operation> for Call {
 }
 
 impl Call {
+    /// Switches to the script with one key.
     pub(super) fn with_one_key(mut self) -> Self {
         self.has_one_key = true;
         self
@@ -82,7 +102,7 @@ impl Call {
         }
     }
 
-    /// How the call is sent at first. Scripts for operators are too rare to be loaded with every connection.
+    /// How the first sending names the script. The scripts for operators are too rarely used to be loaded with every connection.
     pub(super) fn by(&self) -> By {
         match self.operation {
             Operation::Acquire(_) | Operation::Renew(_) | Operation::Release(_) => By::Hash,
@@ -104,7 +124,7 @@ impl Call {
             Operation::RaiseFence { key, above } => {
                 to.script(&RAISE_FENCE, 1);
                 to.fence(key);
-                // What this process has seen counts as handed out, whatever the server remembers.
+                // Tokens that this process has seen count as handed out, even if the server has lost its counter.
                 to.number((*above).max(dialect.floors.of(key).get()));
             }
             Operation::Inspect(key) => {
@@ -122,7 +142,7 @@ impl Call {
     }
 }
 
-/// Writes a command, argument by argument, as bytes and without `fmt`.
+/// Writes a command argument by argument, as bytes and without `fmt`, because every lock pays for this.
 struct Writer<'a> {
     by: By,
     dialect: Dialect<'a>,
@@ -147,8 +167,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Needs the lock alone, unless further tokens are wanted. A lease that lasts on without further tokens is better than
-    /// one that is lost.
+    /// Writes a renewal, with the lock as the only key unless further tokens are wanted. In a moving slot, a lease that is renewed without
+    /// further tokens is better than a lost one.
     fn renew(&mut self, request: &Renew, has_one_key: bool) {
         let is_alone = has_one_key || request.refill == 0;
         if is_alone {
@@ -186,6 +206,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Starts the command.
     fn script(&mut self, script: &Script, keys: u8) {
         let by_clock = self.dialect.fraction.is_some();
         script.call(self.by, by_clock, keys, self.command);
@@ -206,8 +227,8 @@ impl Writer<'_> {
         self.dialect.names.fence(key, &mut to);
     }
 
-    /// The floor of a counter's tokens, as it is when the call is sent: a call that is repeated on another connection must
-    /// know what that one has learnt.
+    /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on another connection must carry the
+    /// floor which that connection has raised.
     fn floor(&mut self, key: &LockKey) {
         let Dialect {
             floors, fraction, ..
@@ -215,13 +236,14 @@ impl Writer<'_> {
         floors.write(key, fraction, &mut self.command.bufmut_for_next_arg(0));
     }
 
-    /// A lease without its fingerprint.
+    /// Writes a lease without its fingerprint.
     fn lease(&mut self, owner: Owner) {
         let label = self.dialect.names.label();
         let mut to = self.command.bufmut_for_next_arg(0);
         value::lease(owner, label, None, &mut to);
     }
 
+    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`.
     fn queueing(&mut self, queueing: Queueing) {
         match queueing {
             Queueing::No => self.command.write_arg(b"no"),
@@ -243,7 +265,7 @@ impl Writer<'_> {
     }
 }
 
-/// Rounded up: the store must not end a lease before its holder does.
+/// Converts to milliseconds, rounded up, because the store must not end a lease before the holder does.
 fn millis(duration: Duration) -> u64 {
     let duration = duration.min(FAR);
     let below_a_second = duration.subsec_nanos().div_ceil(1_000_000);

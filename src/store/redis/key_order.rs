@@ -1,9 +1,9 @@
-//! The order of calls where no lane keeps it: the calls for one key are made one at a time.
+//! Keeps the order of calls where no lane does: the calls for one key are made one at a time.
 //!
-//! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes them
-//!    one after another and ends with the last.
+//! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes the calls
+//!    one after another and ends after the last one.
 //! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
-//!    push from within a runtime starts the tasks of all stopped keys. The call that was under way is lost with the runtime.
+//!    `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,22 +15,25 @@ use tokio::runtime::Handle;
 
 use crate::{LockKey, sync::Mutex};
 
-/// A call. Its outcome goes elsewhere.
+/// A call, with everything that follows. The caller gets the outcome through a channel.
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Runs the calls for each key one at a time, and the calls for different keys side by side.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyOrder(Arc<Mutex<Keys>>);
 
 #[derive(Default)]
 struct Keys {
+    /// The calls that have not begun. A key with a task has an entry, which may be empty.
     waiting: HashMap<LockKey, VecDeque<Job>>,
+    /// The keys with calls and without a task.
     stopped: Vec<LockKey>,
 }
 
-/// The task of a key. If dropped before the last call, the key is stopped.
+/// The task of a key. If the task is dropped before its last call, the key is stopped.
 struct Running {
     order: KeyOrder,
-    /// Set until the last call was made.
+    /// `None` once the last call was made.
     key: Option<LockKey>,
 }
 
@@ -53,6 +56,7 @@ impl KeyOrder {
         self.start(&mut self.0.lock());
     }
 
+    /// Starts the tasks of all stopped keys, if there is a runtime.
     fn start(&self, keys: &mut Keys) {
         if keys.stopped.is_empty() {
             return;

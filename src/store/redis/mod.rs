@@ -1,10 +1,21 @@
 //! Leases in Redis.
+//!
+//! ```text
+//! RedisStore ─┬─ operations ──> topology ──> lane ──> connection ──> server
+//!             │      │                        │
+//!             │      │                        └─ calls (names, value, script) write a command, reply and outcome read the answer
+//!             │      └─ in_order, key_order: one call at a time for each key, where no lane keeps the order of calls
+//!             └─ subscription <── hints of the server that the topology names
+//! ```
+//!
+//! The calls of the [`Store`] contract for one key take effect in the order in which they were started. `owed` counts the releases that
+//! the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
 
 mod builder;
 mod calls;
 mod connection;
 mod explain;
-mod fence;
+mod floors;
 mod in_order;
 mod key_order;
 mod lane;
@@ -30,7 +41,7 @@ use tokio::sync::mpsc;
 pub use builder::RedisStoreBuilder;
 
 use self::{
-    fence::Floors,
+    floors::Floors,
     key_order::KeyOrder,
     names::Names,
     owed::Owed,
@@ -43,7 +54,7 @@ use super::{
 };
 use crate::{Error, LockKey};
 
-/// A [`Store`] in Redis 6.2 or later, or Valkey. Tested with Redis 6.2.14 and 7.0.15, and with Valkey 9.1.
+/// A [`Store`] in Redis 6.2 or later, or in Valkey. Tested with Redis 6.2.14 and 7.0.15, and with Valkey 9.1.
 ///
 /// ```no_run
 /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -55,22 +66,36 @@ use crate::{Error, LockKey};
 /// # }
 /// ```
 ///
-/// # What it costs
+/// Settings are made with a [builder](Self::builder):
 ///
-/// One EVALSHA takes a free key, and one gives it back; without waiters, nothing else is sent. Held leases are renewed in
-/// pipelines. The store keeps a few connections for calls (`lanes`), which many requests share, and one more for the
-/// hints of each [`Locks`](crate::Locks).
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed_lock::store::RedisStore;
 ///
-/// # What it leaves in Redis
+/// // `build` connects at first use, so this example needs no server.
+/// let store = RedisStore::builder("redis://127.0.0.1/")
+///     .prefix("shop")
+///     .timeout(Duration::from_millis(500))
+///     .build()?;
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
 ///
-/// | name | what | until |
+/// # Cost
+///
+/// One EVALSHA takes a free key, and another one releases the key; without waiters, nothing else is sent. Held leases are renewed in
+/// pipelines. The store keeps a few connections for calls ([`lanes`](RedisStoreBuilder::lanes)), which all requests share, and one more
+/// connection for the hints of each [`Locks`](crate::Locks).
+///
+/// # Data in Redis
+///
+/// | name | content | until |
 /// |---|---|---|
 /// | `tdl:2:{b2089}:lock:orders/42` | the holder of the key, or the record in its place | released or expired |
-/// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and for how long their places are kept | the queue is empty |
+/// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and how long their places are kept | the queue is empty |
 /// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
 /// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
-/// key together in a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock is a string:
+/// key on one node of a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock is a string:
 ///
 /// | value | meaning |
 /// |---|---|
@@ -78,48 +103,56 @@ use crate::{Error, LockKey};
 /// | `wanted:<instance>:<attempt>@<label>` | held, and others wait or have waited |
 /// | `record:<instance>:<attempt> <content>` | a record in the lease's place |
 ///
-/// In the value of a lease for an idempotent request, a space and the request's fingerprint follow the label.
+/// In the value of a lease for an idempotent request, a space and the request's fingerprint follow the label. An operator sees, for
+/// example:
+///
+/// ```text
+/// > GET tdl:2:{b2089}:lock:orders/42
+/// "lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3"
+/// > PTTL tdl:2:{b2089}:lock:orders/42
+/// (integer) 8214
+/// ```
 ///
 /// # Versions of the format
 ///
-/// Stores of two versions have no name in common: neither reads or removes what the other wrote, *and neither sees the
-/// other's locks*. So a rolling deployment from one version to another is no deployment of locks: while processes of both run,
-/// a key can be held once in each version. Stop the processes of the old version before those of the new one start, or let
-/// the two share no work. Records of idempotent requests are left behind as well, and expire by themselves. Tokens go on
-/// rising, because a new counter starts at the server's clock; of the old version, only the counters `tdl:{b…}:fence` stay, and can
-/// be deleted. Version 1 had no number in its names and no label.
+/// Stores of two versions have no name in common: neither reads or removes the values of the other, *and neither sees the
+/// other's locks*. During a rolling deployment from one version to another, a key can therefore be held once in each version.
+/// Stop the processes of the old version before those of the new one start, or let the two share no work. Records of idempotent
+/// requests are left behind as well, and expire by themselves. Tokens go on rising, because a new counter starts at the server's
+/// clock. Of the old version, only the counters `tdl:{b…}:fence` stay; they can be deleted. Version 1 had neither a number in the
+/// names nor a label.
 ///
-/// # What it needs
+/// # Requirements
 ///
-/// - `maxmemory-policy noeviction`: a lease that is evicted is a lease that is lost. The store warns at start-up.
+/// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at start-up about any other policy.
 /// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
 ///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   Better with `+client|info +client|kill` (see below), `+hello +echo +info`. With
-///   [`replicas`](RedisStoreBuilder::replicas), `+wait`. As a node of a [`QuorumStore`](super::QuorumStore) it needs
-///   `+info` to tell its age: without, it is as old as its connection.
+///   `+client|info +client|kill` (see below) and `+hello +echo +info` are recommended. [`replicas`](RedisStoreBuilder::replicas)
+///   needs `+wait`. A node of a [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without
+///   INFO, a server counts as being as old as its connection.
 ///
 /// # When Redis does not answer
 ///
-/// Every call ends within the [timeout](RedisStoreBuilder::timeout). A connection that broke is replaced, and all calls without an
-/// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later: commands
-/// can lie unread in the buffers of a server that hangs. So the store first closes the old connection from the server's side (CLIENT
-/// KILL), so that nothing on it can run any more; and it releases what a failed acquire may have taken, as soon as it reaches
-/// the server again. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
-/// lease must have passed. Where no connection can be made, all calls that wait for one fail with the reason, and the next attempt
-/// waits longer, up to half the timeout.
+/// Every call ends within the [timeout](RedisStoreBuilder::timeout). A broken connection is replaced, and all calls without an
+/// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later:
+/// commands can lie unread in the buffers of a server that hangs. The store therefore has the server close the old connection first (CLIENT
+/// KILL), after which no command on that connection can run any more. As soon as the server answers again, the store releases the
+/// keys that failed acquires may have taken. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
+/// lease must have expired. Where no connection can be made, all waiting calls fail with the reason, and the pause before the next
+/// attempt to connect grows, up to half the timeout.
 ///
 /// # Sentinel
 ///
-/// With [`sentinel`](Self::sentinel), every new connection asks the sentinels for the primary, all of them at once. The answer with
-/// the latest configuration counts, if the server says as well that it is the primary. A server that was
-/// demoted counts as gone, and once one connection has found the new primary, connections to the old one are given up. The
-/// subscription moves as well, and then all leases are confirmed, or reported as lost.
+/// With [`sentinel`](Self::sentinel), every new connection asks all sentinels for the primary at once. The answer with
+/// the latest configuration counts, provided that the server confirms the role of a primary. A demoted server counts as gone, and once
+/// one connection has found the new primary, connections to the old primary are given up. The subscription moves as well, and then all
+/// leases are confirmed, or reported as lost.
 ///
 /// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
 /// granted again. The *tokens* of the two leases keep them apart: behind Sentinel, tokens follow the server's clock, so those of a new
-/// primary are above those of the old one. And an old primary that was only cut off, or frozen, accepts writes until it learns
-/// of its fail-over, for ten seconds or more: for that time there are two primaries. Settings in `redis.conf` make the old one refuse
-/// writes:
+/// primary are above those of the old one. An old primary that was only cut off, or frozen, accepts writes until the news of the
+/// fail-over arrives there, for ten seconds or more: for that time there are two primaries. Settings in `redis.conf` make the old
+/// primary refuse writes:
 ///
 /// ```text
 /// min-replicas-to-write 1
@@ -130,52 +163,67 @@ use crate::{Error, LockKey};
 ///
 /// # Cluster
 ///
-/// With [`cluster`](Self::cluster), every key is on the node that has its slot, and all names of a key are in one
+/// With [`cluster`](Self::cluster), every key is on the node that has the key's slot, and all names of a key are in one
 /// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
-/// moves from one node to another, Redis refuses scripts with several keys in it (TRYAGAIN): the store tries again for as long as its
-/// [timeout](RedisStoreBuilder::timeout). Calls for one key wait for each other, because redirected calls have no order. When slots have
-/// moved, their leases are confirmed, or reported as lost.
+/// moves from one node to another, Redis refuses scripts with several keys of that slot (TRYAGAIN): the store tries again until the
+/// [timeout](RedisStoreBuilder::timeout) has passed. Calls for one key wait for each other, because redirected calls have no order. When
+/// slots have moved, the leases in these slots are confirmed, or reported as lost.
 ///
 /// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
 ///
-/// # Why it does not take a bb8 pool of yours
+/// # Why the store does not accept a bb8 pool
 ///
-/// The order of calls matters here: a release must not overtake its acquire. So a key always uses the same
-/// connection, which the store makes and replaces itself. A pool has no such order, nor does bb8-redis's manager notice that a
-/// connection broke. To share what matters, give both the same URL. (With [`replicas`](RedisStoreBuilder::replicas), bb8 manages
-/// the connections that acquires wait on.)
+/// The order of calls matters here: a release must not overtake its acquire. A key therefore always uses the same
+/// connection, which the store makes and replaces itself. A pool has no such order, nor does the manager of bb8-redis notice a
+/// broken connection. An application with a pool of its own gives the same URL to both. (With
+/// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires wait.)
 #[derive(Clone)]
 pub struct RedisStore(Arc<Shared>);
 
+/// The state that all clones of a [`RedisStore`] share.
 struct Shared {
     names: Names,
     topology: Arc<Topology>,
     floors: Arc<Floors>,
     owed: Owed,
-    /// Set where acquires wait for replicas.
+    /// Set if acquires wait for replicas.
     replicated: Option<Replicated>,
-    /// Set where no lane keeps the order of calls.
+    /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
     order: Option<KeyOrder>,
-    /// Set when a release was started outside of a runtime, and may wait for one.
+    /// Set when a release was started outside of a runtime, and so may not have been sent yet.
     is_stopped: AtomicBool,
     space: Arc<str>,
     timeout: Duration,
 }
 
 impl RedisStore {
-    /// Connects to the server of a URL, with all defaults: `redis://user:password@host:6379/0`. With the feature
-    /// `tls-rustls` also `rediss://`.
+    /// Connects to the server at `url`, with the default [settings](RedisStoreBuilder).
+    ///
+    /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature `tls-rustls`.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and [`Unreachable`](crate::ErrorKind::Unreachable) when the server does not
-    /// answer in time or refuses the connection.
+    /// Returns [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and
+    /// [`Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in time or refuses the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Connections that were made are closed when the future is dropped.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
-    /// A store on the server of a URL, to be configured.
+    /// Creates a builder for a store on the server at `url`, with the URL of [`connect`](Self::connect).
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::store::RedisStore;
+    ///
+    /// let store = RedisStore::builder("redis://127.0.0.1/").lanes(4).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(url: impl AsRef<str>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(Servers::Single(url.as_ref().to_owned()))
     }
@@ -185,11 +233,11 @@ impl RedisStore {
         self.0.topology.connect().await
     }
 
-    /// A store on the primary of a service that Redis Sentinel watches over, to be configured: the URLs of the sentinels,
-    /// and the service's name. See [Sentinel](Self#sentinel).
+    /// Creates a builder for a store on the primary of a service that Redis Sentinel watches over. See [Sentinel](Self#sentinel).
     ///
-    /// Where the servers want a password, TLS or another database, the service is a URL with its name in the
-    /// place of the host: `rediss://user:password@mymaster/2`. The URLs of the sentinels have their own.
+    /// `sentinels` are the URLs of the sentinels. `service` is the name of the service; where the servers need a password, TLS or
+    /// another database, `service` is a URL with the name in the place of the host: `rediss://user:password@mymaster/2`. A password of
+    /// the sentinels themselves belongs into their URLs.
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -211,7 +259,9 @@ impl RedisStore {
         })
     }
 
-    /// A store in a Redis Cluster, to be configured: the URLs of some of its nodes. See [Cluster](Self#cluster).
+    /// Creates a builder for a store in a Redis Cluster. See [Cluster](Self#cluster).
+    ///
+    /// `nodes` are the URLs of some nodes, which tell the store about all the others.
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -250,7 +300,7 @@ impl Store for RedisStore {
     fn settled(&self) -> StoreFuture<()> {
         let shared = self.0.clone();
         Box::pin(async move {
-            shared.go_on();
+            shared.resume();
             shared.owed.settled().await;
         })
     }

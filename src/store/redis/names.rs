@@ -1,18 +1,18 @@
-//! How things are called in Redis.
+//! The names of keys and channels in Redis.
 //!
-//! | name | type | what |
+//! | name | type | content |
 //! |---|---|---|
-//! | `tdl:2:{b2089}:lock:orders/42` | string | the lease, or the record in its place (`value.lua`) |
-//! | `tdl:2:{b2089}:queue:orders/42` | sorted set | who waits (`queue.lua`) |
+//! | `tdl:2:{b2089}:lock:orders/42` | string | the lease, or the record that has replaced the lease (`value.lua`) |
+//! | `tdl:2:{b2089}:queue:orders/42` | sorted set | the attempts that wait (`queue.lua`) |
 //! | `tdl:2:{b2089}:fence` | string | the token counter of all keys in this bucket |
 //! | `tdl:2:hints:<instance>` | channel | hints for one instance |
 //!
 //! A Cluster keeps all names with the same text in braces on one node. The number of buckets is a part of the format:
-//! two values of it in one fleet would be two locks on one key. The scripts know the layout too (`hint` in
-//! `queue.lua`), which is why a prefix has no braces.
+//! two instances with different numbers would hold two locks on one key. The scripts know the layout too (`hint` in
+//! `queue.lua`), which is why a prefix must not contain braces.
 //!
-//! The number behind the prefix is the version of the format, that is of these names, of the values and of the queue. Stores
-//! of two versions share no name, so neither misreads what the other wrote; they do not exclude each other either.
+//! The number behind the prefix is the version of the format: of these names, of the values and of the queue. Stores
+//! of two versions share no name, so neither misreads the values of the other; nor do two such stores exclude each other.
 
 use std::sync::Arc;
 
@@ -23,16 +23,17 @@ use crate::{LockKey, store::Instance};
 /// The version of the format.
 const FORMAT: u32 = 2;
 
-/// Few enough that the token counters, one for each and never deleted, stay small; many enough to spread over a Cluster.
+/// The number of buckets. Each bucket has one token counter, which is never deleted: few enough buckets for little memory, and many
+/// enough to spread over the nodes of a Cluster.
 pub(super) const BUCKETS: usize = 4096;
 
-/// The names of one fleet's locks.
+/// Writes the names that one fleet uses.
 ///
-/// Each method writes one name, as bytes and without `fmt`: three names are written for every lock.
+/// The methods append bytes and avoid `fmt`, because every lock writes three names.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
-    /// What all names of keys begin with, up to the number of the bucket.
+    /// The start of all names of keys, up to the number of the bucket.
     head: String,
     label: Option<Arc<str>>,
 }
@@ -50,7 +51,7 @@ impl Names {
         &self.prefix
     }
 
-    /// What operators know the owner of a lease by.
+    /// The text in the value of a lease by which operators recognize the holder.
     pub(super) fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
@@ -80,17 +81,17 @@ impl Names {
     }
 }
 
-/// Which bucket a key belongs to.
+/// The bucket of a key.
 pub(super) fn bucket(key: &LockKey) -> usize {
     (key.stable_hash() % BUCKETS as u64) as usize
 }
 
 /// Writes a number in decimal digits.
 pub(super) fn put_number(mut number: u64, to: &mut impl BufMut) {
-    // As many as the greatest number has.
+    // `u64::MAX` has 20 digits.
     let mut digits = [0; 20];
     let mut start = digits.len();
-    // Two at a time: a division is what costs most.
+    // Two digits at a time halve the divisions, which cost most.
     while number >= 10 {
         let pair = (number % 100) as u8;
         number /= 100;

@@ -1,4 +1,11 @@
-//! The store's operations: what is sent, what the answer means, and what a failure leaves to be done.
+//! The operations of the [`Store`](crate::store::Store) contract: each starts a call on the lane of its key and turns the reply into
+//! an answer. `in_order` has the operations for stores whose lanes keep no order.
+//!
+//! | operation | the call fails, or its caller leaves |
+//! |---|---|
+//! | acquire | the lane releases the key, if the acquire may have taken effect |
+//! | release | the lane repeats the release until the server has answered, or `owed_for` has passed |
+//! | renew, inspect, force_release, raise_fence | nothing is left to be done |
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -9,7 +16,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     Shared,
     calls::Operation,
-    fence::END_OF_TOKENS,
+    floors::END_OF_TOKENS,
     lane::{BATCH, Before, Failure, Lane, Start, after, release_of},
     outcome::{Answered, Outcome, Redirect},
     reply,
@@ -23,11 +30,16 @@ use crate::{
 };
 
 impl Shared {
+    /// Takes a key. The call is started when the method returns, and the future only waits for the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key is released, before any later call for the key takes effect.
     pub(super) fn acquire(
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
-        self.go_on_if_stopped();
+        self.resume_if_stopped();
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }
@@ -52,10 +64,16 @@ impl Shared {
         })
     }
 
+    /// Reads the reply to an acquire.
     pub(super) fn acquired(&self, request: &Acquire, value: Value) -> Result<Acquired, Error> {
         reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
 
+    /// Starts a release, also outside of a runtime. There, a release without a connection waits for [`resume`](Self::resume).
+    ///
+    /// # Cancel safety
+    ///
+    /// The release goes on if the future is dropped.
     pub(super) fn release(
         self: &Arc<Self>,
         request: Release,
@@ -87,9 +105,9 @@ impl Shared {
         Box::pin(async move { released(pending.await.answered()?) })
     }
 
-    /// Renewals of one lane travel together, and are answered as their replies come.
+    /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
     pub(super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
-        self.go_on_if_stopped();
+        self.resume_if_stopped();
         let (sender, outcomes) = mpsc::unbounded_channel();
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -107,7 +125,7 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // Each batch behind another takes some time of its own.
+            // Batches are answered one after another, so each batch gets more time than the one before.
             let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
@@ -134,13 +152,14 @@ impl Shared {
                 (index, shared.renewed(request, outcome).await)
             }
         });
-        // Most are ready at once. Those that a node of a Cluster has sent away hold up no other.
+        // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays no other.
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
+    /// Reads the outcome of a renewal. A renewal that a node of a Cluster has redirected is made again, at the right node.
     async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
         let outcome = match outcome {
-            // What was renewed already can be renewed again.
+            // A renewal can be made twice without harm.
             Outcome::Redirected { .. } => {
                 self.topology.mark_stale();
                 let deadline = self.deadline();
@@ -160,6 +179,7 @@ impl Shared {
         }
     }
 
+    /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot represent exactly.
     pub(super) fn raise_fence(
         self: &Arc<Self>,
         key: LockKey,
@@ -167,7 +187,7 @@ impl Shared {
     ) -> StoreFuture<Result<u64, Error>> {
         if above >= END_OF_TOKENS - 1 {
             let message =
-                format!("tokens in Redis end at {END_OF_TOKENS}: cannot raise them to {above}");
+                format!("tokens in Redis end at {END_OF_TOKENS} and cannot be raised to {above}");
             return failed(Error::new(ErrorKind::InvalidConfig, message));
         }
         let shared = self.clone();
@@ -179,6 +199,7 @@ impl Shared {
         Box::pin(async move { reply::token(value.await?, shared.floors.of(&key)) })
     }
 
+    /// Reads the state of a key.
     pub(super) fn inspect(
         self: &Arc<Self>,
         key: LockKey,
@@ -189,6 +210,7 @@ impl Shared {
         Box::pin(async move { reply::inspection(value.await?, shared.floors.of(&key)) })
     }
 
+    /// Ends the lease of a key, or removes its record. Returns whether there was one.
     pub(super) fn force_release(
         self: &Arc<Self>,
         key: LockKey,
@@ -198,7 +220,7 @@ impl Shared {
         Box::pin(async move { reply::flag(value.await?) })
     }
 
-    /// A call that leaves nothing to be done when it fails.
+    /// Makes a call that leaves nothing to be done when it fails.
     fn question(
         self: &Arc<Self>,
         key: LockKey,
@@ -220,20 +242,21 @@ impl Shared {
         }
     }
 
+    /// The deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 
-    /// Goes on with a release that was started outside of a runtime, if there was one.
-    fn go_on_if_stopped(&self) {
+    /// Resumes releases that were started outside of a runtime, if there are any.
+    fn resume_if_stopped(&self) {
         if self.is_stopped.load(Ordering::Acquire) {
             self.is_stopped.store(false, Ordering::Release);
-            self.go_on();
+            self.resume();
         }
     }
 
-    /// Goes on with what was started outside of a runtime.
-    pub(super) fn go_on(&self) {
+    /// Resumes calls that were started outside of a runtime.
+    pub(super) fn resume(&self) {
         self.topology.resume();
         if let Some(order) = &self.order {
             order.resume();
@@ -250,23 +273,27 @@ fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
     }
 }
 
-/// The answer to a release.
+/// Reads the reply to a release.
 pub(super) fn released(answered: Answered) -> Result<Released, Error> {
-    match reply::flag(answered.value)? {
-        true => Ok(Released::Freed),
-        // It may be the first of the two that freed it.
-        false if answered.repeated => Err(freed_or_lost()),
-        false => Ok(Released::NotOurs),
+    if reply::flag(answered.value)? {
+        Ok(Released::Freed)
+    } else if answered.repeated {
+        // The first sending of the release may have freed the key.
+        Err(freed_or_lost())
+    } else {
+        Ok(Released::NotOurs)
     }
 }
 
+/// An answer to a call that cannot be started.
 fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
     Box::pin(std::future::ready(Err(error)))
 }
 
+/// The error of a repeated release that found no lease, because the first sending may have ended the lease.
 fn freed_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the connection to Redis broke during the release: the key is not held any more, but whether it still was is not known",
+        "the connection to Redis broke during the release: the lease has ended, but may have been lost before the release",
     )
 }

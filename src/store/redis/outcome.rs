@@ -1,4 +1,4 @@
-//! What became of a call, as far as is known.
+//! The outcome of a call, as far as the client can know.
 
 use std::sync::Arc;
 
@@ -7,20 +7,23 @@ use redis::Value;
 use super::explain;
 use crate::Error;
 
-/// What became of a call.
+/// The outcome of a call.
+///
+/// The variants differ in whether the call can have changed anything on the server, because that decides whether an acquire must be
+/// released and whether a call may be made again elsewhere.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The script ran and returned this.
+    /// The script ran and returned a value.
     Answered(Answered),
-    /// A node of a Cluster sent the call away.
+    /// A node of a Cluster has not run the call, and says where or when to make the call again.
     Redirected {
         redirect: Redirect,
         /// An earlier sending of the same call may have taken effect.
         may_have_taken_effect: bool,
     },
-    /// The call failed, and certainly has no effect: it was never sent, or every sending was refused.
+    /// The call failed and certainly has no effect: the call was never sent, or every sending was refused.
     Refused(Error),
-    /// The call failed, and may have taken effect, or may still do so.
+    /// The call failed and may have taken effect, or may still do so.
     MayHaveTakenEffect(Error),
 }
 
@@ -34,14 +37,14 @@ pub(super) struct Answered {
     pub(super) predecessors_closed: bool,
 }
 
-/// Why a node of a Cluster has done nothing, and what to do about it.
+/// Why a node of a Cluster has not run a call.
 #[derive(Debug)]
 pub(super) enum Redirect {
     /// Another node has the slot.
     Moved(Arc<str>),
-    /// The slot is on its way to another node, which may have the key already.
+    /// The slot is moving to another node, which may have the key already.
     Ask(Arc<str>),
-    /// The slot is on its way to another node, and that node has some of the keys of the call.
+    /// The slot is moving to another node, which has some of the call's keys.
     TryAgain,
     /// A fail-over is under way, or no node has the slot.
     Down,
@@ -50,7 +53,7 @@ pub(super) enum Redirect {
 }
 
 impl Outcome {
-    /// The reply, or why there is none.
+    /// The reply, or the reason why there is none.
     pub(super) fn answered(self) -> Result<Answered, Error> {
         match self {
             Self::Answered(answered) => Ok(answered),
@@ -59,12 +62,12 @@ impl Outcome {
         }
     }
 
-    /// The value of the reply, or why there is none.
+    /// The value of the reply, or the reason why there is none.
     pub(super) fn value(self) -> Result<Value, Error> {
         self.answered().map(|answered| answered.value)
     }
 
-    /// A failure, of which it is known whether anything was sent that may have taken effect.
+    /// A failure. `may_have_taken_effect`: the call was sent, and some sending was not refused.
     pub(super) fn failed(error: Error, may_have_taken_effect: bool) -> Self {
         if may_have_taken_effect {
             Self::MayHaveTakenEffect(error)
@@ -75,6 +78,7 @@ impl Outcome {
 }
 
 impl Redirect {
+    /// The error of a call that could not follow the redirect in time.
     pub(super) fn error(&self) -> Error {
         match self {
             Self::Moved(_) | Self::Ask(_) | Self::TryAgain => explain::slot_is_moving(),

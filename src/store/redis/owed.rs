@@ -1,4 +1,4 @@
-//! The releases that were started and not answered.
+//! Counts the releases that were started and not answered.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// Counts the releases of a store that are still owed to the server, clean-ups included.
+/// Counts the releases that a store still owes to the server, the releases of failed acquires included.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Owed(Arc<Count>);
 
@@ -17,7 +17,7 @@ struct Count {
     none_left: Notify,
 }
 
-/// One release that is owed. Whoever drops the debt has had the release answered, or has given it up.
+/// One owed release. A debt is dropped when the server has answered the release, or when the release is given up.
 #[derive(Debug)]
 pub(super) struct Debt(Arc<Count>);
 
@@ -26,6 +26,7 @@ impl Owed {
         self.0.releases.load(Ordering::Acquire)
     }
 
+    /// Counts one more release, until the debt is dropped.
     pub(super) fn debt(&self) -> Debt {
         self.0.releases.fetch_add(1, Ordering::AcqRel);
         Debt(self.0.clone())
@@ -35,7 +36,7 @@ impl Owed {
     pub(super) async fn settled(&self) {
         loop {
             let mut none_left = std::pin::pin!(self.0.none_left.notified());
-            // Registered before the count is read: a debt dropped in between is not missed.
+            // Registered before the count is read, so that the drop of a debt in between is not missed.
             none_left.as_mut().enable();
             if self.count() == 0 {
                 return;

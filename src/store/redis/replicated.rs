@@ -1,13 +1,19 @@
 //! Acquires that count only once replicas have acknowledged them.
 //!
-//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. So an acquire and its WAIT
-//!    share a connection with no other call, out of a pool.
-//! 2. So no connection keeps the order of an acquire and the release that follows it. `key_order` does, for all calls but
+//! ```text
+//! connection of the pool:   EVALSHA acquire.lua … ──> granted ──> WAIT <replicas> <ms> ──> acknowledged: the caller has the lock
+//!                                                                        │
+//! lane of the key:                                                       └──> too few: release, then the caller gets the error
+//! ```
+//!
+//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. An acquire and its WAIT
+//!    therefore have a connection of a pool to themselves.
+//! 2. Hence no connection keeps the order of an acquire and its release. `key_order` keeps the order of all calls but
 //!    renewals: no lease is renewed before its grant was answered, and no renewal should wait for a replica. Calls for
-//!    other keys never wait.
-//! 3. An acquire of unknown outcome can still take effect, as long as its connection lives. So the server closes that connection before
-//!    the acquire is released (see `in_order`).
-//! 4. There are never more than [`CONNECTIONS`]: an acquire without a permit waits, before it looks at the pool.
+//!    different keys never wait for each other, except for a connection.
+//! 3. An acquire of unknown outcome can still take effect as long as its connection lives. The server therefore closes that connection
+//!    before the acquire is released (see `in_order`).
+//! 4. There are never more than [`CONNECTIONS`] connections: an acquire waits for a permit before the acquire looks at the pool.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -26,7 +32,7 @@ use super::{
     calls::{Call, Dialect, Operation},
     connection::{Connection, Connector, Health, Peer},
     explain,
-    fence::Floors,
+    floors::Floors,
     in_order::{Failed, InDoubt},
     lane::is_noscript,
     script::By,
@@ -37,16 +43,17 @@ use crate::{
     store::{Acquire, Acquired},
 };
 
-/// How many acquires wait for their replicas at the same time.
+/// The number of connections, and so of acquires that wait for their replicas at the same time.
 const CONNECTIONS: u32 = 16;
 
-/// How many replicas must acknowledge an acquire, and within how much time.
+/// The number of replicas that must acknowledge an acquire, and the time limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replicas {
     pub(super) count: usize,
     pub(super) timeout: Duration,
 }
 
+/// The pool of connections for acquires that wait for replicas.
 #[derive(Debug)]
 pub(super) struct Replicated {
     upstream: Arc<dyn Upstream>,
@@ -62,11 +69,11 @@ pub(super) struct Replicated {
 /// A connection for one acquire.
 struct CheckedOut<'a> {
     connection: PooledConnection<'a, Connector>,
-    /// Given back after the connection.
+    /// Declared after the connection, so that the connection is returned first.
     _permit: SemaphorePermit<'a>,
 }
 
-/// Why an acquire was not answered, and the connection on which it may still take effect.
+/// An acquire that was not answered, with the connection on which the acquire may still take effect.
 struct Unanswered {
     error: Error,
     peer: Option<Peer>,
@@ -89,7 +96,7 @@ impl Replicated {
         }
     }
 
-    /// How long WAIT may take.
+    /// The time limit of a WAIT, from the sending to the reply.
     pub(super) fn time_to_wait(&self) -> Duration {
         self.wanted.timeout + self.limit
     }
@@ -108,6 +115,7 @@ impl Replicated {
         })
     }
 
+    /// Takes a working connection from the pool, or makes one.
     async fn connection(&self) -> Result<CheckedOut<'_>, Error> {
         let permit = self.permits.acquire().await;
         let permit = permit.map_err(|_| explain::too_many_before())?;
@@ -115,7 +123,7 @@ impl Replicated {
         loop {
             let state = pool.state();
             if state.idle_connections == 0 && state.connections < CONNECTIONS {
-                // `get` would only report that it waited in vain, and not why.
+                // `get` would hide why no connection can be made, and report a timeout.
                 let fresh = pool.dedicated_connection().await?;
                 // A connection beyond the maximum is dropped, and `get` waits for another one.
                 let _: Result<(), AddError<Connection>> = pool.add(fresh);
@@ -150,13 +158,17 @@ impl Replicated {
         match reply.extract_error().map_err(explain::refused)? {
             Value::Int(found) if usize::try_from(found).is_ok_and(|found| found >= count) => Ok(()),
             Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout)),
-            _ => Err(explain::nonsense()),
+            _ => Err(explain::unexpected_reply()),
         }
     }
 }
 
 impl Shared {
-    /// Acquires on a connection out of the pool, and waits for the replicas.
+    /// Acquires on a connection of the pool, and waits for the replicas.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: a dropped acquire may have taken effect. The job of the acquire is never dropped, except with its runtime.
     pub(super) async fn acquire_replicated(
         &self,
         replicated: &Replicated,
@@ -185,6 +197,7 @@ impl Shared {
         Ok(acquired)
     }
 
+    /// Sends an acquire: by hash, and once more by text if the server does not have the script.
     async fn acquire_on(
         &self,
         connection: &Connection,
@@ -230,7 +243,7 @@ async fn send(
         Ok(Err(error)) => return Err(explain::connection_broke(error)),
         Err(_) => return Err(explain::no_answer(limit)),
     };
-    let reply = replies.pop().ok_or_else(explain::nonsense)?;
+    let reply = replies.pop().ok_or_else(explain::unexpected_reply)?;
     if explain::demoted(&reply).is_none() {
         unless_answered.disarm();
     }

@@ -1,4 +1,4 @@
-//! What the scripts return.
+//! Reads the replies of the scripts. Each `.lua` file opens with the replies of its script.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::{
     explain,
-    fence::{END_OF_TOKENS, Floor},
+    floors::{END_OF_TOKENS, Floor},
     value::{self, Stored},
 };
 use crate::{
@@ -14,10 +14,10 @@ use crate::{
     store::{Acquired, Grant, Held, Hint, Holder, Inspection, Owner, Renewed, Tokens},
 };
 
-/// For a lease that never expires, because an operator made it so.
+/// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
 const NEVER: Duration = Duration::from_secs(60 * 60);
 
-/// See `acquire.lua`.
+/// Reads the reply of `acquire.lua`.
 pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
     let grant = |last, others_wait| {
         Some(Acquired::Granted(Grant {
@@ -39,7 +39,7 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
         },
         _ => None,
     };
-    answer.ok_or_else(explain::nonsense)
+    answer.ok_or_else(explain::unexpected_reply)
 }
 
 fn held(parts: Vec<Value>) -> Option<Held> {
@@ -59,7 +59,7 @@ fn held(parts: Vec<Value>) -> Option<Held> {
     })
 }
 
-/// See `renew.lua` and `renew_alone.lua`.
+/// Reads the reply of `renew.lua` or `renew_alone.lua`.
 pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
     match reply {
         Value::Int(0) => Renewed::NotOurs,
@@ -68,39 +68,39 @@ pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
                 tokens: tokens(last, refill, floor),
                 others_wait: others_wait == 1,
             },
-            _ => Renewed::Unknown(explain::nonsense()),
+            _ => Renewed::Unknown(explain::unexpected_reply()),
         },
-        _ => Renewed::Unknown(explain::nonsense()),
+        _ => Renewed::Unknown(explain::unexpected_reply()),
     }
 }
 
-/// A yes or no.
+/// Reads a reply of 1 or 0.
 pub(super) fn flag(reply: Value) -> Result<bool, Error> {
     match reply {
         Value::Int(flag) => Ok(flag == 1),
-        _ => Err(explain::nonsense()),
+        _ => Err(explain::unexpected_reply()),
     }
 }
 
-/// See `raise_fence.lua`.
+/// Reads the reply of `raise_fence.lua`.
 pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
     let token = match reply {
         Value::Int(token) => u64::try_from(token).ok(),
         _ => None,
     };
-    let token = token.ok_or_else(explain::nonsense)?;
+    let token = token.ok_or_else(explain::unexpected_reply)?;
     floor.raise(token);
     Ok(token)
 }
 
-/// See `inspect.lua`.
+/// Reads the reply of `inspect.lua`.
 pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
     let parts = match reply {
         Value::Array(parts) => <[Value; 4]>::try_from(parts).ok(),
         _ => None,
     };
     let Some([stored, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
-        return Err(explain::nonsense());
+        return Err(explain::unexpected_reply());
     };
     let mut seen = Inspection {
         fence: floor.get(),
@@ -141,7 +141,7 @@ fn foreign() -> Error {
     Error::new(ErrorKind::Foreign, message)
 }
 
-/// The block that ends with `last`, which this process has seen now.
+/// The block of tokens that ends with `last`. Raises the floor to `last`, because this process has seen these tokens now.
 fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> {
     let last = u64::try_from(last).ok()?;
     if last >= END_OF_TOKENS {
@@ -163,11 +163,11 @@ fn millis(millis: i64) -> Duration {
     u64::try_from(millis).map_or(NEVER, Duration::from_millis)
 }
 
-/// A message on an instance's channel: what, a space, and the key.
+/// Reads a message on an instance's channel: the kind of hint, a space, and the key, as in `free orders/42`.
 pub(super) fn hint(message: &[u8]) -> Option<Hint> {
-    let (what, key) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let (kind, key) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let key = LockKey::new(key).ok()?;
-    match what {
+    match kind {
         "free" => Some(Hint::Free(key)),
         "next" => Some(Hint::Next(key)),
         "wanted" => Some(Hint::Wanted(key)),

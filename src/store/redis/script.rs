@@ -1,4 +1,7 @@
-//! The Lua scripts.
+//! The Lua scripts, put together from the files in `lua/`.
+//!
+//! A line `--@include part.lua` in a script is replaced by that file. Every script exists in two versions, which differ in the floor of
+//! the tokens: `floor.lua` or `floor_by_clock.lua`.
 
 use std::sync::LazyLock;
 
@@ -7,13 +10,13 @@ use redis::{Cmd, RedisWrite, cmd};
 /// A script, in two versions.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// For a server that nobody takes the place of.
+    /// For a server that is never replaced by another one.
     fixed: Text,
-    /// For one of several: tokens follow its clock.
+    /// For a server that another one can replace: tokens follow the server's clock.
     by_clock: Text,
 }
 
-/// A script's text, with the hash that the server knows it by.
+/// The text of a script, and the hash by which EVALSHA calls the script.
 #[derive(Debug)]
 struct Text {
     text: String,
@@ -37,21 +40,21 @@ pub(super) static RAISE_FENCE: LazyLock<Script> =
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/inspect.lua")));
 
-/// Those on the way of every request. They are loaded with each connection, so that a call of one is not sent a second
-/// time, after others, unless somebody flushed the server's scripts meanwhile.
+/// The scripts on the way of every request. They are loaded with each connection, so that a call is sent a second time, after
+/// other calls, only if the server's scripts were flushed meanwhile.
 pub(super) fn in_daily_use() -> [&'static Script; 4] {
     [&ACQUIRE, &RENEW, &RENEW_ALONE, &RELEASE]
 }
 
-/// What several scripts have in common. Each includes it only where it needs it: on the short way of a request, the
-/// server does not even define a function.
+/// The parts that several scripts share. A script includes a part only on the branch that needs it: on the way of an uncontended
+/// request, the server does not even define a function.
 const PARTS: [(&str, &str); 3] = [
     ("--@include fence.lua", include_str!("lua/fence.lua")),
     ("--@include queue.lua", include_str!("lua/queue.lua")),
     ("--@include value.lua", include_str!("lua/value.lua")),
 ];
 
-/// The least that a token must exceed, in both versions.
+/// The line that is replaced by a different file in each version.
 const FLOOR: &str = "--@include floor.lua";
 
 impl Script {
@@ -66,14 +69,16 @@ impl Script {
         }
     }
 
+    /// The version of the script for a server.
     fn text(&self, by_clock: bool) -> &Text {
-        match by_clock {
-            true => &self.by_clock,
-            false => &self.fixed,
+        if by_clock {
+            &self.by_clock
+        } else {
+            &self.fixed
         }
     }
 
-    /// Begins a command that calls the script with so many keys.
+    /// Writes the start of a command that calls the script, up to the number of keys.
     pub(super) fn call(&self, by: By, by_clock: bool, keys: u8, command: &mut Cmd) {
         let script = self.text(by_clock);
         let (name, script) = match by {
@@ -85,6 +90,7 @@ impl Script {
         command.write_arg(&[b'0' + keys]);
     }
 
+    /// The command that loads the script.
     pub(super) fn load(&self, by_clock: bool) -> Cmd {
         let mut load = cmd("SCRIPT");
         load.arg("LOAD").arg(&self.text(by_clock).text);
@@ -99,12 +105,12 @@ impl Text {
     }
 }
 
-/// How the server is told which script is meant.
+/// How a command names the script.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum By {
-    /// The normal way: the server knows the script.
+    /// EVALSHA, for a server that has the script.
     Hash,
-    /// For a server that has forgotten the script. It will know it afterwards.
+    /// EVAL, for a server that does not have the script. The server keeps the script afterwards.
     Text,
 }
 
@@ -113,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_found() {
+    fn every_include_is_replaced() {
         let scripts = [
             &ACQUIRE,
             &RENEW,

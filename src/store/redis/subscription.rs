@@ -1,4 +1,6 @@
-//! Hints: one channel for each instance, on a connection of its own.
+//! The subscription of an instance: receives the hints on the instance's channel, on a separate connection.
+//!
+//! A message is a kind and a key, such as `free orders/42` (see `hint` in `queue.lua`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +20,7 @@ use crate::{Error, store::Hint, sync::random, trace};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A channel that is listened to.
+/// Listens to one channel.
 struct Listener {
     topology: Arc<Topology>,
     channel: String,
@@ -27,8 +29,10 @@ struct Listener {
 }
 
 /// Listens until the receiver of the hints is dropped. Subscribes again after every interruption, and when hints arrive at another
-/// server than before. Hints that are published without a subscription are lost: [`Hint::Listening`] and
-/// [`Hint::Reconnected`] are sent once the server has confirmed the first subscription and each later one.
+/// server than before.
+///
+/// Hints that are published without a subscription are lost. [`Hint::Listening`] is sent when the server has confirmed the first
+/// subscription, and [`Hint::Reconnected`] when the server has confirmed one after an interruption.
 pub(super) async fn listen(
     topology: Arc<Topology>,
     channel: String,
@@ -70,7 +74,7 @@ pub(super) async fn listen(
     }
 }
 
-/// Between half of a pause and all of it, so that the instances of a fleet do not subscribe again at the same moment.
+/// A random duration from half the pause to the whole pause, so that the instances of a fleet do not subscribe at the same moment.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + random() / 2.0)
 }
@@ -102,7 +106,7 @@ impl Listener {
         let client = source.server.client_for_hints()?;
         let failed = |error| explain::cannot_connect(&source.server.address, error);
         let mut connection = client.get_async_pubsub().await.map_err(failed)?;
-        // Returns once the server has confirmed the subscription.
+        // `subscribe` returns once the server has confirmed the subscription.
         connection.subscribe(&self.channel).await.map_err(failed)?;
         self.topology.subscribed(&source);
         Ok((connection, source))

@@ -1,4 +1,11 @@
 //! The value of a lock: a lease or a record. `value.lua` reads the same format.
+//!
+//! ```text
+//! lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                  a lease
+//! lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3 <fingerprint>    a lease for an idempotent request
+//! wanted:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                 a lease that others wait for, or have waited for
+//! record:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7 <content>             a record
+//! ```
 
 use std::sync::Arc;
 
@@ -7,7 +14,7 @@ use bytes::{BufMut, Bytes};
 use super::names::put_number;
 use crate::store::Owner;
 
-/// Writes a lease, to be read by an operator: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if
+/// Writes a lease in a form that an operator can read: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if
 /// there is one. Without a label, the `@` is left out as well.
 pub(super) fn lease(
     owner: Owner,
@@ -35,13 +42,14 @@ pub(super) fn record(owner: Owner, content: &Bytes, to: &mut impl BufMut) {
     to.put_slice(content);
 }
 
+/// Writes an owner: `<instance>:<attempt>`.
 fn put_owner(owner: Owner, to: &mut impl BufMut) {
     to.put_slice(&owner.instance.text());
     to.put_u8(b':');
     put_number(owner.attempt, to);
 }
 
-/// A value at a lock, as it was read.
+/// The value of a lock, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Lease {
@@ -52,7 +60,7 @@ pub(super) enum Stored {
     Record(Bytes),
 }
 
-/// `None` for what this crate did not write.
+/// Parses the value of a lock. Returns `None` for a value that this crate did not write.
 pub(super) fn read(value: &[u8]) -> Option<Stored> {
     let (head, rest) = match value.iter().position(|byte| *byte == b' ') {
         Some(space) => (
@@ -78,10 +86,10 @@ pub(super) fn read(value: &[u8]) -> Option<Stored> {
     }
 }
 
-/// The longest label: as long as a host name may be on Linux.
+/// The length of the longest label, which is that of the longest host name on Linux.
 const LONGEST_LABEL: usize = 64;
 
-/// Whether a text can be a label: it stands between an `@` and a space, and a script reads it by a pattern.
+/// Whether a text can be a label. In a value, the label ends at a space, and `value.lua` reads the label by a pattern of these characters.
 pub(super) fn is_label(text: &str) -> bool {
     (1..=LONGEST_LABEL).contains(&text.len()) && text.bytes().all(is_fit)
 }
@@ -113,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_writes() {
+    fn a_written_value_is_read_back() {
         let owner = owner();
         for fingerprint in [
             None,
@@ -140,7 +148,7 @@ mod tests {
     #[test]
     fn a_value_of_another_shape_is_not_read() {
         let owner = owner();
-        let nobodys = [
+        let foreign = [
             "".into(),
             "lease:".into(),
             format!("lock:{owner}"),
@@ -149,7 +157,7 @@ mod tests {
             format!("lease:{owner}@{}", "a".repeat(65)),
             format!("record:{owner}"),
         ];
-        for value in nobodys {
+        for value in foreign {
             assert_eq!(read(value.as_bytes()), None, "{value}");
         }
     }

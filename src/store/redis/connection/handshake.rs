@@ -1,14 +1,14 @@
 //! The commands that a new connection begins with, in one round trip.
 //!
-//! | command | for |
+//! | command | purpose |
 //! |---|---|
-//! | CLIENT INFO | the name under which a later connection has this one closed |
+//! | CLIENT INFO | the name by which a later connection has this connection closed |
 //! | TIME | the floor of tokens |
 //! | INFO memory | a warning if the server evicts keys |
 //! | INFO server | the server's uptime and `run_id` |
-//! | CLIENT KILL | the lane's last connection to this server; ECHO if there is none |
-//! | ROLE | only where a fail-over is possible: the server must be a primary |
-//! | SCRIPT LOAD | the scripts in daily use, so that no call of them is sent a second time |
+//! | CLIENT KILL | closes the lane's last connection to this server; ECHO if there is none |
+//! | ROLE | checks that the server is a primary; only sent where a fail-over is possible |
+//! | SCRIPT LOAD | loads the scripts in daily use, so that no call is sent a second time by text |
 
 use redis::{Value, aio::MultiplexedConnection, pipe};
 
@@ -22,7 +22,7 @@ use crate::{
     trace,
 };
 
-/// A handshake that has succeeded.
+/// The result of a successful handshake.
 pub(super) struct Accepted {
     pub(super) predecessors_closed: bool,
     pub(super) peer: Option<Peer>,
@@ -38,7 +38,7 @@ impl Connector {
         let predecessor = predecessors.and_then(|all| all.lock().get(&server.address).cloned());
         let mut commands = pipe();
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
-        // Servers before 7.0 take one section at a time.
+        // Servers before 7.0 accept one section for each INFO.
         commands.cmd("INFO").arg("memory");
         commands.cmd("INFO").arg("server");
         match predecessor.as_ref().and_then(|last| last.peer.as_ref()) {

@@ -1,16 +1,20 @@
-//! One connection of a lane, or of the pool of `replicated`, and how it is made.
+//! One connection of a lane, or of the pool of `replicated`, and the connector that makes connections.
+//!
+//! ```text
+//! find the server (Upstream) ──> open (TCP, TLS, login) ──> handshake ──> Connection
+//! ```
 //!
 //! 1. When a connection of a lane works, all earlier connections of the lane *to the same server* are **closed by the server**
 //!    (CLIENT KILL), so that no command on them can still take effect. Commands can lie unread in the buffers of a server that
 //!    hangs, long after the client has closed its end.
-//! 2. That takes CLIENT INFO and CLIENT KILL. Where the user is denied these commands, the connection works all the same, with
-//!    `predecessors_closed` false.
-//! 3. A connection counts only if the server has answered every command of the handshake, or denied it for good. A server that is
-//!    busy or loading right now has closed nothing and told no time: connecting has failed, and is tried again.
-//! 4. After a fail-over, the connections to the old primary cannot be closed from the new one, and need not be. The new
-//!    primary is one already (ROLE), so it does not replicate later writes of the old one; and the old one forgets those writes before it
-//!    is replicated from again. Should the lane come back to the old primary after all, the connections that are left there are
-//!    closed then: the lane remembers the last connection to each server.
+//! 2. Closing takes CLIENT INFO and CLIENT KILL. If the server denies the user these commands, connections work nevertheless, but every
+//!    later connection of the lane to that server has `predecessors_closed` false.
+//! 3. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
+//!    that is busy or loading has closed nothing and told no time: the connect has failed, and is tried again.
+//! 4. After a fail-over, the connections to the old primary cannot be closed from the new primary, and need not be. The new server
+//!    has the role of a primary already (ROLE), and so does not replicate later writes of the old primary; and the old primary forgets
+//!    those writes before any server replicates from it again. If the lane ever comes back to the old primary, the connections that are
+//!    left there are closed then: the lane remembers the last connection to each server.
 
 mod handshake;
 mod peer;
@@ -31,26 +35,27 @@ use tokio::time::timeout;
 pub(super) use self::peer::Peer;
 use super::{
     explain,
-    fence::{Floors, Fraction},
+    floors::{Floors, Fraction},
     outcome::Redirect,
     topology::{Server, Upstream},
 };
 use crate::{Error, sync::Mutex};
 
-/// How many messages may be on their way to the socket before a sender waits. A lane has fewer in flight.
+/// The number of messages in the client library's buffer beyond which a sender waits. A lane has fewer messages in flight.
 pub(super) const BUFFERED: usize = 1024;
 
+/// A connection that has passed the handshake.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
     pub(super) multiplexed: MultiplexedConnection,
     pub(super) health: Arc<Health>,
-    /// No command on an earlier connection of the lane can still take effect.
+    /// Whether no command on an earlier connection of the lane to this server can still take effect.
     pub(super) predecessors_closed: bool,
     /// The address of the server.
     pub(super) address: Arc<str>,
-    /// Set where tokens follow the server's clock.
+    /// Set if tokens follow the server's clock.
     pub(super) fraction: Option<Fraction>,
-    /// How the server knows the connection. `None` where CLIENT INFO is denied.
+    /// The server's name for the connection. `None` if CLIENT INFO is denied.
     pub(super) peer: Option<Peer>,
 }
 
@@ -68,7 +73,7 @@ impl Health {
     }
 }
 
-/// Makes connections.
+/// Makes the connections of a lane or of a pool.
 #[derive(Debug)]
 pub(super) struct Connector {
     upstream: Arc<dyn Upstream>,
@@ -86,7 +91,7 @@ struct Predecessor {
 }
 
 impl Connector {
-    /// Makes the connections of a lane, where each takes the place of its predecessor.
+    /// A connector for a lane, in which each connection closes its predecessor.
     pub(super) fn for_lane(
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
@@ -98,7 +103,7 @@ impl Connector {
         }
     }
 
-    /// Makes connections that exist side by side: none of them closes another.
+    /// A connector for a pool, in which connections exist side by side and none closes another.
     pub(super) fn for_pool(
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
@@ -139,7 +144,7 @@ impl Connector {
         server: &Server,
         health: Arc<Health>,
     ) -> Result<MultiplexedConnection, Error> {
-        // The lane has time limits of its own, and knows that a command which timed out may still take effect.
+        // The lane keeps the time limits, because only the lane knows that a command which timed out may still take effect.
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -181,7 +186,8 @@ impl ManageConnection for Connector {
         })
     }
 
-    /// Never called: a PING before every call would double the traffic, and prove nothing about the time after it.
+    /// Never called, because the pool does not test connections: a PING before every call would double the traffic and prove nothing about
+    /// the time after the PING.
     async fn is_valid(&self, _: &mut Connection) -> Result<(), Error> {
         Ok(())
     }

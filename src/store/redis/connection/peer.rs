@@ -1,4 +1,4 @@
-//! How a server knows a connection, and how the server is made to close it.
+//! The name of a connection on the server, and the command that closes the connection.
 
 use std::sync::Arc;
 
@@ -6,7 +6,9 @@ use redis::{Cmd, Value, cmd};
 
 use super::handshake::text;
 
-/// A connection, as its server knows it. After a restart, ids start anew: the address makes sure that no other client is hit.
+/// The name of a connection on its server.
+///
+/// The ids of connections start anew when a server restarts, so the address is compared as well: no other client is closed by mistake.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     server: Arc<str>,

@@ -1,6 +1,6 @@
 //! The errors of the Redis store.
 //!
-//! A message says what is wrong and what to do about it. No message quotes the server, because a server may quote a
+//! A message names the fault and the remedy. No message quotes the server, because a server may quote a
 //! key, and keys may be personal data; the server's own text is in the error's source.
 
 mod server_error;
@@ -14,8 +14,9 @@ pub(super) use self::server_error::{demoted, mentions, refused, temporary};
 use crate::{Error, ErrorKind};
 
 const SLOT_IS_MOVING: &str =
-    "the slot of this key is on its way to another node of the Redis Cluster";
-const CLUSTER_IS_DOWN: &str = "the Redis Cluster is down";
+    "the slot of this key is moving to another node of the Redis Cluster: try again later";
+const CLUSTER_IS_DOWN: &str =
+    "the Redis Cluster is down: a fail-over is under way, or a slot has no node";
 
 fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
@@ -33,6 +34,7 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message)
 }
 
+/// The error of a connect that failed, by its reason: a refusal of the server, the login, the URL, RESP3, or no server at all.
 pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
     if is_refusal(&error) {
         return refused(error);
@@ -41,7 +43,9 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
         Kind::AuthenticationFailed => {
             "Redis refused the user name or password of the URL".to_owned()
         }
-        Kind::InvalidClientConfig => format!("cannot connect to Redis at {address} this way"),
+        Kind::InvalidClientConfig => {
+            format!("the client library cannot use the URL of Redis at {address}")
+        }
         Kind::RESP3NotSupported => {
             format!("Redis at {address} does not speak RESP3: add `?protocol=resp2` to the URL")
         }
@@ -50,81 +54,99 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
+/// The error of a connect, or of a question for the servers, that has reached the time limit.
 pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
     unreachable(format!(
         "no connection to Redis at {address} within {limit:?}"
     ))
 }
 
+/// The error of a server that a sentinel has named and that has another role.
 pub(super) fn not_a_primary(address: &str) -> Error {
     unreachable(format!(
         "Redis at {address} is no primary, although the sentinels say so: a fail-over is under way"
     ))
 }
 
+/// The error of a call whose deadline has passed before the call could be sent: in the key's queue, or without a free connection.
 pub(super) fn too_many_before() -> Error {
-    unreachable("too many calls for this key wait for Redis already")
+    unreachable(
+        "earlier calls have taken all the time of this one: Redis is slow, or does not answer",
+    )
 }
 
+/// The error of a bucket without a node in the slot map.
 pub(super) fn no_owner() -> Error {
     unreachable("no node of the Redis Cluster has the slot of this key: is the Cluster complete?")
 }
 
+/// The error of a Cluster of which no node has answered the question for its slots.
 pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
     let message =
-        format!("no node tells the slots of {cluster}: is it a Cluster, and does it run?");
+        format!("no node of {cluster} answered CLUSTER SLOTS: is it a Cluster, and is it running?");
     unreachable_by(message, error)
 }
 
+/// The error of an acquire that too few replicas have acknowledged.
 pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {
     unreachable(format!(
         "{found} replicas of Redis, not {wanted}, have acknowledged the lock within {limit:?}: \
-             it was given back"
+             the lock was released again"
     ))
 }
 
+/// The end of a subscription whose server receives no hints any more.
 pub(super) fn primary_moved() -> Error {
     unreachable("another Redis has become the primary")
 }
 
+/// The error of a service that no sentinel knows, although some have answered.
 pub(super) fn unknown_service(service: &str) -> Error {
     unreachable(format!(
-        "no sentinel that answers knows a primary of the name `{service}`"
+        "the sentinels know no service of the name `{service}`: check the name"
     ))
 }
 
+/// The error of a service of which no sentinel has answered.
 pub(super) fn no_sentinel(service: &str, error: Option<RedisError>) -> Error {
-    let message = format!("no sentinel says where the primary of `{service}` is: do they run?");
+    let message = format!("no sentinel of `{service}` answers: are the sentinels running?");
     unreachable_by(message, error)
 }
 
+/// The error of a call that was sent, and not answered by the deadline.
 pub(super) fn no_answer(limit: Duration) -> Error {
     unreachable(format!("Redis did not answer within {limit:?}"))
 }
 
+/// The error of a call whose connection has ended before the reply.
 pub(super) fn connection_broke(error: RedisError) -> Error {
     let message = "the connection to Redis broke before the answer came";
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
-/// For a connection of which the client library reports the end and no reason.
+/// The error of a connection whose end the client library reports without a reason.
 pub(super) fn connection_ended() -> Error {
     connection_broke(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
 }
 
-/// For a call without effect that a later call for the same key has overtaken.
+/// The error of a call that had no effect and was overtaken by a later call for the same key.
 pub(super) fn script_forgotten() -> Error {
-    unreachable("the scripts of Redis were flushed in between: the call was not carried out")
+    unreachable("the scripts of Redis were flushed during the call, which had no effect: try again")
 }
 
+/// The error of a call that was redirected until its deadline.
 pub(super) fn slot_is_moving() -> Error {
     unreachable(SLOT_IS_MOVING)
 }
 
+/// The error of a call that was answered with CLUSTERDOWN until its deadline.
 pub(super) fn cluster_is_down() -> Error {
     unreachable(CLUSTER_IS_DOWN)
 }
 
-pub(super) fn nonsense() -> Error {
-    unreachable("Redis answered something that no script of this crate returns")
+/// The error of a reply that `reply` cannot read.
+pub(super) fn unexpected_reply() -> Error {
+    unreachable(
+        "Redis returned a reply that no script of this crate returns: is a proxy in between?",
+    )
 }

@@ -1,4 +1,7 @@
-//! The errors that a server answers with.
+//! The errors that a server answers with, and their meanings.
+//!
+//! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.` The code decides on the
+//! [`ErrorKind`](crate::ErrorKind) and on the message.
 
 use redis::{ErrorKind as Kind, RedisError, Value};
 
@@ -27,7 +30,7 @@ const fn foreign(code: &'static str, message: &'static str) -> Meaning {
     }
 }
 
-const NO_PERMISSION: &str = "the Redis user may not do this: it needs the commands and the names that the docs of `RedisStore` list";
+const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
 const MEANINGS: [Meaning; 17] = [
     foreign(
@@ -60,7 +63,7 @@ const MEANINGS: [Meaning; 17] = [
     unreachable("NOAUTH", "Redis wants a password, and the URL has none"),
     unreachable(
         "BUSY",
-        "Redis is busy with a script that has run for too long",
+        "Redis is busy with a script that has run for too long: end it with SCRIPT KILL",
     ),
     unreachable(
         "MISCONF",
@@ -68,7 +71,7 @@ const MEANINGS: [Meaning; 17] = [
     ),
     unreachable(
         "NOREPLICAS",
-        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes",
+        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes: are the replicas running?",
     ),
     unreachable(
         "MASTERDOWN",
@@ -76,17 +79,17 @@ const MEANINGS: [Meaning; 17] = [
     ),
     unreachable(
         "MOVED",
-        "this Redis is a node of a Cluster, and the key lives on another one",
+        "this Redis is a node of a Cluster, and another node has the key: use `RedisStore::cluster`",
     ),
     unreachable("TRYAGAIN", super::SLOT_IS_MOVING),
     unreachable("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
     unreachable(
         "NOSCRIPT",
-        "Redis forgot a script again right after it was given",
+        "Redis lost a script right after the script was loaded: does a program run SCRIPT FLUSH?",
     ),
     unreachable(
         "ERR max number of clients reached",
-        "Redis has no connection to spare (`maxclients`)",
+        "Redis accepts no more connections: raise `maxclients`",
     ),
 ];
 
@@ -97,19 +100,18 @@ pub(crate) fn refused(error: RedisError) -> Error {
         return Error::with_source(meaning.kind, meaning.message, error);
     }
     if said.contains("user executing the script can't") || said.contains("ACL failure") {
-        // Newer servers quote the key here: no source.
+        // No source, because newer servers quote the key here.
         return Error::new(ErrorKind::Unreachable, NO_PERMISSION);
     }
     if said.contains("not an integer") || said.contains("would overflow") {
-        let message =
-            "Redis holds something else where a token counter would be: choose another prefix";
+        let message = "Redis holds a value that is no number where a token counter would be: another program uses this name, choose another prefix";
         return Error::with_source(ErrorKind::Foreign, message, error);
     }
     if said.contains("unknown command") {
-        // The server quotes the arguments here, and so the key: no source.
+        // No source, because the server quotes the arguments here, and so the key.
         return Error::new(
             ErrorKind::Unreachable,
-            "this Redis does not know a command that locks need: it must be 6.2 or later, with EVALSHA not renamed",
+            "this Redis does not know a command that locks need: use Redis 6.2 or later, and do not rename EVALSHA",
         );
     }
     Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
@@ -137,11 +139,12 @@ pub(crate) fn demoted(reply: &Value) -> Option<Error> {
     is_demoted.then(|| refused(error))
 }
 
-/// Whether the server answered with this error, as opposed to: no answer came.
+/// Whether the error is an answer of the server, and not the lack of an answer.
 pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), Kind::Server(_) | Kind::Extension)
 }
 
+/// Whether the text of a server's error contains `text`.
 pub(crate) fn mentions(error: &RedisError, text: &str) -> bool {
     code_and_detail(error).contains(text)
 }

@@ -1,4 +1,4 @@
-//! A caller's end of an acquire.
+//! The answer to an acquire, as a future for its caller.
 
 use std::{
     pin::Pin,
@@ -27,12 +27,12 @@ pub(super) struct Undo {
 ///
 /// # Cancel safety
 ///
-/// If the answer is not taken, the acquire is released.
+/// If the future is dropped before the answer was taken, the key is released.
 pub(super) struct Answer {
     pub(super) answer: oneshot::Receiver<Result<Acquired, Error>>,
     pub(super) time_up: Pin<Box<Sleep>>,
     pub(super) limit: Duration,
-    /// Set until the answer was taken.
+    /// `None` once the answer was taken.
     pub(super) undo: Option<Undo>,
 }
 
@@ -45,7 +45,7 @@ impl Future for Answer {
             Poll::Ready(answer) => answer.unwrap_or_else(|_| Err(explain::no_answer(limit))),
             Poll::Pending => {
                 std::task::ready!(self.time_up.as_mut().poll(cx));
-                // The job finds the channel closed and releases; unless its answer is there already.
+                // The job finds the channel closed and releases the key, unless the job has answered already.
                 self.answer.close();
                 self.answer
                     .try_recv()

@@ -1,11 +1,21 @@
 //! The store's operations where no lane keeps the order of calls: in a Cluster, and with replicas.
 //!
+//! ```text
+//! job of an acquire:   acquire ──> granted, and the answer is taken ──> end
+//!                         │
+//!                         └──> failed with a possible effect, or the answer is not taken ──> release until answered ──> end
+//! job of a release:    release until answered ──> end
+//! ```
+//!
 //! 1. Every call but a renewal is a job in the key's queue (see `key_order`). The caller only waits for the answer.
-//! 2. A job whose caller is gone, or whose time is up before the job begins, sends nothing; unless the job is a release.
-//! 3. The job of an acquire that failed, or whose answer is not taken, ends with the release. So the release comes before every later
-//!    call for the key. If the answer is dropped after the job has ended, another job makes the release.
-//! 4. The job of a release ends when the server has answered, or when `owed_for` has passed. Between two attempts the job does
-//!    not keep the store alive.
+//! 2. A job whose caller is gone, or whose deadline has passed before the job begins, sends nothing; unless the job is a release.
+//! 3. The job of an acquire that failed and may have taken effect, or whose answer is not taken, ends with the release. The release
+//!    therefore comes before every later call for the key. If the answer is dropped after the job has ended, another job makes the
+//!    release.
+//! 4. The job of a release ends when the server has answered, when `owed_for` has passed, or when the store is gone. Between two attempts
+//!    the job does not keep the store alive.
+//! 5. If an acquire may take effect even after its release was answered, a lane repeats the release until the lease has expired. These
+//!    repetitions are the only calls beside renewals that are not jobs.
 
 mod answer;
 mod release;
@@ -45,13 +55,14 @@ pub(super) struct Failed {
 }
 
 impl Shared {
+    /// Acquires as a job.
     pub(super) fn acquire_in_order(
         self: &Arc<Self>,
         order: &KeyOrder,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
         let (sender, answer) = oneshot::channel();
-        // With replicas, this includes the wait for them and the release of a lock that they have not acknowledged.
+        // With replicas, the time includes WAIT, and the release of a lock that too few replicas have acknowledged.
         let time = match &self.replicated {
             Some(replicated) => self.timeout * 2 + replicated.time_to_wait(),
             None => self.timeout,
@@ -75,7 +86,7 @@ impl Shared {
             let release = release_of(&request);
             let outcome = shared.acquire_now(&request, deadline).await;
             drop(shared);
-            // The caller of an acquire that was answered and does not count is told after the release.
+            // The caller of an acquire that was answered but does not count gets the error after the release.
             let mut tell_later = None;
             let in_doubt = match outcome {
                 Ok(acquired) => {
@@ -118,7 +129,7 @@ impl Shared {
         })
     }
 
-    /// Acquires, after all earlier calls for the key.
+    /// Makes an acquire, within the job: all earlier calls for the key have been made.
     async fn acquire_now(&self, request: &Acquire, deadline: Instant) -> Result<Acquired, Failed> {
         if let Some(replicated) = &self.replicated {
             return self.acquire_replicated(replicated, request, deadline).await;
@@ -133,13 +144,14 @@ impl Shared {
             }
             Outcome::MayHaveTakenEffect(error) => Err(Failed::in_doubt(error, InDoubt::SentOnLane)),
             Outcome::Refused(error) => Err(Failed::without_effect(error)),
-            // Not returned by `call`, which follows every redirect.
+            // `call` follows every redirect and never returns one.
             Outcome::Redirected { redirect, .. } => {
                 Err(Failed::in_doubt(redirect.error(), InDoubt::SentOnLane))
             }
         }
     }
 
+    /// A release that counts as owed from now on.
     fn repeated(self: &Arc<Self>, request: Release, in_doubt: Option<InDoubt>) -> Repeated {
         Repeated {
             store: Arc::downgrade(self),
@@ -150,6 +162,7 @@ impl Shared {
         }
     }
 
+    /// Releases as a job. The job goes on after the caller has been answered with an error.
     pub(super) fn release_in_order(
         self: &Arc<Self>,
         order: &KeyOrder,
@@ -186,6 +199,7 @@ impl Shared {
         self.answer_in_time(answer)
     }
 
+    /// Waits for the answer of a job within the time limit.
     fn answer_in_time<T: Send + 'static>(
         self: &Arc<Self>,
         answer: oneshot::Receiver<Result<T, Error>>,
@@ -201,7 +215,7 @@ impl Shared {
 }
 
 impl Failed {
-    /// For an acquire that certainly has no effect.
+    /// The failure of an acquire that certainly has no effect.
     pub(super) fn without_effect(error: Error) -> Self {
         Self {
             error,
@@ -216,12 +230,13 @@ impl Failed {
         }
     }
 
-    /// For an acquire that was answered and does not count.
+    /// The failure of an acquire that was answered but does not count.
     pub(super) fn answered(error: Error) -> Self {
         Self::in_doubt(error, InDoubt::Answered)
     }
 }
 
+/// Starts a call that the lane drops when it fails, because the job makes the call again.
 fn plain(lane: &Arc<Lane>, call: Call, before: Before, deadline: Instant) -> Pending {
     lane.call(Start {
         call,

@@ -1,4 +1,4 @@
-//! Releases that are repeated until they are answered.
+//! Releases that are repeated until the server has answered.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,11 +30,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// An acquire that failed and may have taken effect.
 pub(in super::super) enum InDoubt {
-    /// The acquire was answered, but does not count. Its caller is told when the lock was given back.
+    /// The acquire was answered, but does not count. Its caller gets the error after the release.
     Answered,
-    /// The acquire was sent on a lane, and not answered.
+    /// The acquire was sent on a lane and not answered.
     SentOnLane,
-    /// The acquire was sent on a connection out of the pool, and not answered. `None` if that connection cannot be closed.
+    /// The acquire was sent on a connection of the pool and not answered. `None` if the server cannot close that connection.
     SentOn(Option<Peer>),
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Repeated {
     pub(super) request: Release,
     pub(super) expires: Instant,
     pub(super) in_doubt: Option<InDoubt>,
-    /// Counts as owed until the job has ended.
+    /// Counts the release as owed until the job has ended.
     pub(super) _debt: Debt,
 }
 
 impl Repeated {
-    /// Calls `tell` with the outcome of the first attempt.
+    /// Repeats the release until the server has answered. Calls `tell` with the outcome of the first attempt.
     pub(super) async fn until_answered(self, tell: impl FnOnce(Result<Released, Error>)) {
         let mut tell = Some(tell);
         let mut pause = FIRST_PAUSE;
@@ -85,8 +85,8 @@ impl Repeated {
         }
     }
 
-    /// Has the lane repeat an answered release whose acquire may still take effect. The lane does so beside the
-    /// key's queue, so that later calls need not wait for so long.
+    /// Lets the lane repeat an answered release whose acquire may still take effect. The repetitions are not part of the job, because
+    /// later calls for the key need not wait for them.
     fn repeat_until_expiry(&self, shared: &Shared) {
         let release = Release {
             ending: Ending::Free,

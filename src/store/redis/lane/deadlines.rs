@@ -1,4 +1,4 @@
-//! When each call of a lane is due.
+//! The deadlines of a lane's calls.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::order::Id;
 
-/// Points in time, each with the id of a call, earliest first.
+/// Deadlines, each with the id of a call, earliest first.
 ///
-/// Nearly all calls have the same time limit, so they are due in the order in which they came.
+/// Nearly all calls have the same time limit and so are due in the order in which they came: a queue holds these, and only the other
+/// calls pay for a tree.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     /// Both times and ids rise.
@@ -17,6 +18,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
+    /// Adds a call. An id is added again only after its removal.
     pub(super) fn insert(&mut self, due: Instant, id: Id) {
         let last = self.in_order.back();
         if last.is_none_or(|last| last.0 <= due && last.1 < id) {
@@ -26,6 +28,7 @@ impl Deadlines {
         }
     }
 
+    /// Removes a call, whose deadline is `due`.
     pub(super) fn remove(&mut self, due: Instant, id: Id) {
         match self.in_order.front() {
             Some((_, first)) if *first == id => {
@@ -42,13 +45,14 @@ impl Deadlines {
         }
     }
 
+    /// The earliest deadline.
     pub(super) fn first(&self) -> Option<Instant> {
         let in_order = self.in_order.front();
         let earliest = in_order.into_iter().chain(self.others.first()).min();
         earliest.map(|(due, _)| *due)
     }
 
-    /// Takes one that is due by now.
+    /// Takes the id of a call that is due by `now`.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Id> {
         if self.in_order.front().is_some_and(|(due, _)| *due <= now) {
             return self.in_order.pop_front().map(|(_, id)| id);
@@ -74,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_due_at_its_time_in_whatever_order_they_came() {
+    fn calls_are_due_at_their_deadlines_whatever_their_order() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut deadlines = Deadlines::default();

@@ -1,4 +1,12 @@
-//! The task of a lane: connects, hears the replies, keeps the time limits.
+//! The task of a lane: connects, takes the replies, keeps the time limits.
+//!
+//! Each poll makes one [`Step`] after another, until there is nothing to do but wait:
+//!
+//! ```text
+//! step ─┬─ Connect ──> connected ──> step
+//!       ├─ Wait until a reply, the end of a connect, or the next deadline ──> step
+//!       └─ End, once the lane was dropped and nothing is left to do
+//! ```
 
 use std::{
     pin::Pin,
@@ -10,7 +18,7 @@ use std::{
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Landed};
+use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Replies};
 use crate::{
     Error,
     store::redis::{connection::Connection, explain, outcome::Redirect},
@@ -20,15 +28,15 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the driver does next.
+/// The next action of the driver.
 enum Step {
     Connect,
-    /// Waits for a reply, for the end of a connect, or until then.
+    /// Wait for a reply, for the end of a connect, or until the given time.
     Wait(Option<Instant>),
     End,
 }
 
-/// The pause before the next connect, after connects that led to nothing.
+/// The pause before the next connect, after connects that brought no reply.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     pause: Duration,
@@ -53,6 +61,7 @@ impl Driver {
         }
     }
 
+    /// Polls the connect that is under way, if there is one.
     fn poll_connecting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Connection, Error>> {
         let Some(connecting) = &mut self.connecting else {
             return Poll::Pending;
@@ -62,6 +71,7 @@ impl Driver {
         Poll::Ready(outcome)
     }
 
+    /// Sets and polls the timer. Without a time, only replies wake the driver.
     fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = until else {
             return Poll::Pending;
@@ -102,11 +112,12 @@ impl Future for Driver {
 }
 
 impl Inner {
+    /// Does all that is due, and returns the next action.
     fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.waker.clone_from(cx.waker());
-        // A reply that is there counts, however late the driver is.
+        // Replies come before deadlines: a reply that has arrived counts, however late the driver is.
         self.hear(state, cx);
         let now = Instant::now();
         let silence = self.limit * SILENT_LIMITS;
@@ -121,7 +132,7 @@ impl Inner {
             Some(error) => error.clone(),
             None => self.connector.too_late(),
         });
-        // Clean-ups that were queued just now.
+        // `expire` may have queued releases of failed acquires.
         self.send(state);
 
         let last_moment = state.closed.map(|closed| closed + self.limit);
@@ -144,16 +155,17 @@ impl Inner {
                 _ => return Step::Connect,
             }
         }
-        // A timer that is set too early is left alone: replies come all the time, and each would set it anew.
+        // A timer that is set too early is not moved, because every reply would move the timer again.
         let set = state.wakes_at.filter(|at| now < *at);
         state.wakes_at = set.into_iter().chain(until).min();
         Step::Wait(state.wakes_at)
     }
 
-    /// A connect has ended. All who wait share the verdict: a connection, or the reason why two connects in a row have failed.
+    /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
+    /// failed.
     fn connected(&self, outcome: Result<Connection, Error>) {
         let mut state = self.state.lock();
-        // Counts until the connection has brought a reply: some break right after they were made.
+        // The pause lasts until the connection has brought a reply, because some connections break right after they were made.
         state.back_off.lengthen(self.limit);
         let verdict = match outcome {
             Ok(connection) => {
@@ -171,7 +183,7 @@ impl Inner {
             Err(error) => {
                 state.trouble = Some(error.clone());
                 if state.back_off.is_first() {
-                    // It may have met the same fault that broke the last connection.
+                    // The connect may have met the same fault that broke the last connection.
                     return;
                 }
                 state.queue.fail_all(&error);
@@ -183,41 +195,42 @@ impl Inner {
         }
     }
 
-    /// Hears all replies that are there.
+    /// Takes all replies that have arrived.
     fn hear(&self, state: &mut State, cx: &mut Context<'_>) {
         let mut now = None;
         while let Some(flight) = state.in_flight.front_mut() {
-            let Poll::Ready(landed) = flight.poll(cx) else {
+            let Poll::Ready(replies) = flight.poll(cx) else {
                 return;
             };
             let now = *now.get_or_insert_with(Instant::now);
             if let Some(flight) = state.in_flight.pop_front() {
-                self.heard(state, flight.calls, landed, now);
-                state.spare.keep_landing(flight.into_spare());
+                self.heard(state, flight.calls, replies, now);
+                state.spare.keep_reply_future(flight.into_spare());
             }
         }
     }
 
-    fn heard(&self, state: &mut State, calls: usize, landed: RedisResult<Landed>, now: Instant) {
-        let landed = match landed {
-            Ok(landed) => landed,
+    /// Answers the calls of the first message in flight.
+    fn heard(&self, state: &mut State, calls: usize, replies: RedisResult<Replies>, now: Instant) {
+        let replies = match replies {
+            Ok(replies) => replies,
             Err(error) => {
-                // Still the lane's first calls in flight, with all others behind them.
+                // The calls of this message still are the first in flight, and are queued again with all the others.
                 return state.broke(explain::connection_broke(error));
             }
         };
         state.heard = Some(now);
         state.back_off = BackOff::default();
-        let demoted = landed.values().iter().find_map(explain::demoted);
+        let demoted = replies.values().iter().find_map(explain::demoted);
         if let Some(error) = &demoted
             && self.connector.can_fail_over()
         {
-            // Another server is the primary, or will be: all calls go there.
+            // Another server is the primary, or will be, and gets all calls again.
             return state.broke(error.clone());
         }
         let predecessors_closed =
             (state.connection.as_ref()).is_some_and(|it| it.predecessors_closed);
-        let mut values = landed.values;
+        let mut values = replies.values;
         for _ in 0..calls {
             let Some((id, entry)) = state.queue.first_in_flight() else {
                 break;
@@ -234,15 +247,16 @@ impl Inner {
             };
             state.queue.answered(id, reply);
         }
-        if let Some(command) = landed.spare {
+        if let Some(command) = replies.spare {
             state.spare.keep_command(command);
         }
         if let Some(error) = demoted {
-            // Whoever looks for the server again may find another one under the same name.
+            // The next connect may find another server under the same name.
             state.broke(error);
         }
     }
 
+    /// The redirect in a reply, in a Cluster.
     fn redirect(&self, value: &Value) -> Option<Redirect> {
         match value {
             Value::ServerError(error) => self.connector.redirect(error),
@@ -252,12 +266,12 @@ impl Inner {
 }
 
 impl BackOff {
-    /// Whether only one connect has led to nothing so far.
+    /// Whether only one connect has brought no reply so far.
     fn is_first(&self) -> bool {
         self.pause <= FIRST_PAUSE
     }
 
-    /// The next pause: twice as long, with jitter, and short enough that a call which waits sees the next connect.
+    /// Doubles the pause, with jitter. At half the time limit, the pause still lets a waiting call see the next connect.
     fn lengthen(&mut self, limit: Duration) {
         let longest = LONGEST_PAUSE.min(limit / 2);
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE.min(longest), longest);

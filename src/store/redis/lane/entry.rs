@@ -1,4 +1,4 @@
-//! One call of a lane, and who is told what became of it.
+//! One call in the queue of a lane.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::super::{
 };
 use crate::store::{Acquire, Ending, Owner, Queueing, Release};
 
-/// Instead of a point in time that cannot be represented.
+/// Stands for a duration whose end cannot be represented as an `Instant`.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 /// A call to be started.
@@ -30,18 +30,19 @@ pub(in super::super) struct Start {
     pub(in super::super) deadline: Instant,
 }
 
-/// What is sent right before a call.
+/// A command that is sent right before a call.
 #[derive(Debug, Default)]
 pub(in super::super) enum Before {
     #[default]
     Nothing,
-    /// ASKING, which lets one call pass at a node that is about to get the slot.
+    /// ASKING, which lets one call run at a node to which the slot is moving.
     Asking,
-    /// CLIENT KILL of a connection beside the lane.
+    /// CLIENT KILL of a connection that is not the lane's own.
     Close(Peer),
 }
 
 impl Before {
+    /// The command, if there is one for the server of this connection.
     pub(super) fn command(&self, connection: &Connection) -> Option<Cmd> {
         match self {
             Self::Asking => Some(redis::cmd("ASKING")),
@@ -51,46 +52,51 @@ impl Before {
     }
 }
 
-/// What a lane does about a call that failed.
+/// How a lane handles the failure of a call.
 #[derive(Debug)]
 pub(in super::super) enum Failure {
-    /// Nothing.
+    /// The call is dropped.
     Forget,
-    /// The lane releases what the acquire may have taken.
+    /// The call is an acquire, and its release follows.
     CleanUp,
-    /// The release is repeated.
+    /// The call is a release, and is repeated.
     Repeat {
+        /// When the release is not owed any more.
         expires: Instant,
-        /// Counts as owed until the entry is gone.
+        /// Counts the release as owed until the entry is dropped.
         _debt: Debt,
-        /// An answer does not settle the release: its acquire may still take effect.
+        /// Whether the release is repeated even after an answer, because its acquire may still take effect.
         until_expiry: bool,
     },
 }
 
-/// Who is told what became of a call.
+/// The receiver of a call's outcome.
 #[derive(Debug)]
 pub(super) enum AnswerTo {
     One(oneshot::Sender<Outcome>),
+    /// A channel for the outcomes of several calls, each with its index.
     Batch(usize, mpsc::UnboundedSender<(usize, Outcome)>),
 }
 
+/// A call in the queue.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) before: Before,
     pub(super) by: By,
+    /// `None` once the caller was answered, or has left.
     pub(super) answer: Option<AnswerTo>,
     pub(super) failure: Failure,
-    /// When the caller must be answered, or the release is not owed any more: the entry's place in `deadlines`.
+    /// When the caller must be answered, or when the release is not owed any more. `deadlines` has the same time.
     pub(super) due: Instant,
+    /// How often the call was sent.
     pub(super) sendings: u32,
     pub(super) is_in_flight: bool,
-    /// Another command was sent right before the call, and has a reply of its own.
+    /// Whether `before` was sent, and so has a reply in front of the call's reply.
     pub(super) has_command_before: bool,
     /// An earlier sending of the call may have taken effect.
     pub(super) may_have_taken_effect: bool,
-    /// How long the release rests when it is refused the next time.
+    /// The pause of the release after its next refusal.
     pub(super) rest: Duration,
 }
 
@@ -100,7 +106,7 @@ impl Entry {
         self.is_in_flight || self.may_have_taken_effect
     }
 
-    /// The release of what the call may have taken, if it is to be released.
+    /// The release that must follow if the call fails, for an acquire with [`Failure::CleanUp`].
     pub(super) fn undo(&self) -> Option<Release> {
         match (&self.failure, self.call.operation()) {
             (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
@@ -108,7 +114,7 @@ impl Entry {
         }
     }
 
-    /// Whose acquire or release it is.
+    /// The owner of an acquire or a release.
     pub(super) fn owner(&self) -> Option<Owner> {
         match self.call.operation() {
             Operation::Acquire(Acquire { owner, .. })
@@ -118,7 +124,7 @@ impl Entry {
     }
 }
 
-/// The release of what an acquire may have taken.
+/// The release that undoes an acquire: of the lease, or of the place in the queue.
 pub(in super::super) fn release_of(request: &Acquire) -> Release {
     Release {
         key: request.key.clone(),
@@ -139,7 +145,7 @@ pub(super) struct Reply {
 }
 
 impl AnswerTo {
-    /// Says whether there is somebody to hear it.
+    /// Sends the outcome. Returns whether the caller still waits.
     pub(super) fn send(self, outcome: Outcome) -> bool {
         match self {
             Self::One(to) => to.send(outcome).is_ok(),
@@ -148,11 +154,12 @@ impl AnswerTo {
     }
 }
 
-/// The point in time after a duration that may be without end.
+/// The time after a duration, which may be `Duration::MAX`.
 pub(in super::super) fn after(duration: Duration) -> Instant {
     Instant::now() + duration.min(FAR)
 }
 
+/// Whether a reply is the error NOSCRIPT: the server does not have the script of the call.
 pub(in super::super) fn is_noscript(value: &Value) -> bool {
     match value {
         Value::ServerError(error) => error.kind() == Some(ServerErrorKind::NoScript),

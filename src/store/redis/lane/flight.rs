@@ -1,4 +1,4 @@
-//! A message on its way: the commands that were sent together, and the replies that are to come.
+//! A message in flight: commands that were sent together, and the future of their replies.
 
 use std::{
     mem,
@@ -13,7 +13,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::super::connection::Connection;
 
-/// Commands that are sent together. One alone, as most are, needs no pipeline.
+/// Commands that are sent together. Most messages have a single command, which needs no pipeline.
 #[derive(Default)]
 pub(super) enum Message {
     #[default]
@@ -25,30 +25,31 @@ pub(super) enum Message {
 /// A message that was sent.
 pub(super) struct Flight {
     pub(super) sent: Instant,
-    /// How many calls were sent: the first calls in flight of the queue.
+    /// The number of calls in the message. They are the first calls in flight when the replies come.
     pub(super) calls: usize,
-    landing: Landing,
-    /// The replies, where they were there at once.
-    landed: Option<RedisResult<Landed>>,
+    reply_future: ReplyFuture,
+    /// The replies, if they came with the first poll.
+    replies: Option<RedisResult<Replies>>,
 }
 
 /// The future of the replies. Its box is used again for the next message.
-pub(super) type Landing = ReusableBoxFuture<'static, RedisResult<Landed>>;
+pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
 
-/// What came back.
-pub(super) struct Landed {
+/// The replies to a message.
+pub(super) struct Replies {
     pub(super) values: Values,
     /// A command whose buffers can be used again.
     pub(super) spare: Option<Cmd>,
 }
 
-/// The replies to the commands of a message.
+/// The values of the replies, one for each command.
 pub(super) enum Values {
     One(Option<Value>),
     Many(vec::IntoIter<Value>),
 }
 
 impl Message {
+    /// Appends a command.
     pub(super) fn push(&mut self, command: Cmd) {
         *self = match mem::take(self) {
             Self::Empty => Self::One(command),
@@ -64,20 +65,20 @@ impl Message {
         };
     }
 
-    /// Sends the commands of so many calls. When this returns, they are in the connection's buffer, if that has room. The replies
-    /// wake `waker`.
+    /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
+    /// room. The replies wake `waker`.
     pub(super) fn send(
         self,
         calls: usize,
         connection: &Connection,
-        spare: Option<Landing>,
+        spare: Option<ReplyFuture>,
         waker: &Waker,
     ) -> Flight {
         let mut connection = connection.multiplexed.clone();
-        let landing = match self {
+        let reply_future = match self {
             Self::One(command) => boxed(spare, async move {
                 let value = connection.send_packed_command(&command).await?;
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::One(Some(value)),
                     spare: Some(command),
                 })
@@ -85,13 +86,13 @@ impl Message {
             Self::Many(pipeline) => boxed(spare, async move {
                 let all = pipeline.len();
                 let values = connection.send_packed_commands(&pipeline, 0, all).await?;
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::Many(values.into_iter()),
                     spare: None,
                 })
             }),
             Self::Empty => boxed(spare, async {
-                Ok(Landed {
+                Ok(Replies {
                     values: Values::One(None),
                     spare: None,
                 })
@@ -100,47 +101,48 @@ impl Message {
         let mut flight = Flight {
             sent: Instant::now(),
             calls,
-            landing,
-            landed: None,
+            reply_future,
+            replies: None,
         };
         // The first poll puts the message into the connection's buffer.
-        if let Poll::Ready(landed) = flight.poll(&mut Context::from_waker(waker)) {
-            flight.landed = Some(landed);
+        if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.replies = Some(replies);
         }
         flight
     }
 }
 
+/// Boxes the future, in a spare box if there is one.
 fn boxed(
-    spare: Option<Landing>,
-    future: impl Future<Output = RedisResult<Landed>> + Send + 'static,
-) -> Landing {
+    spare: Option<ReplyFuture>,
+    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
+) -> ReplyFuture {
     match spare {
         Some(mut spare) => {
             spare.set(future);
             spare
         }
-        None => Landing::new(future),
+        None => ReplyFuture::new(future),
     }
 }
 
 impl Flight {
-    /// The replies, which are taken once.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Landed>> {
-        if let Some(landed) = self.landed.take() {
-            return Poll::Ready(landed);
+    /// Polls for the replies, which are returned once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
+        if let Some(replies) = self.replies.take() {
+            return Poll::Ready(replies);
         }
-        // Whatever the task has done before: the first poll must not be put off.
-        pin!(unconstrained(self.landing.get_pin())).poll(cx)
+        // Unconstrained, because the first poll sends the message and must not be put off when the task's budget is spent.
+        pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
     }
 
-    /// The box, once the replies were taken.
-    pub(super) fn into_spare(self) -> Landing {
-        self.landing
+    /// The box, to be used again once the replies were taken.
+    pub(super) fn into_spare(self) -> ReplyFuture {
+        self.reply_future
     }
 }
 
-impl Landed {
+impl Replies {
     pub(super) fn values(&self) -> &[Value] {
         match &self.values {
             Values::One(value) => value.as_slice(),

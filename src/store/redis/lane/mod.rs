@@ -1,17 +1,30 @@
 //! A lane: one connection at a time, on which calls take effect in the order in which they were started.
 //!
-//! 1. A call is started by [`Lane::call`]: when that returns, the call has its place in the queue, and if there is a working
-//!    connection with room, it is in that connection's buffer, too. Neither needs a runtime.
+//! ```text
+//!  Lane::call ──> queue ──> message in flight ──> server
+//!                  ^  ^            │
+//!                  │  │            ├─ a reply: the driver takes the reply, the queue answers the caller
+//!                  │  └────────────┤  NOSCRIPT: sent again by text (invariant 6 of `queue`)
+//!                  └───────────────┘  the connection breaks: the driver connects again, the calls are sent again (invariant 5)
+//! ```
+//!
+//! A call without a reply is answered with an error at its deadline. An acquire that failed this way is followed by its release.
+//!
+//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue. If there is a working connection
+//!    with room, and no call waits after NOSCRIPT, the call is in the connection's buffer as well. Neither needs a runtime.
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
 //! 4. Replies come in the order of the messages, so only the first message in flight is polled. Every reply wakes the driver.
-//! 5. When a connection breaks, all calls in flight are queued again in their order, in front of the others. They are sent again only on
-//!    a connection whose predecessors are closed (see `connection`): else the first sending could take effect after the
-//!    second, and after whatever follows that.
-//! 6. One task, the driver, connects, hears the replies and keeps the time limits. It ends with the lane. A call from
-//!    within a runtime starts the driver if there is none, or if the driver's runtime has ended.
-//! 7. The mutex is never held over an await. Under it, nothing is called but the client library's buffer and wakers.
+//! 5. When a connection breaks, all calls in flight are queued again in their order, in front of the others, unless they have been sent
+//!    too often (`trouble`). Calls other than releases are sent again only on a connection whose predecessors are closed (see
+//!    `connection`): otherwise the first sending could take effect after the second one, and after the calls that follow. A release ends
+//!    only the lease of its own owner, so a late first sending does no harm.
+//! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
+//!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none, or if
+//!    the driver's runtime has ended.
+//! 7. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
+//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and log events.
 
 mod deadlines;
 mod driver;
@@ -47,7 +60,7 @@ use super::{
     calls::{Dialect, Operation},
     connection::{BUFFERED, Connection, Connector},
     explain,
-    fence::Floors,
+    floors::Floors,
     names::Names,
     outcome::Outcome,
     owed::Owed,
@@ -55,13 +68,14 @@ use super::{
 };
 use crate::{Error, store::Release, sync::Mutex};
 
-/// How many calls travel in one message: enough to spare round trips, few enough not to keep others waiting.
+/// The number of calls in one message: enough to save round trips, few enough not to delay others.
 pub(super) const BATCH: usize = 128;
-/// Invariant 3.
+/// The number of messages in flight (invariant 3).
 const MOST_IN_FLIGHT: usize = BUFFERED - 1;
-/// A connection that has been silent for so many time limits, although a reply is due, is given up.
+/// A connection on which a reply is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 
+/// An ordered stream of calls to one server. The driver shares `Inner` and ends after the lane was dropped.
 #[derive(Debug)]
 pub(super) struct Lane(Arc<Inner>);
 
@@ -71,6 +85,8 @@ struct Inner {
     connector: Connector,
     names: Names,
     floors: Arc<Floors>,
+    /// The time limit of a connect, and of the calls that are left when the lane is dropped. [`SILENT_LIMITS`] times
+    /// this limit is the longest silence of a connection.
     limit: Duration,
 }
 
@@ -78,19 +94,19 @@ struct Inner {
 struct State {
     queue: Queue,
     connection: Option<Connection>,
-    /// Sent on `connection`, oldest first.
+    /// The messages that were sent on `connection`, oldest first.
     in_flight: VecDeque<Flight>,
     /// When the connection last brought a reply.
     heard: Option<Instant>,
-    /// Why the last connection ended, or could not be made.
+    /// The reason why the last connection ended or could not be made.
     trouble: Option<Error>,
-    /// Who waits for a connection.
+    /// The callers of [`Lane::connect`] that wait for a connection.
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
     back_off: BackOff,
     driver: Option<JoinHandle<()>>,
     /// Wakes the driver.
     waker: Waker,
-    /// When the driver wakes up by itself.
+    /// When the timer of the driver ends.
     wakes_at: Option<Instant>,
     /// When the last handle was dropped.
     closed: Option<Instant>,
@@ -129,6 +145,10 @@ impl Lane {
     }
 
     /// Connects if there is no connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// The driver goes on connecting if the future is dropped.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         let connected = {
             let mut state = self.0.state.lock();
@@ -147,7 +167,7 @@ impl Lane {
         }
     }
 
-    /// Starts a call.
+    /// Starts a call (invariant 1). The future waits for the outcome.
     pub(super) fn call(self: &Arc<Self>, start: Start) -> Pending {
         let (answer, outcome) = oneshot::channel();
         let undo = match (&start.failure, start.call.operation()) {
@@ -191,8 +211,8 @@ impl Lane {
         self.0.drive(&mut state);
     }
 
-    /// Goes on with what was started outside of a runtime.
-    pub(super) fn go_on(&self) {
+    /// Resumes calls that were started outside of a runtime.
+    pub(super) fn resume(&self) {
         let mut state = self.0.state.lock();
         if !state.queue.is_empty() {
             self.0.drive(&mut state);
@@ -200,7 +220,7 @@ impl Lane {
     }
 }
 
-/// The driver goes on for as long as the calls that were started have time.
+/// The driver goes on until the calls that were started have been answered, for at most one time limit.
 impl Drop for Lane {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
@@ -210,7 +230,7 @@ impl Drop for Lane {
 }
 
 impl Inner {
-    /// Gives the connection up if it is known to be broken, or not to lead to the primary.
+    /// Gives up a connection that is broken or does not lead to the current server.
     fn check_connection(&self, state: &mut State) {
         let is_fit = |connection: &Connection| {
             !connection.health.is_broken() && self.connector.is_current(&connection.address)
@@ -220,7 +240,7 @@ impl Inner {
         }
     }
 
-    /// Sends what can be sent.
+    /// Sends queued calls while the connection has room.
     fn send(&self, state: &mut State) {
         self.check_connection(state);
         let State {
@@ -257,14 +277,14 @@ impl Inner {
             if calls == 0 {
                 return;
             }
-            in_flight.push_back(message.send(calls, connection, spare.landing(), waker));
+            in_flight.push_back(message.send(calls, connection, spare.reply_future(), waker));
         }
     }
 
-    /// Makes sure that the driver runs and knows what there is to do.
+    /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Does nothing outside of a runtime.
     fn drive(self: &Arc<Self>, state: &mut State) {
         if (state.driver.as_ref()).is_some_and(|driver| !driver.is_finished()) {
-            if state.has_news() {
+            if state.driver_must_wake() {
                 state.waker.wake_by_ref();
             }
         } else if let Ok(runtime) = Handle::try_current() {
@@ -275,7 +295,7 @@ impl Inner {
 }
 
 impl State {
-    /// The connection is of no use any more.
+    /// Gives the connection up, and queues the calls in flight again.
     fn broke(&mut self, error: Error) {
         self.connection = None;
         self.in_flight.clear();
@@ -284,14 +304,14 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the driver would sleep through something: it is woken by replies and its own timer.
-    fn has_news(&self) -> bool {
+    /// Whether the driver must be woken, because neither a reply nor the timer does so in time.
+    fn driver_must_wake(&self) -> bool {
         let deadline = self.queue.next_deadline();
         let is_earlier = deadline.is_some_and(|at| self.wakes_at.is_none_or(|wakes| at < wakes));
         self.connection.is_none() || is_earlier
     }
 
-    /// Since when a reply is due that has not come.
+    /// When the silence of a connection began on which a reply is due.
     fn silent_since(&self) -> Option<Instant> {
         let sent = self.in_flight.front()?.sent;
         Some(self.heard.map_or(sent, |heard| heard.max(sent)))

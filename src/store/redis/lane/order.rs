@@ -1,21 +1,22 @@
-//! Items in the order in which they came, each with an id.
+//! A queue whose items are found by id.
 
 use std::collections::VecDeque;
 
 pub(super) type Id = u64;
 
-/// How many slots without an item there may be, besides as many as there are items.
+/// The number of empty slots that are kept even if there are fewer items.
 const MOST_GONE: usize = 64;
 
-/// Items by rising ids.
+/// Items in the order in which they came, with rising ids.
 ///
-/// Most items leave in the order in which they came. One that leaves from the middle leaves an empty slot behind, and
+/// Most items leave in the order in which they came. An item that leaves from the middle leaves an empty slot behind, and
 /// from time to time all empty slots are removed: while a server is away, callers come and go.
 #[derive(Debug)]
 pub(super) struct Order<T> {
     next: Id,
     /// Sorted by id. The first slot is not empty.
     slots: VecDeque<Slot<T>>,
+    /// The number of empty slots.
     gone: usize,
 }
 
@@ -59,6 +60,7 @@ impl<T> Order<T> {
         self.slots[at].item.as_mut()
     }
 
+    /// Removes an item. `None` if the item has left already.
     pub(super) fn remove(&mut self, id: Id) -> Option<T> {
         let at = self.position(id)?;
         let item = self.slots[at].item.take()?;
@@ -67,7 +69,7 @@ impl<T> Order<T> {
         Some(item)
     }
 
-    /// Drops an item where it is, without a move.
+    /// Drops an item in place, which is cheaper than moving it out.
     pub(super) fn discard(&mut self, id: Id) {
         if let Some(at) = self.position(id)
             && self.slots[at].item.is_some()
@@ -89,23 +91,27 @@ impl<T> Order<T> {
         slots.find_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
+    /// All items, in their order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Id, &mut T)> {
         let items = self.slots.iter_mut();
         items.filter_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
+    /// The ids of all items, in their order.
     pub(super) fn ids(&self) -> Vec<Id> {
         let items = self.slots.iter().filter(|slot| slot.item.is_some());
         items.map(|slot| slot.id).collect()
     }
 
+    /// Removes all items. Ids go on rising, so that no id is used twice.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.gone = 0;
     }
 
+    /// The index of the slot with this id.
     fn position(&self, id: Id) -> Option<usize> {
-        // Usually there is no gap before it.
+        // Usually no id is missing before this one.
         let guess = usize::try_from(id.checked_sub(self.first_id())?).ok()?;
         match self.slots.get(guess) {
             Some(slot) if slot.id == id => Some(guess),
@@ -113,6 +119,7 @@ impl<T> Order<T> {
         }
     }
 
+    /// Removes empty slots at the front, and all of them if there are too many.
     fn sweep(&mut self) {
         while self.slots.front().is_some_and(|slot| slot.item.is_none()) {
             self.slots.pop_front();
@@ -130,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_found_by_their_ids_whatever_left_before() {
+    fn items_are_found_by_id_after_others_have_left() {
         let mut order = Order::new();
         let ids: Vec<Id> = (0..1000).map(|n| order.push(n)).collect();
         for id in ids.iter().filter(|id| *id % 7 != 3) {

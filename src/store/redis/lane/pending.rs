@@ -1,4 +1,4 @@
-//! A caller's end of a call.
+//! The outcome of a call, as a future for its caller.
 
 use std::{
     pin::Pin,
@@ -19,13 +19,13 @@ use crate::store::Release;
 ///
 /// # Cancel safety
 ///
-/// An acquire whose outcome is not taken is followed by its release. Any other call goes on.
+/// If the future of an acquire is dropped before the outcome was taken, the lane releases the key. Any other call goes on.
 #[derive(Debug)]
 pub(in super::super) struct Pending {
     pub(super) lane: Arc<Lane>,
     pub(super) id: Id,
     pub(super) outcome: oneshot::Receiver<Outcome>,
-    /// What must be released if the outcome is not taken.
+    /// The release that follows if the outcome is not taken.
     pub(super) undo: Option<Release>,
 }
 

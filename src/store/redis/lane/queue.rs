@@ -1,18 +1,28 @@
 //! The calls of a lane, in the order in which they were started. The queue knows neither connections nor timers.
 //!
-//! 1. `calls` has the order in which the calls were started. Calls are sent in that order, and sent again in that order.
-//! 2. All calls from `unsent` on have not been sent on this connection. Of those before, each is in flight or `forgotten`.
-//! 3. A caller is answered once: `answer` is `None` afterwards. A call in flight stays in `calls` until its reply comes or the
-//!    connection breaks, whether its caller was answered or not. So the next reply belongs to the first call in flight.
-//! 4. An acquire that may have taken effect and failed for its caller has its release in the queue, behind the acquire.
-//! 5. A release stays, in `calls` or in `resting`, until the server has answered it or its time has passed. Before a later
-//!    call for the same key is queued, the key's resting releases are.
-//! 6. NOSCRIPT: the call had no effect. Other calls for its key may be in flight behind it, and some of them may run, if another client
-//!    loads the scripts in between. So `forgotten` calls wait until nothing is in flight. Those that a later call for the same key
-//!    has overtaken by then have failed (without effect); the rest is sent again in front of everything else, by text. Scripts that are
-//!    not loaded with every connection are sent by text at once.
+//! ```text
+//!   push ──> unsent ──> in flight ──> answered, and gone
+//!              ^  ^         │
+//!              │  │         ├─ NOSCRIPT ──> forgotten ──> unsent, by text
+//!              │  │         └─ the connection breaks ───> unsent
+//!              │  └──── a later call for the key, or the end of the pause
+//!              └─ resting <── a release that was refused, or is repeated until its expiry
+//! ```
 //!
-//! `trouble` has what happens to the calls when time passes, callers leave or the connection breaks.
+//! 1. `calls` has the order in which the calls were started. Calls are sent in that order, and sent again in that order.
+//! 2. No call from `unsent` on has been sent on this connection. Each call before `unsent` is in flight or `forgotten`.
+//! 3. A caller is answered once: `answer` is `None` afterwards. A call in flight stays in `calls` until its reply comes or the
+//!    connection breaks, even if its caller was answered before. The next reply therefore belongs to the first call in flight.
+//! 4. An acquire with [`Failure::CleanUp`] that may have taken effect and failed for its caller has its release in the queue, behind the
+//!    acquire.
+//! 5. A release with [`Failure::Repeat`] stays, in `calls` or in `resting`, until the server has carried it out or its time has passed;
+//!    with `until_expiry`, until its time has passed. Before a later call for the same key is queued, the key's resting releases are.
+//! 6. A call that is answered with NOSCRIPT had no effect. Other calls for its key may be in flight behind the call, and some of them may
+//!    run, if another client loads the scripts meanwhile. `forgotten` calls therefore wait until nothing is in flight. A forgotten call
+//!    that a later call for the same key has overtaken by then has failed without effect, and rests if it is a release. The others are
+//!    sent again in front of everything else, by text. Scripts that are not loaded with every connection are sent by text at once.
+//!
+//! The module `trouble` handles deadlines, callers that leave and broken connections.
 
 use std::time::Duration;
 
@@ -35,19 +45,23 @@ use crate::store::Release;
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
+/// The calls of a lane.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) calls: Order<Entry>,
+    /// The id of the first call that was not sent on this connection.
     pub(super) unsent: Id,
+    /// The number of calls in flight.
     pub(super) in_flight: usize,
+    /// The calls that were answered with NOSCRIPT and will be sent by text.
     pub(super) forgotten: Vec<Id>,
     pub(super) resting: Vec<Resting>,
-    /// When a caller must be answered, or a release is not owed any more.
+    /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
     owed: Owed,
 }
 
-/// A release that the server has refused.
+/// A release that waits for its next sending: the server has refused the release, or its acquire may still take effect.
 #[derive(Debug)]
 pub(super) struct Resting {
     pub(super) until: Instant,
@@ -67,21 +81,23 @@ impl Queue {
         }
     }
 
+    /// Whether nothing is left to do, not even for a resting release.
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.resting.is_empty()
     }
 
-    /// Whether there is anything to connect for.
+    /// Whether there are calls that need a connection.
     pub(super) fn has_calls(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// When something is due.
+    /// When the next call is due, or the next release has rested.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let rested = self.resting.iter().map(|resting| resting.until).min();
         self.deadlines.first().into_iter().chain(rested).min()
     }
 
+    /// Appends a call.
     pub(super) fn push(&mut self, start: Start, answer: Option<AnswerTo>) -> Id {
         if !self.resting.is_empty() {
             let key = start.call.key();
@@ -113,6 +129,7 @@ impl Queue {
         id
     }
 
+    /// Removes a call, with its deadline.
     pub(super) fn remove(&mut self, id: Id) -> Option<Entry> {
         let entry = self.calls.remove(id)?;
         self.deadlines.remove(entry.due, id);
@@ -122,7 +139,7 @@ impl Queue {
         Some(entry)
     }
 
-    /// Queues the release of what an acquire may have taken.
+    /// Queues the release of an acquire that may have taken effect.
     pub(super) fn clean_up(&mut self, release: Release, until_expiry: bool) {
         let expires = after(release.owed_for);
         let start = Start {
@@ -144,7 +161,7 @@ impl Queue {
             if self.in_flight > 0 {
                 return None;
             }
-            // All that is left is to be sent, and what was forgotten comes first.
+            // Nothing is in flight, so all calls in the queue are unsent, and the forgotten ones come first.
             self.forgotten.clear();
             self.unsent = self.calls.first_id();
         }
@@ -163,7 +180,7 @@ impl Queue {
         Some((id, entry))
     }
 
-    /// The server has answered a call.
+    /// Handles the server's answer to a call.
     pub(super) fn answered(&mut self, id: Id, reply: Reply) {
         if is_noscript(&reply.value) && self.was_forgotten(id) {
             return;
@@ -213,7 +230,7 @@ impl Queue {
         }
     }
 
-    /// Whether a call that the server knows no script for is to be sent again, by text.
+    /// Marks a call that was answered with NOSCRIPT as forgotten. Returns false if the call was sent by text already.
     fn was_forgotten(&mut self, id: Id) -> bool {
         match self.calls.get_mut(id) {
             Some(entry) if matches!(entry.by, By::Hash) => {
@@ -227,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// A call has run: those for the same key that were started earlier must not run after it.
+    /// Fails the forgotten calls for the key of a call that has run. They were started earlier and must not run after that call.
     fn give_up_forgotten_before(&mut self, later: Id) {
         let Some(key) = self.calls.get_mut(later).map(|it| it.call.key().clone()) else {
             return;
@@ -270,7 +287,7 @@ impl Queue {
         self.resting.push(Resting { until, entry });
     }
 
-    /// Queues those of the resting releases that shall be sent now.
+    /// Queues the resting releases that are due.
     pub(super) fn wake(&mut self, is_due: impl Fn(&Resting) -> bool) {
         let due: Vec<Resting> = self.resting.extract_if(.., |it| is_due(it)).collect();
         for Resting { mut entry, .. } in due {
@@ -281,7 +298,7 @@ impl Queue {
         }
     }
 
-    /// Forgets everything.
+    /// Drops all calls.
     pub(super) fn clear(&mut self) {
         self.calls.clear();
         self.unsent = self.calls.first_id();

@@ -1,18 +1,19 @@
-//! What a lane keeps of one message for the next.
+//! The buffers that a lane uses again.
 
 use redis::{Arg, Cmd};
 
-use super::flight::Landing;
+use super::flight::ReplyFuture;
 
-/// How many of each are kept, and how large a command is at most: one with a record may be very large.
+/// The number of commands, and of boxes, that are kept.
 const MOST: usize = 64;
+/// The size of the largest command that is kept, in bytes. A command with a record may be very large.
 const LARGEST: usize = 4096;
 
-/// Commands and boxes of futures that are used again, so that a call allocates neither.
+/// Keeps commands and the boxes of reply futures for later messages, so that a call allocates neither.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     commands: Vec<Cmd>,
-    landings: Vec<Landing>,
+    reply_futures: Vec<ReplyFuture>,
 }
 
 impl Spare {
@@ -21,10 +22,11 @@ impl Spare {
         self.commands.pop().unwrap_or_default()
     }
 
-    pub(super) fn landing(&mut self) -> Option<Landing> {
-        self.landings.pop()
+    pub(super) fn reply_future(&mut self) -> Option<ReplyFuture> {
+        self.reply_futures.pop()
     }
 
+    /// Keeps a command, unless the command is large or enough are kept.
     pub(super) fn keep_command(&mut self, mut command: Cmd) {
         let size = |arg| match arg {
             Arg::Simple(arg) => <[u8]>::len(arg),
@@ -36,9 +38,9 @@ impl Spare {
         }
     }
 
-    pub(super) fn keep_landing(&mut self, landing: Landing) {
-        if self.landings.len() < MOST {
-            self.landings.push(landing);
+    pub(super) fn keep_reply_future(&mut self, reply_future: ReplyFuture) {
+        if self.reply_futures.len() < MOST {
+            self.reply_futures.push(reply_future);
         }
     }
 }

@@ -1,4 +1,11 @@
-//! What happens to the calls of a lane when time passes, callers leave or the connection breaks.
+//! Handles the calls of a lane when time passes, callers leave or the connection breaks.
+//!
+//! | event | acquire | release | other call |
+//! |---|---|---|---|
+//! | deadline, or two failed connects | error; if sent, its release follows | error; goes on until it is not owed any more | error |
+//! | the caller leaves | dropped; if sent, its release follows | goes on | goes on |
+//! | the connection breaks | sent again, up to three times in all | sent again; after three sendings, rests first | as an acquire |
+//! | the next connection cannot close its predecessors | error if sent, its release is repeated until its expiry | sent again | error if sent |
 
 use std::collections::HashSet;
 
@@ -12,11 +19,12 @@ use super::{
 };
 use crate::{Error, trace};
 
-/// How often a call is sent before it counts as the reason why connections break.
+/// The number of sendings after which a call counts as the reason why connections break.
 const MAX_SENDINGS: u32 = 3;
 
 impl Queue {
-    /// Does what is due: answers callers whose time is up, with `why`, and forgets releases whose time has passed.
+    /// Answers callers whose deadline has passed with the error of `why`, drops releases that are not owed any more, and queues releases
+    /// that have rested. The argument of `why` is whether the call was sent.
     pub(super) fn expire(&mut self, now: Instant, why: impl Fn(bool) -> Error) {
         while let Some(id) = self.deadlines.pop(now) {
             let Some(entry) = self.calls.get_mut(id) else {
@@ -76,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// The caller of an acquire does not want the answer any more. False if there is an answer already.
+    /// Handles the drop of an acquire's future. Returns false if the acquire is answered already.
     pub(super) fn abandon(&mut self, id: Id) -> bool {
         let Some(entry) = self.calls.get_mut(id) else {
             return false;
@@ -91,7 +99,7 @@ impl Queue {
         true
     }
 
-    /// The connection broke: what was in flight may have taken effect, and is to be sent again in the same order.
+    /// Handles the end of the connection: the calls in flight may have taken effect, and are sent again in the same order.
     pub(super) fn broke(&mut self, error: &Error) {
         self.forgotten.clear();
         self.in_flight = 0;
@@ -111,11 +119,12 @@ impl Queue {
         self.unsent = self.calls.first_id();
     }
 
-    /// There is a new connection. `predecessors_closed`: nothing that was sent on an earlier one can still take effect.
+    /// Handles a new connection. `predecessors_closed`: no call on an earlier connection can still take effect.
     pub(super) fn connected(&mut self, predecessors_closed: bool, error: &Error) {
         let is_release = |entry: &Entry| matches!(entry.failure, Failure::Repeat { .. });
         if predecessors_closed {
-            // An acquire that has no caller any more has its release behind it.
+            // An acquire without a caller has its release in the queue (invariant 4 of `queue`), and any other call without a caller is
+            // of no use.
             for id in self.ids_of(|entry| entry.answer.is_none() && !is_release(entry)) {
                 self.remove(id);
             }

@@ -3,16 +3,16 @@
 -- KEYS     1 lock, 2 queue, 3 fence
 -- ARGV     1 the lease's value (see value.lua)
 --          2 lease in ms, 3 floor of the tokens
---          4 "<ms that a place in the queue is kept> <head start in ms>"; or "no", not to queue; or "skip", to pass the
---            queue by
---          5 tokens wanted, if more than one
--- Returns  the last token, when granted and nobody waits
---          {"granted", last token}, when granted and others wait
+--          4 "<ms that a place in the queue is kept> <head start in ms>", to queue if the key is held;
+--            or "no", not to queue; or "skip", to ignore the queue
+--          5 the number of tokens, if more than one
+-- Returns  the last token, if the key is granted and no attempt waits
+--          {"granted", last token}, if the key is granted and others wait
 --          {"held", ms until it is worth asking again, the holder's fingerprint or false, the holder's label or false}
 --          {"record", content}
 --
--- Whatever can fail comes before the writes that matter: an error means that nothing was taken. The way of a key that is
--- free and that nobody waits for is short, and every word of it counts: all of the fleet shares the server's time.
+-- All commands that can fail come before the writes that matter: an error means that the key was not taken. The branch for a free key
+-- without a queue is short, because the whole fleet shares the server's time.
 
 local call, lock, value = redis.call, KEYS[1], ARGV[1]
 local others_wait

@@ -1,6 +1,7 @@
--- Lifts the token counter, of which a block was taken, above a floor that the client knows of. A counter that was
--- missing (new, evicted, flushed) goes on from the server's clock in microseconds, if that is higher. Numbers stay
--- below 2^53, where a double is exact, and are formatted by hand: tostring would round them. Returns the block's last.
+-- Raises the token counter, from which a block was just taken, above the client's floor. Returns the last token of the block.
+--
+-- A counter that was missing (new, evicted, flushed) continues from the server's clock in microseconds, if the clock is higher. Numbers
+-- stay below 2^53, up to which a double is exact, and are formatted by string.format, because tostring would round them.
 local function raise(last, block, floor)
   block, floor = tonumber(block), tonumber(floor)
   if last == block then

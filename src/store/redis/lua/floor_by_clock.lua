@@ -1,7 +1,7 @@
--- Where another server can take this one's place, the floor comes with a fraction of a second, in microseconds, that
--- each server has of its own; and it is at least the last moment at which the clock passed that. So tokens are
--- soon above all that were handed out before a fail-over, also where the client did not notice it; and two servers that
--- both take themselves for the primary do not hand out the same ones.
+-- The floor where another server can replace this one. The argument is "<floor> <fraction>": the fraction is a microsecond within the
+-- second, and every server has a different fraction. The floor is raised to the last moment at which the server's clock passed the
+-- fraction. Within a second, tokens are therefore above all tokens from before a fail-over, even if the client did not notice the
+-- fail-over; and two servers that both act as the primary hand out different tokens.
 local floor, fraction = string.match(ARGV[3], '^(%d+) (%d+)$')
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

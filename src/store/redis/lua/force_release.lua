@@ -1,7 +1,7 @@
--- Takes the key away from whoever has it, a record included.
+-- Ends the lease of a key, whoever holds it, or removes the record, and offers the key to the head of the queue.
 --
 -- KEYS     1 lock, 2 queue
--- Returns  1 if there was anything, else 0
+-- Returns  1 if there was a lease or a record, else 0
 
 --@include value.lua
 --@include queue.lua

@@ -1,7 +1,7 @@
--- What there is to know about a key. Changes nothing.
+-- Reads the state of a key. Changes nothing.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- Returns  {value or false, its TTL in ms, the owners in the queue, the token counter or false}
+-- Returns  {value or false, TTL of the value in ms, the owners in the queue, the token counter or false}
 
 --@include queue.lua
 

@@ -1,30 +1,40 @@
 -- The queue of a key is one sorted set, which expires with its last place. An attempt has up to three members:
---   owner          at a number that counts arrivals
---   "until:" owner at the deadline of its place, in ms of the server's clock
---   "free:" owner  at OFFERS and the time since when the key is free for this attempt. Only the head of a free key's
---                  queue has it, from the moment at which it was told so.
--- No count of arrivals comes near a clock's number, so the lowest member is the first in the queue. An attempt with these
--- members alone wants the key for itself; "shared:" owner and "permits:" owner are kept for attempts that do not.
+--   owner          the score counts arrivals
+--   "until:" owner the score is the deadline of the place, in ms of the server's clock
+--   "free:" owner  the score is OFFERS plus the time at which the key was offered to this attempt. Only the head of the queue has
+--                  this member, and only while the key is free.
+--
+-- For example, two attempts wait, and the free key was offered to the first:
+--   1                <instance>:7
+--   2                <instance>:9
+--   1731756030000    until:<instance>:7
+--   1731756031500    until:<instance>:9
+--   101731756000000  free:<instance>:7
+--
+-- No count of arrivals comes near a clock's number, so the lowest member is the head of the queue. The names "shared:" owner and
+-- "permits:" owner are reserved for attempts that do not want the key for themselves alone.
 local CLOCKS = 100000000000
 local OFFERS = 100000000000000
 
--- How many attempts behind the head are told when the head is offered the key. With four of them, a live attempt
--- behind k dead ones waits for at most 500 ms for each, given a head start of 300 ms and a poll interval of 1 s: up to
--- four dead ones it was told, and asks at the end of each head start; from five on, k - 1 head starts after its next
--- poll are within that time. The count that PUBLISH returns would not tell who is dead: a process that is frozen counts,
--- and a subscriber at another node of a Cluster does not.
+-- The number of attempts behind the head that receive a hint when the key is offered to the head. With four, a live attempt behind
+-- k dead ones waits at most 500 ms for each dead one, given a head start of 300 ms and a poll interval of 1 s: with up to four dead
+-- attempts, the live one received the hint and asks at the end of each head start; with five or more, k - 1 head starts after the
+-- next poll are within that time. The number that PUBLISH returns does not tell dead attempts: a frozen process counts as a
+-- subscriber, and a subscriber at another node of a Cluster does not.
 local TOLD = 4
 
+-- The server's clock in ms.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Says whether the owner was queued.
+-- Removes an owner from the queue. Returns whether the owner was queued.
 local function leave(owner)
   return redis.call('ZREM', KEYS[2], owner, 'until:' .. owner, 'free:' .. owner) > 0
 end
 
+-- Removes the owners whose places have expired.
 local function prune(now)
   local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now))
   for _, deadline in ipairs(gone) do
@@ -40,7 +50,7 @@ local function head()
   return redis.call('ZRANGE', KEYS[2], 0, 0)[1]
 end
 
--- Queues an owner, or refreshes its deadline. Says whether it is new.
+-- Queues an owner, or extends the deadline of its place. Returns whether the owner is new.
 local function join(owner, now, keep)
   local new = not redis.call('ZSCORE', KEYS[2], owner)
   if new then
@@ -54,15 +64,16 @@ local function join(owner, now, keep)
   return new
 end
 
--- Tells an owner's instance something about the key. By pcall: a denied PUBLISH must not fail what went before it.
+-- Publishes a hint for an owner's instance: "free", "next" or "wanted", and the key. By pcall, because a denied PUBLISH must not fail the
+-- script, whose earlier writes stay.
 local function hint(owner, what)
   local prefix, key = string.match(KEYS[1], '^(.-){b%d+}:lock:(.*)$')
   local instance = string.match(owner, '^[^:]+')
   redis.pcall('PUBLISH', prefix .. 'hints:' .. instance, what .. ' ' .. key)
 end
 
--- The key is free: offers it to the head of the queue, once, and tells those behind the head. By pcall: a server that is
--- full must not fail what went before it.
+-- Offers the free key to the head of the queue, once, and sends a hint to the attempts behind the head. By pcall, because a full server
+-- must not fail the script, whose earlier writes stay.
 local function offer(now)
   local first = redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS, 'LIMIT', 0, 1 + TOLD)
   if not first[1] or redis.pcall('ZADD', KEYS[2], 'NX', string.format('%.0f', OFFERS + now), 'free:' .. first[1]) == 0 then
@@ -73,7 +84,7 @@ local function offer(now)
   end
 end
 
--- Until when the head may take the free key before an attempt with this head start (nil for none) passes it by.
+-- The time until which the head may take the free key before an attempt with this head start (nil for none) overtakes the head.
 local function untaken_until(owner, head_start)
   local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. owner)
   if not offered or not head_start then
@@ -88,12 +99,12 @@ local function passed_by(owner, now, head_start)
   return offered and now >= offered - OFFERS + head_start
 end
 
--- The key was granted to another than its head.
+-- Withdraws the offer from the head, after the key was granted to another attempt.
 local function withdraw_offer(owner)
   redis.call('ZREM', KEYS[2], 'free:' .. owner)
 end
 
--- Takes the mark off a lease that nobody waits for any more. By pcall, as above.
+-- Removes the mark "wanted" from a lease without waiting attempts. By pcall, as in offer.
 local function unmark_unless_queued(lease)
   if not head() and string.find(lease, '^wanted:') then
     redis.pcall('SET', KEYS[1], (string.gsub(lease, '^wanted:', 'lease:')), 'KEEPTTL')

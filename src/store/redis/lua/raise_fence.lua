@@ -1,8 +1,8 @@
--- Lifts the token counter of a key's bucket, never lowers it.
+-- Raises the token counter of a key's bucket. The counter is never lowered.
 --
 -- KEYS     1 fence
--- ARGV     1 what every later token must be above
--- Returns  the highest token that counts as handed out now
+-- ARGV     1 the number that every later token must exceed
+-- Returns  the counter: the highest number that counts as handed out now
 
 local floor = tonumber(ARGV[1])
 local last = redis.call('INCRBY', KEYS[1], 0)

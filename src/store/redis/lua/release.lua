@@ -1,11 +1,11 @@
--- Ends an owner's lease, or its attempt if it is only queued, and tells who may go on.
+-- Ends an owner's lease, or the attempt of an owner that is only queued, and offers the free key to the head of the queue.
 --
 -- KEYS     1 lock, 2 queue
 -- ARGV     1 the lease's value without its fingerprint
---          2 the record's value, 3 for how many ms it is kept: both only if a record takes the lease's place
--- Returns  1 when the lease was the owner's until now, or a record of the owner is there already; else 0
+--          2 the record's value, 3 the ms for which the record is kept: both only if a record replaces the lease
+-- Returns  1 if the owner held the lease until now, or a record of the owner is there already; else 0
 --
--- Whatever can fail comes before the writes that matter: an error means that nothing was released.
+-- All commands that can fail come before the writes that matter: an error means that the lease was not ended.
 
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] and not ARGV[2] then

@@ -1,9 +1,9 @@
--- Ends an owner's lease that nobody waits for, without a look at the queue. For a slot of a Cluster that is on its way to
--- another node: there, a script with one key runs wherever that key is, and one with more is refused.
+-- Ends a lease that no other attempt waits for, without the queue. Used in a slot of a Cluster that is moving to another node: there, a
+-- script with one key runs on the node that has the key, and a script with several keys is refused.
 --
 -- KEYS     1 lock
 -- ARGV     as in release.lua
--- Returns  1; or the error TRYAGAIN, if release.lua must run
+-- Returns  1; or the error TRYAGAIN, if only release.lua can end the lease
 
 local value = redis.call('GET', KEYS[1]) or ''
 if value ~= ARGV[1] and string.sub(value, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then

@@ -1,9 +1,9 @@
--- Prolongs an owner's lease, and hands out further tokens.
+-- Extends an owner's lease, and hands out further tokens.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- ARGV     1 the lease's value without its fingerprint, 2 lease in ms, 3 floor of the tokens, 4 tokens wanted
--- Returns  0, when the owner does not hold the key
---          {1 if others wait or else 0, the last of the further tokens or 0}
+-- ARGV     1 the lease's value without its fingerprint, 2 lease in ms, 3 floor of the tokens, 4 the number of further tokens
+-- Returns  0, if the owner does not hold the key
+--          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
 
 local value = redis.call('GET', KEYS[1])
 local others_wait = 0
@@ -33,7 +33,7 @@ local last = 0
 --@include fence.lua
 --@include floor.lua
 
--- A server that cannot count (it is full) is no reason to lose the lease.
+-- By pcall, because a full server, which cannot count, must not fail the renewal: the lease goes on without further tokens.
 local counted = redis.pcall('INCRBY', KEYS[3], ARGV[4])
 if type(counted) == 'number' then
   last = counted

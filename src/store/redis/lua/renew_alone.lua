@@ -1,13 +1,13 @@
--- Prolongs an owner's lease, without further tokens and without a look at the queue: with one key alone, because a slot of
--- a Cluster that is on its way to another node refuses scripts with more.
+-- Extends an owner's lease, without further tokens and without the queue. Used if no tokens are wanted; and in a slot of a Cluster that
+-- is moving to another node, which refuses scripts with several keys.
 --
 -- KEYS     1 lock
 -- ARGV     1 the lease's value without its fingerprint, 2 lease in ms
--- Returns  0, when the owner does not hold the key
---          {1 if others wait or have waited or else 0, 0}
+-- Returns  0, if the owner does not hold the key
+--          {1 if others wait or have waited, else 0; 0 for no tokens}
 --
--- A mark that is out of date (see value.lua) costs the holder one release more than necessary, and no more: a lease that
--- is granted when nobody waits has no mark.
+-- An outdated mark (see value.lua) costs the holder at most one unnecessary release, because a lease that is granted without waiting
+-- attempts has no mark.
 
 local value = redis.call('GET', KEYS[1])
 local others_wait = 0

@@ -1,10 +1,11 @@
--- What stands at a lock:
---   "lease:" owner "@" label         a lease, and the label of the store that took it
+-- Reads the value of a lock:
+--   "lease:" owner "@" label         a lease, and the label of the store that holds it
 --   "wanted:" owner "@" label        a lease that others wait for
 --   "record:" owner " " bytes        a record
--- A lease's fingerprint follows after a space. A store without a label leaves "@" out as well. Reads the kind (a wanted
--- lease is a lease), whose it is, the fingerprint or the record's bytes, the label, and whether the lease is wanted; false
--- for what is not there. Nothing for a value that this crate did not write.
+-- A lease's fingerprint follows after a space. A store without a label leaves "@" out as well.
+--
+-- Returns the kind ("lease" for a wanted lease, too), the owner, the fingerprint or the record's bytes, the label, and whether the lease
+-- is wanted. The fingerprint and the label are false if they are missing. Returns nil for a value that this crate did not write.
 local function read(value)
   local kind, owner, rest = string.match(value or '', '^(%l+):([%x-]+:%d+)(.*)$')
   if kind ~= 'lease' and kind ~= 'wanted' and kind ~= 'record' then
@@ -25,9 +26,9 @@ local function read(value)
   return nil
 end
 
--- The same lease, as one that others wait for. Whoever queues behind a lease marks it so, and a lease that is granted
--- before others is marked from its start. So one without the mark can be released without a look at the queue. One with
--- the mark may be wanted by nobody any more: places in the queue expire by themselves.
+-- The value of a lease with the mark "wanted". An attempt that queues behind a lease marks the lease, and a lease that is granted while
+-- others wait is marked from the start. A lease without the mark can therefore be released without the queue. A marked lease may have
+-- no waiting attempt any more, because places in the queue expire by themselves.
 local function wanted(lease)
   return (string.gsub(lease, '^lease:', 'wanted:'))
 end

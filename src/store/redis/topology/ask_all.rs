@@ -1,4 +1,4 @@
-//! The same question to several servers at once, so that one that hangs does not delay the others.
+//! Asks several servers the same question at once, so that a server that hangs does not delay the others.
 
 use std::{pin::pin, time::Duration};
 
@@ -6,9 +6,10 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use redis::{RedisError, RedisResult};
 use tokio::time::sleep;
 
-/// The servers' answers.
+/// The answers of the servers.
 pub(super) struct Asked<T> {
     pub(super) answers: Vec<T>,
+    /// The error of the last server that did not answer.
     pub(super) last_error: Option<RedisError>,
 }
 

@@ -2,16 +2,17 @@
 
 use crate::store::redis::{calls::Call, lane::Before};
 
-/// The plain form by default.
+/// The form of a call. The default is the plain form, for a node that has the slot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CallForm {
-    /// The call follows ASKING, at a node that is about to get the slot.
+    /// Whether ASKING is sent before the call, for a node to which the slot is moving.
     is_asking: bool,
-    /// The call has its first key alone, if there is such a form of it (see [`Call`]).
+    /// Whether the call uses its script with one key (see [`Call`]).
     has_one_key: bool,
 }
 
 impl CallForm {
+    /// The form for a node that ASK has named.
     pub(super) fn asking() -> Self {
         Self {
             is_asking: true,
@@ -30,6 +31,7 @@ impl CallForm {
         self.has_one_key
     }
 
+    /// The command that is sent before the call.
     pub(crate) fn before(self) -> Before {
         if self.is_asking {
             Before::Asking

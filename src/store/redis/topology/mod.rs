@@ -1,9 +1,9 @@
-//! Which servers there are: one server, the primary behind Sentinel, or a Cluster.
+//! The servers of a store: one server, the primary behind Sentinel, or a Cluster.
 //!
-//! [`Topology`] is the only place where the three differ. The store asks the topology for the lane of a key, for a server that hints
-//! arrive at, and for changes of either. A lane sees its own server only, as an [`Upstream`].
+//! [`Topology`] is the only place where the three differ. The store asks the topology for the lane of a key, for a server at which hints
+//! arrive, and for changes of either. A lane sees only its own server, as an [`Upstream`].
 //!
-//! Another topology is one file here, with an `Upstream` for its lanes, one arm in [`Servers`] (the URLs of the user) and one in
+//! A new topology needs one file here, with an `Upstream` for its lanes, one arm in [`Servers`] (the URLs of the user) and one in
 //! each `match` of `Topology`.
 //!
 //! | | lane of a key | connections for calls | after a fail-over | token floor |
@@ -12,8 +12,8 @@
 //! | [`Sentinel`] | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
 //! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
 //!
-//! Whenever leases may be on another server than before, every instance receives
-//! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved), and renews them.
+//! Whenever leases may be on another server than before, every instance renews its leases, because the instance receives
+//! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved).
 
 mod ask_all;
 mod call_form;
@@ -38,7 +38,7 @@ pub(super) use self::{
 };
 use self::{cluster::Cluster, sentinel::Sentinel, single::Single};
 use super::{
-    fence::Floors,
+    floors::Floors,
     lane::Lane,
     names::{Names, bucket},
     outcome::Outcome,
@@ -46,6 +46,7 @@ use super::{
 };
 use crate::{Error, LockKey, store::MovedKeys};
 
+/// The servers of a store, and the lanes to them.
 #[derive(Debug)]
 pub(super) enum Topology {
     Single {
@@ -74,7 +75,7 @@ pub(super) struct LaneSettings {
     pub(super) owed: Owed,
 }
 
-/// A server that all hints arrive at.
+/// A server at which all hints arrive.
 #[derive(Debug)]
 pub(super) struct HintSource {
     pub(super) server: Server,
@@ -82,17 +83,17 @@ pub(super) struct HintSource {
     version: u64,
 }
 
-/// A change that concerns those who receive hints.
+/// A change that concerns a subscription.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Hints do not arrive at this server any more.
+    /// Hints do not arrive at this server any more, so the subscription must move.
     OtherSource,
-    /// Some keys are on other servers than before. Hints still arrive at this one.
+    /// Some keys are on other servers than before. Hints still arrive at this server.
     KeysMoved(MovedKeys),
 }
 
 impl Topology {
-    /// The name in errors.
+    /// The name of the servers in errors.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
             Self::Single { upstream, .. } => upstream.name(),
@@ -110,7 +111,7 @@ impl Topology {
         }
     }
 
-    /// The upstream of all lanes. `None` in a Cluster, where a key can change its lane, so that no lane keeps the order of its calls.
+    /// The upstream of all lanes. `None` in a Cluster, where a key can change its lane, so that no lane keeps the order of calls.
     pub(super) fn only_upstream(&self) -> Option<Arc<dyn Upstream>> {
         match self {
             Self::Single { upstream, .. } => Some(upstream.clone()),
@@ -119,7 +120,7 @@ impl Topology {
         }
     }
 
-    /// For how long the server is sure to have kept its memory. Zero in a Cluster: any of its nodes may have lost it.
+    /// How long the server has certainly kept its data. Zero in a Cluster, where any node may have lost its data.
     pub(super) fn uptime(&self) -> Duration {
         match self {
             Self::Single { upstream, .. } => upstream.uptime().get(),
@@ -128,7 +129,7 @@ impl Topology {
         }
     }
 
-    /// The `run_id` of the server that was connected to last. `None` in a Cluster, which has many.
+    /// The `run_id` of the server of the latest connection. `None` in a Cluster, which has many servers.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         match self {
             Self::Single { upstream, .. } => upstream.uptime().server_id(),
@@ -137,7 +138,7 @@ impl Topology {
         }
     }
 
-    /// Connects every lane.
+    /// Connects every lane that has no connection. Fails if one lane cannot connect.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {
             Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.connect().await,
@@ -156,7 +157,12 @@ impl Topology {
         }
     }
 
-    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form.
+    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form, once for
+    /// each redirect.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that was started goes on if the future is dropped. Redirects are not followed any more.
     pub(super) async fn call<Called>(
         &self,
         key: &LockKey,
@@ -175,10 +181,10 @@ impl Topology {
         }
     }
 
-    /// Called when a call or a subscription has failed: the server may not be the right one any more.
+    /// Reports that a call or a subscription has failed: another server may have the key now.
     pub(super) fn mark_stale(&self) {
         match self {
-            // The lanes find out by themselves.
+            // The connections of the lanes notice a fail-over by themselves.
             Self::Single { .. } | Self::Sentinel { .. } => {}
             Self::Cluster(cluster) => cluster.mark_stale(),
         }
@@ -205,7 +211,7 @@ impl Topology {
         }
     }
 
-    /// Called when a subscription at this server works.
+    /// Reports that a subscription at this server works.
     pub(super) fn subscribed(&self, source: &HintSource) {
         if let Self::Sentinel { upstream, .. } = self {
             upstream.set_current(&source.server.address);
@@ -236,7 +242,7 @@ impl HintSource {
 }
 
 impl Lanes {
-    /// The lane of a bucket, always the same one.
+    /// The lane of a bucket, which never changes.
     fn of(&self, bucket: usize) -> &Arc<Lane> {
         &self.0[bucket % self.0.len()]
     }
@@ -248,11 +254,12 @@ impl Lanes {
 
     /// Resumes calls that were started outside of a runtime.
     fn resume(&self) {
-        self.0.iter().for_each(|lane| lane.go_on());
+        self.0.iter().for_each(|lane| lane.resume());
     }
 }
 
 impl LaneSettings {
+    /// Makes the lanes to one server, or to one primary and its successors.
     fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
         let lane = |_| {
             let (floors, names) = (self.floors.clone(), self.names.clone());

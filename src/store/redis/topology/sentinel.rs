@@ -2,12 +2,12 @@
 //!
 //! 1. Every new connection asks the sentinels for the primary, all of them at once. Sentinels can disagree, because one of them decides
 //!    on a fail-over and tells the rest: the answer with the latest configuration counts.
-//! 2. A server is connected to only if the server, too, says that it is the primary (ROLE).
-//! 3. The server of the latest connection that worked is the *current* one. A connection to any other server counts as
-//!    broken from then on, even while it still answers: a primary that was frozen past its fail-over goes on for seconds as if nothing
-//!    had happened. So the first lane, or subscription, that finds the new primary moves all the others.
+//! 2. A server is used only if the server itself confirms the role of a primary (ROLE).
+//! 3. The server of the latest connection that worked is the *current* server. A connection to any other server counts as
+//!    broken from then on, even while that server still answers: a primary that was frozen past its fail-over goes on for seconds as if
+//!    nothing had happened. The first lane, or subscription, that finds the new primary therefore moves all the others.
 //!
-//! The client library's own `Sentinel` asks one sentinel after another and takes the first answer, so it is not used here.
+//! The client library's own `Sentinel` is not used here, because it asks one sentinel after another and takes the first answer.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,14 +23,15 @@ use super::{
 };
 use crate::{Error, store::redis::explain};
 
+/// The upstream of all lanes of a store behind Sentinel.
 #[derive(Debug)]
 pub(crate) struct Sentinel {
-    /// How to log in at a server of the service. The host is the name of the service.
+    /// The login at every server of the service. The host is the name of the service.
     login: ConnectionInfo,
     sentinels: Vec<Client>,
     service: String,
     name: Arc<str>,
-    /// The address of the server that the latest connection led to.
+    /// The address of the current server (invariant 3).
     current: watch::Sender<Option<Arc<str>>>,
     uptime: Uptime,
 }
@@ -45,17 +46,18 @@ struct Primary {
 }
 
 impl Sentinel {
+    /// Checks the URLs, and makes the lanes.
     pub(super) fn topology(
         login: ConnectionInfo,
         sentinels: Vec<ConnectionInfo>,
         lanes: &LaneSettings,
     ) -> Result<Topology, Error> {
-        // Only to refuse a URL that the client library cannot use.
+        // The client is dropped: this only refuses a URL that the client library cannot use.
         open(login.clone())?;
         let (ConnectionAddr::Tcp(service, _) | ConnectionAddr::TcpTls { host: service, .. }) =
             login.addr()
         else {
-            let message = "the name of a service that sentinels know is not the path of a socket";
+            let message = "a service behind Sentinel has a name, not the path of a socket: use `mymaster` or `redis://mymaster`";
             return Err(explain::invalid(message));
         };
         if sentinels.is_empty() {
@@ -66,7 +68,7 @@ impl Sentinel {
         let mut addresses: Vec<_> = sentinels.iter().map(|at| at.addr().to_string()).collect();
         addresses.sort();
         let upstream = Arc::new(Self {
-            // Two services differ by their names, or by their sentinels.
+            // Services of the same name differ in their sentinels.
             name: format!("{service} behind {}", addresses.join(", ")).into(),
             service: service.clone(),
             login,

@@ -1,4 +1,4 @@
-//! A server with an address, and how a client for it is made.
+//! A server, and the clients for its connections.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use redis::{
 
 use crate::{Error, ErrorKind, store::redis::explain};
 
+/// A server: its address, login and TLS settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) address: Arc<str>,
@@ -20,7 +21,7 @@ impl Server {
         Self { address, info }
     }
 
-    /// A server at another place, with the same login and TLS settings.
+    /// A server at another address, with the same login and TLS settings.
     pub(super) fn like(login: &ConnectionInfo, host: String, port: u16) -> Self {
         let mut address = login.addr().clone();
         match &mut address {
@@ -35,6 +36,7 @@ impl Server {
         Self::at(login.clone().set_addr(address))
     }
 
+    /// The host of the server, for nodes that do not know their own name.
     pub(super) fn host(&self) -> &str {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
@@ -42,18 +44,19 @@ impl Server {
         }
     }
 
+    /// A client for calls, with the protocol of the URL.
     pub(crate) fn client_for_calls(&self) -> Result<Client, Error> {
         open(self.info.clone())
     }
 
-    /// A client for subscriptions, which the client library supports under RESP2.
+    /// A client for subscriptions, in RESP2, under which the client library supports them.
     pub(crate) fn client_for_hints(&self) -> Result<Client, Error> {
         let settings = self.info.redis_settings().clone();
         let settings = settings.set_protocol(ProtocolVersion::RESP2);
         open(self.info.clone().set_redis_settings(settings))
     }
 
-    /// Asks whether the server is a primary, on a connection of its own: a subscription's connection can only subscribe.
+    /// Checks on a separate connection that the server is a primary, because the connection of a subscription can only subscribe.
     pub(super) async fn ask_role(&self) -> Result<(), Error> {
         let client = self.client_for_hints()?;
         let asked = async {
@@ -66,7 +69,7 @@ impl Server {
     }
 }
 
-/// Reads the reply to ROLE: an error unless the server is a primary.
+/// Reads the reply to ROLE. Returns an error unless the server is a primary.
 pub(crate) fn check_role(address: &str, reply: Value) -> Result<(), Error> {
     let role = reply.extract_error().map_err(explain::refused)?;
     let is_primary = match &role {
@@ -82,7 +85,7 @@ pub(crate) fn check_role(address: &str, reply: Value) -> Result<(), Error> {
     }
 }
 
-/// For connections whose user has a time limit of its own.
+/// The configuration of a connection whose caller limits the time.
 pub(super) fn without_timeouts() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -97,14 +100,14 @@ pub(super) fn open(info: ConnectionInfo) -> Result<Client, Error> {
     Client::open(info).map_err(|error| {
         Error::with_source(
             ErrorKind::InvalidConfig,
-            "cannot connect to Redis this way",
+            "the client library cannot use this Redis URL",
             error,
         )
     })
 }
 
-/// Installs a provider of cryptography for rustls, which the client library takes from the process and from nowhere else. An application
-/// that prefers a provider has installed it by now.
+/// Installs the default provider of cryptography for rustls, unless the application has installed one. The client library takes the
+/// provider from the process and from nowhere else.
 #[cfg(feature = "tls-rustls")]
 fn ensure_crypto_provider() {
     use rustls::crypto::{CryptoProvider, ring};

@@ -10,6 +10,7 @@ use redis::{
 use super::{LaneSettings, Topology, cluster::Cluster, sentinel::Sentinel, single::Single};
 use crate::{Error, ErrorKind, store::redis::explain};
 
+/// The servers of a store, as the user names them.
 #[derive(Clone)]
 pub(crate) enum Servers {
     /// The URL of the server.
@@ -25,7 +26,7 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// Checks the URLs and connects nothing yet.
+    /// Checks the URLs and builds the topology, which connects at first use.
     pub(crate) fn topology(&self, lanes: LaneSettings) -> Result<Topology, Error> {
         match self {
             Self::Single(url) => Single::topology(parse(url)?, &lanes),
@@ -46,6 +47,7 @@ fn parse_all(urls: &[String]) -> Result<Vec<ConnectionInfo>, Error> {
     urls.iter().map(|url| parse(url)).collect()
 }
 
+/// Parses a URL. RESP3 is the default, and TCP keepalive is always set.
 fn parse(url: &str) -> Result<ConnectionInfo, Error> {
     if cfg!(not(feature = "tls-rustls")) && url.starts_with("rediss://") {
         return Err(explain::invalid(
@@ -53,14 +55,14 @@ fn parse(url: &str) -> Result<ConnectionInfo, Error> {
         ));
     }
     let info = url.into_connection_info().map_err(|error| {
-        // Without the URL, which may have a password in it.
+        // The message leaves the URL out, because the URL may contain a password.
         Error::with_source(
             ErrorKind::InvalidConfig,
             "not a Redis URL: expected `redis://user:password@host:6379/0`",
             error,
         )
     })?;
-    // A subscription sends nothing by itself, and would never learn that its other end has vanished.
+    // A subscription sends nothing, and without keepalive would never notice that the server has vanished.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5));

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::Error;
 
+/// The upstream of all lanes of a store on one server.
 #[derive(Debug)]
 pub(crate) struct Single {
     info: ConnectionInfo,
@@ -20,8 +21,9 @@ pub(crate) struct Single {
 }
 
 impl Single {
+    /// Checks the URL, and makes the lanes.
     pub(super) fn topology(info: ConnectionInfo, lanes: &LaneSettings) -> Result<Topology, Error> {
-        // Only to refuse a URL that the client library cannot use.
+        // The client is dropped: this only refuses a URL that the client library cannot use.
         open(info.clone())?;
         let upstream = Arc::new(Self {
             name: info.addr().to_string().into(),

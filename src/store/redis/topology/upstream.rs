@@ -1,4 +1,4 @@
-//! A lane's view of its server.
+//! The server of a lane, as the lane sees it.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ pub(crate) trait Upstream: Debug + Send + Sync {
     /// Finds the server to connect to. The caller limits the time; `limit` bounds the wait for a single server that hangs.
     fn find(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>>;
 
-    /// Called when a new connection works. `info` is the server's reply to INFO, unless the server denied it.
+    /// Reports that a new connection works. `info` is the server's reply to INFO, unless the server denied INFO.
     fn connected(&self, address: &Arc<str>, info: Option<&str>);
 
-    /// Whether calls may still be sent to this server. Asked before every send.
+    /// Whether calls may still be sent to this server. A lane asks before every sending.
     fn is_current(&self, _address: &Arc<str>) -> bool {
         true
     }
 
-    /// Whether another server can become the primary under the same name. Then a server must say that it is the primary (ROLE), and
-    /// calls that a demoted server refuses are sent to its successor.
+    /// Whether another server can become the primary under the same name. If so, a server must confirm the role of a primary (ROLE),
+    /// and calls that a demoted server refuses are sent to its successor.
     fn can_fail_over(&self) -> bool {
         false
     }
@@ -35,7 +35,7 @@ pub(crate) trait Upstream: Debug + Send + Sync {
         false
     }
 
-    /// Where an error of the server sends the call.
+    /// Reads a redirect from an error of the server. `None` for any other error.
     fn redirect(&self, _error: &ServerError) -> Option<Redirect> {
         None
     }

@@ -1,4 +1,4 @@
-//! How long a server has kept its memory.
+//! The uptime of a server: how long the server has kept its data.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,16 +6,16 @@ use tokio::time::Instant;
 
 use crate::sync::Mutex;
 
-/// The uptime of the youngest server that a connection led to. A server that restarts closes its connections, so a server
+/// The uptime of the youngest server among all connections so far. A server that restarts closes its connections, so a server
 /// that answers has at least this uptime.
 #[derive(Debug, Default)]
 pub(super) struct Uptime {
     youngest: Mutex<Option<Reading>>,
-    /// The `run_id` of the server that the last connection led to.
+    /// The `run_id` of the server of the latest connection.
     last_run: Mutex<Option<Arc<str>>>,
 }
 
-/// The uptime of a server at one time.
+/// The uptime that a server reported, and when.
 #[derive(Debug, Clone)]
 struct Reading {
     /// The `run_id` of the server. `None` if INFO is denied.
@@ -37,7 +37,7 @@ impl Uptime {
         let new = Reading {
             run: field("run_id:").map(Arc::from),
             at: Instant::now(),
-            // The server subtracts two clocks of whole seconds, so its answer can be up to a second too high.
+            // The server subtracts two clocks of whole seconds, so the answer can be up to a second too high.
             uptime: Duration::from_secs(
                 seconds.map_or(0, |seconds: u64| seconds.saturating_sub(1)),
             ),
@@ -58,7 +58,7 @@ impl Uptime {
         }
     }
 
-    /// Zero before the first connection.
+    /// A lower bound of the uptime now. Zero before the first connection.
     pub(super) fn get(&self) -> Duration {
         let youngest = self.youngest.lock();
         youngest
@@ -66,13 +66,14 @@ impl Uptime {
             .map_or(Duration::ZERO, |reading| reading.until(Instant::now()))
     }
 
-    /// The `run_id` of the server, which no other server has. `None` before the first connection.
+    /// The `run_id` of the server, which no other server and no other run has. `None` before the first connection.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         self.last_run.lock().clone()
     }
 }
 
 impl Reading {
+    /// The uptime at a later time.
     fn until(&self, now: Instant) -> Duration {
         self.uptime.saturating_add(now - self.at)
     }

@@ -1,16 +1,20 @@
 //! A Redis Cluster: every bucket of keys has a node, every node has lanes.
 //!
-//! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has done nothing. The call is made again, at the same node or at
-//!    another one, until its time is up.
-//! 2. So a call can be redirected, and no lane keeps the order of such calls. Instead, the calls for one key are made one at a time
-//!    (see `key_order`). Renewals are not among them: a renewal never creates a lease, so a late one has no effect.
-//! 3. A call that was sent to a node without an answer can take effect there only while that node has the bucket. Once another node has the
-//!    bucket, the effect does not count: the first node answers MOVED, or is cut off and will forget its writes.
-//! 4. The slot map may be stale. The nodes are asked for it again after every failure and every MOVED.
-//! 5. A node without slots is forgotten. A call that is under way to such a node keeps its lane until it ends.
+//! ```text
+//! key ── hash ──> bucket (4,096) ── CRC-16 of "b<bucket>" ──> slot (16,384) ── slot map ──> node ── bucket % lanes ──> lane
+//! ```
 //!
-//! The client library's own Cluster connection repeats calls of unknown outcome on other nodes and keeps no order, so it is not used
-//! here.
+//! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has not run the call. The call is made again, at the same node or at
+//!    another one, until its deadline.
+//! 2. A call can therefore be redirected, and no lane keeps the order of redirected calls. Instead, the calls for one key are made one at a
+//!    time (see `key_order`). Renewals are excepted: a renewal never creates a lease, so a late renewal has no effect.
+//! 3. A call that a node has not answered can take effect there only while that node has the bucket. Once another node has the
+//!    bucket, the effect does not count: the first node answers MOVED, or is cut off and will forget its writes.
+//! 4. The slot map may be stale. The nodes are asked for the slot map again after every failure and every MOVED.
+//! 5. A node without slots is forgotten. A call on its way to such a node keeps the lane alive until the call ends.
+//!
+//! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes and keeps no
+//! order.
 
 mod node;
 mod slot_map;
@@ -43,23 +47,25 @@ use crate::{
     sync::Mutex,
 };
 
+/// The nodes of a Cluster, and the lanes to them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     slot_map: SlotMap,
     settings: LaneSettings,
-    /// The lanes to each node that a call was sent to.
+    /// The lanes to each node that has received a call, by address.
     nodes: Mutex<HashMap<Arc<str>, Arc<Lanes>>>,
-    /// Rises with every subscription, so that each one is at another node.
+    /// Rises with every subscription, so that subscriptions spread over the nodes.
     subscriptions: AtomicUsize,
 }
 
-/// Where a call is sent next, and how.
+/// The lane on which a call is made next, and the form of the call.
 struct Target {
     lane: Arc<Lane>,
     form: CallForm,
 }
 
 impl Cluster {
+    /// Checks the URLs. The lanes are made when calls need them.
     pub(super) fn topology(
         seeds: Vec<ConnectionInfo>,
         settings: LaneSettings,
@@ -69,7 +75,9 @@ impl Cluster {
             return Err(explain::invalid(message));
         }
         if seeds.iter().any(|seed| seed.redis_settings().db() != 0) {
-            return Err(explain::invalid("a Cluster has no database but 0"));
+            return Err(explain::invalid(
+                "a Cluster has only database 0: remove the database from the URLs",
+            ));
         }
         Ok(Topology::Cluster(Box::new(Self::new(seeds, settings))))
     }
@@ -106,7 +114,7 @@ impl Cluster {
         Some(self.lane_to(&owner, bucket))
     }
 
-    /// The lane of a bucket, by a fresh slot map.
+    /// Finds the lane of a bucket in a fresh slot map.
     async fn find_lane(&self, bucket: usize, deadline: Instant) -> Result<Arc<Lane>, Error> {
         self.refresh(deadline).await?;
         let Some(owner) = self.slot_map.owner(bucket) else {
@@ -120,7 +128,7 @@ impl Cluster {
         self.slot_map.mark_stale();
     }
 
-    /// Asks the nodes for the slot map, if it is stale.
+    /// Asks the nodes for the slot map, if the map is stale.
     async fn refresh(&self, deadline: Instant) -> Result<(), Error> {
         if self.slot_map.is_stale() {
             self.slot_map.refresh(deadline).await?;
@@ -163,7 +171,7 @@ impl Cluster {
                 }
                 Outcome::Refused(error) => {
                     self.mark_stale();
-                    // This sending had no effect, but an earlier one may have had.
+                    // The last sending had no effect, but an earlier one may have.
                     return Outcome::failed(error, may_have_taken_effect);
                 }
                 failed @ Outcome::MayHaveTakenEffect(_) => {
@@ -178,7 +186,7 @@ impl Cluster {
         }
     }
 
-    /// Where a redirect leads. `None`: to the bucket's node by the slot map, after a pause where one is due.
+    /// Follows a redirect, after a pause where one is due. `None`: the next target is the bucket's node in the slot map.
     async fn follow(
         &self,
         redirect: &Redirect,
@@ -190,7 +198,8 @@ impl Cluster {
             Redirect::Moved(to) => {
                 let target = Target::plain(self.lane_to(to, bucket));
                 self.mark_stale();
-                // At once, because the holders of leases in the moved slots wait for this. If this fails, the next call asks again.
+                // The map is refreshed at once, because the change of the map tells the holders of leases in the moved slots. If
+                // the refresh fails, the next call asks again.
                 let _ = self.refresh(deadline).await;
                 Some(target)
             }
@@ -198,7 +207,7 @@ impl Cluster {
                 lane: self.lane_to(to, bucket),
                 form: CallForm::asking(),
             }),
-            // The form with one key alternates with the whole call, at the same node.
+            // At the same node, the form with one key comes first. If that fails too, the plain form follows after a pause.
             Redirect::TryAgain if !from.form.has_one_key() => Some(Target {
                 lane: from.lane,
                 form: from.form.with_one_key(),
@@ -225,6 +234,7 @@ impl Cluster {
         self.lanes_to(address).of(bucket).clone()
     }
 
+    /// The lanes to a node, which are made on first use.
     fn lanes_to(&self, address: &Arc<str>) -> Arc<Lanes> {
         let mut nodes = self.nodes.lock();
         let lanes = nodes.entry(address.clone()).or_insert_with(|| {
@@ -241,10 +251,10 @@ impl Cluster {
         nodes.retain(|address, _| with_slots.contains(address));
     }
 
-    /// A node to subscribe at, each time another one: a hint that is published at any node arrives at all of them.
+    /// Chooses a node to subscribe at, another one each time. A hint that is published at any node arrives at all nodes.
     pub(super) async fn hint_source(&self) -> Result<HintSource, Error> {
         self.refresh(Instant::now() + self.settings.limit).await?;
-        // Before the nodes: a change in between is then reported, not missed.
+        // The version is read before the nodes, so that a change in between is reported, not missed.
         let version = self.slot_map.version();
         let nodes = self.slot_map.nodes();
         let number = self.subscriptions.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +296,7 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::store::redis::{fence::Floors, names::Names, owed::Owed};
+    use crate::store::redis::{floors::Floors, names::Names, owed::Owed};
 
     #[test]
     fn a_node_without_slots_is_forgotten() {

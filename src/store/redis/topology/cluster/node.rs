@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{Error, store::redis::outcome::Redirect};
 
+/// The upstream of the lanes to one node.
 #[derive(Debug)]
 pub(super) struct Node(Server);
 
@@ -31,7 +32,7 @@ impl Upstream for Node {
 
     fn connected(&self, _: &Arc<str>, _: Option<&str>) {}
 
-    /// A connection can outlive a time in which another node had the slot, so connecting alone does not raise the floor.
+    /// True, because another node can have had the slot while this connection lasted, and only a connect raises the floor to the clock.
     fn floor_by_clock(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The slot map of a Cluster as this process knows it, and how the nodes are asked for it.
+//! The slot map of a Cluster, as far as this process knows, and the questions to the nodes.
 
 use std::{
     sync::{
@@ -26,18 +26,19 @@ use crate::{
     store::{MovedKeys, redis::explain},
 };
 
-/// Between two attempts at a slot that is moving or a Cluster that is down, and between two questions for the slot map.
+/// The pause between two attempts at a slot that is moving or a Cluster that is down, and between two questions for the slot map.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
+/// The latest known [`Slots`], and whether they may be out of date.
 #[derive(Debug)]
 pub(super) struct SlotMap {
-    /// The nodes of the store's configuration, with the login for all nodes.
+    /// The configured nodes. The login of the first one is used for all nodes.
     seeds: Vec<ConnectionInfo>,
     name: Arc<str>,
     limit: Duration,
     slots: watch::Sender<Slots>,
     is_stale: AtomicBool,
-    /// When the nodes were last asked. Locked while they are.
+    /// When the nodes were last asked. Locked while a question is under way.
     last_asked: FairMutex<Option<Instant>>,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct Changed {
 }
 
 impl SlotMap {
-    /// A stale map. There is at least one seed.
+    /// A stale map. `seeds` must not be empty.
     pub(super) fn new(seeds: Vec<ConnectionInfo>, limit: Duration) -> Self {
         let mut names: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
         names.sort();
@@ -70,6 +71,7 @@ impl SlotMap {
         self.is_stale.load(Ordering::Acquire)
     }
 
+    /// Makes the next [`refresh`](Self::refresh) ask the nodes.
     pub(super) fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::Release);
     }
@@ -109,11 +111,11 @@ impl SlotMap {
         Server::like(&self.seeds[0], host.to_owned(), port)
     }
 
-    /// Asks all nodes that are known. The answer with the latest epoch counts: a node that was cut off may not know of a later one.
+    /// Asks all known nodes. The answer with the latest epoch counts, because a node that was cut off may not know that epoch.
     ///
     /// # Cancel safety
     ///
-    /// The map stays stale when this is dropped before the nodes have answered.
+    /// The map stays stale if the future is dropped before the nodes have answered.
     pub(super) async fn refresh(&self, deadline: Instant) -> Result<(), Error> {
         match timeout_at(deadline, self.ask_if_stale()).await {
             Ok(outcome) => outcome,
@@ -124,10 +126,11 @@ impl SlotMap {
     async fn ask_if_stale(&self) -> Result<(), Error> {
         let mut last_asked = self.last_asked.lock().await;
         if !self.is_stale() {
-            return Ok(()); // another call has asked meanwhile
+            // Another call has asked meanwhile.
+            return Ok(());
         }
-        // While a node is down, every call to that node asks all the others. The question is put off, not left out, because the caller may
-        // need a fresh map.
+        // While a node is down, every call to that node asks all the others, so questions keep a distance. A question is delayed, not
+        // skipped, because the caller may need a fresh map.
         if let Some(last_asked) = *last_asked {
             sleep_until(last_asked + PAUSE).await;
         }

@@ -1,4 +1,4 @@
-//! Which node of a Cluster has which bucket of keys.
+//! The owner of each bucket of keys in a Cluster.
 
 use std::sync::{Arc, LazyLock};
 
@@ -47,12 +47,12 @@ impl Slots {
         self
     }
 
-    /// For each bucket, whether it has another node than in an earlier version.
+    /// For each bucket, whether its node has changed since an earlier version.
     pub(super) fn moved_since(&self, version: u64) -> Vec<bool> {
         self.since.iter().map(|since| *since > version).collect()
     }
 
-    /// Asks a node, which was connected to under the name of `host`.
+    /// Asks a node for its slots. `host` is the name under which the client has connected to the node.
     pub(super) async fn ask(
         connection: &mut MultiplexedConnection,
         host: &str,
@@ -110,7 +110,7 @@ fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
     SLOTS.iter().map(owner).collect()
 }
 
-/// The address of a node. A node that does not know its own name has the name under which it was `asked`.
+/// The address of a node. For a node that does not know its own name, `asked` is the host under which the node was asked.
 pub(super) fn address(name: &str, port: &str, asked: &str) -> Arc<str> {
     let name = match name {
         "" | "?" => asked,

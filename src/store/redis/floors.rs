@@ -1,4 +1,7 @@
-//! Floors: numbers that the next token must exceed, as far as this process knows.
+//! Floors: the numbers that the next token must exceed, as far as this process knows.
+//!
+//! The server counts tokens. A server that has lost its counters, or whose clock was set back, would hand out lower tokens than before,
+//! so every acquire carries a floor, and the script raises the counter above the floor (`fence.lua`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,20 +14,20 @@ use crate::key::stable_hash;
 /// All tokens are below this number, up to which the doubles of Lua and JSON are exact.
 pub(super) const END_OF_TOKENS: u64 = 1 << 53;
 
-/// The server's clock at the last connect, in microseconds, and the highest token seen of each counter. With these floors, tokens
-/// rise although the server has lost its counters, or its clock was set back.
+/// The floors of all counters: the highest clock of the server at a connect, in microseconds, and the highest token seen of each
+/// counter.
 ///
-/// Each counter has a floor of its own. With one for all, every grant would raise the floor above all the other counters, and the
-/// next grant would have to raise each of them.
+/// Each counter has its own floor. With a single floor for all counters, every grant would raise the floor above all the other
+/// counters, and the next grant in each bucket would have to raise its counter.
 #[derive(Debug)]
 pub(super) struct Floors {
     clock: AtomicU64,
     seen: Vec<AtomicU64>,
 }
 
-/// The microsecond of every second at which a server's tokens catch up with its clock (see `floor_by_clock.lua`).
+/// The microsecond within every second at which a server's tokens catch up with the server's clock (see `floor_by_clock.lua`).
 ///
-/// Each server has one of its own, so that the tokens of two servers that both act as the primary differ.
+/// The fraction follows from the server's address, so that two servers that both act as the primary hand out different tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fraction(u64);
 
@@ -49,6 +52,7 @@ impl Floors {
         }
     }
 
+    /// The floor of the counter of a key.
     pub(super) fn of(&self, key: &LockKey) -> Floor<'_> {
         Floor {
             clock: &self.clock,
@@ -72,11 +76,12 @@ impl Floors {
 }
 
 impl Floor<'_> {
+    /// Raises the floor to a token that was handed out.
     pub(super) fn raise(self, token: u64) {
         raise(self.seen, token);
     }
 
-    /// Never zero, so that a missing counter is below the floor.
+    /// The number that the next token must exceed. Never zero, so that a missing counter is below the floor.
     pub(super) fn get(self) -> u64 {
         let [clock, seen] = [self.clock, self.seen].map(|part| part.load(Ordering::Relaxed));
         clock.max(seen).max(1)
