@@ -110,7 +110,10 @@ impl Store for Buggy {
             return Box::pin(stream::empty());
         }
         let store = self.store.clone();
-        let call = self.call(Call::Renew, &requests[0].key.clone(), || {
+        // Retries of the unlucky key can be sent together with renewals of other keys.
+        let is_unlucky = |request: &&Renew| request.key.as_str() == "unlucky";
+        let concerned = requests.iter().find(is_unlucky).unwrap_or(&requests[0]);
+        let call = self.call(Call::Renew, &concerned.key.clone(), || {
             Box::pin(async move { store.renew(requests) })
         });
         Box::pin(call.into_stream().flatten())
