@@ -114,7 +114,9 @@ use crate::{Error, LockKey, time::later};
 /// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by at least a majority. One record on any node
 ///   that answers is enough to keep a key from being granted, and an attempt that finds a record copies it to the
 ///   nodes that lack it. Unlike leases, records last longer than a node is *young*: if a majority of nodes restarts
-///   empty, one after another, the records of all keys that were not asked for in between are gone. Nodes that keep
+///   empty, one after another, the records of all keys that were not asked for in between are gone. A node that was
+///   away when a record was written gets the record only when the key is asked for again; until then one empty
+///   restart of another node leaves a single copy, which is missed while its node does not answer. Nodes that keep
 ///   records need to write to disk.
 ///
 /// All instances of a fleet need the same nodes in the same order, and the same [lease](crate::LocksBuilder::lease).

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Class, Facts, PaidTwice, Violation};
-use crate::record::{Answer, Asked, Event, Kind, Request};
+use crate::record::{Answer, Asked, Event, Fault, Kind, Request};
 
 /// Returns how many payments were made a second time for a documented cause.
 pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> PaidTwice {
@@ -46,21 +46,30 @@ fn answers_are_equal(
     }
 }
 
-/// Whether the store has lost its records in this time: the only server, all servers, or two nodes one after another.
+/// Whether the store has lost its records in this time: the only server, all servers, two nodes one after another; or one node
+/// of the two that had a record, while another node was silent when the record was written or asked for.
 fn has_forgotten(facts: &Facts<'_>, from: u64, until: u64) -> bool {
+    let within = |fault: &&&Fault| fault.at <= until && from <= fault.until;
     let mut emptied = HashSet::new();
-    facts.faults.iter().any(|fault| {
-        let within = fault.at <= until && from <= fault.until;
-        within
-            && match fault.kind {
-                Kind::ForgetEverything | Kind::KillStore => true,
-                Kind::KillNode => {
-                    emptied.insert(fault.target);
-                    emptied.len() > 1
+    facts
+        .faults
+        .iter()
+        .filter(within)
+        .any(|fault| match fault.kind {
+            Kind::ForgetEverything | Kind::KillStore => true,
+            Kind::KillNode => {
+                emptied.insert(fault.target);
+                emptied.len() > 1 || {
+                    let mut others = facts.faults.iter().filter(within);
+                    others.any(|other| other.target != fault.target && is_silence(other.kind))
                 }
-                _ => false,
             }
-    })
+            _ => false,
+        })
+}
+
+fn is_silence(kind: Kind) -> bool {
+    matches!(kind, Kind::FreezeNode | Kind::HoldReplies)
 }
 
 /// A handler that has begun is run again if its process ends or stops, or if its lease is lost otherwise, and after the store

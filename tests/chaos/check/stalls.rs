@@ -20,11 +20,12 @@ struct Stall {
 pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> Longest {
     let mut longest = Longest::default();
     let slack = facts.run.slack_ms * 1000;
+    let away: Vec<(u64, u64)> = without_majority(facts).collect();
     for (account, stalls) in stalls(facts) {
         for stall in stalls {
             let faults: Vec<&Fault> = near(facts, stall).collect();
             longest.add(stall.until - stall.from, &faults);
-            let unexplained = unexplained(facts, stall);
+            let unexplained = unexplained(facts, &away, stall);
             if unexplained > slack {
                 let (from, until) = (stall.from / 1000, stall.until / 1000);
                 violations.push(Violation {
@@ -78,10 +79,11 @@ fn stalls<'a>(facts: &Facts<'a>) -> BTreeMap<&'a str, Vec<Stall>> {
     stalls.collect()
 }
 
-/// How much of a stall neither the faults nor the machine explain.
-fn unexplained(facts: &Facts<'_>, stall: Stall) -> u64 {
+/// How much of a stall is not explained by a fault, by a missing majority or by the machine.
+fn unexplained(facts: &Facts<'_>, away: &[(u64, u64)], stall: Stall) -> u64 {
     let faults = facts.faults.iter();
     let explained = faults.map(|fault| (fault.at, fault.at + bound(fault, facts.run.lease_ms)));
+    let explained = explained.chain(away.iter().copied());
     let mut explained: Vec<(u64, u64)> = explained.chain(facts.lags.iter().copied()).collect();
     explained.sort_unstable();
     let (mut at, mut left) = (stall.from, 0);
@@ -91,6 +93,20 @@ fn unexplained(facts: &Facts<'_>, stall: Stall) -> u64 {
         at = from.max(until.min(stall.until));
     }
     left + stall.until.saturating_sub(at)
+}
+
+/// The times in which two nodes of three were away at once, and the time after it in which leases expire.
+fn without_majority<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = (u64, u64)> + 'a {
+    let is_of_node = |fault: &&&Fault| matches!(fault.kind, Kind::FreezeNode | Kind::KillNode);
+    let after = facts.run.lease_ms * 1000 + NOTICED;
+    facts.faults.iter().filter(is_of_node).flat_map(move |one| {
+        let others = facts.faults.iter().filter(is_of_node);
+        let others = others.filter(|other| other.target != one.target);
+        others.filter_map(move |other| {
+            let (at, until) = (one.at.max(other.at), one.until.min(other.until));
+            (at < until).then_some((at, until + after))
+        })
+    })
 }
 
 /// How long a key may stand still because of a fault, from the beginning of that fault.

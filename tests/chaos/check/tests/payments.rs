@@ -59,6 +59,25 @@ fn a_node_of_a_quorum_that_dies_explains_no_differing_answers_but_two_nodes_do()
 }
 
 #[test]
+fn a_dead_node_and_a_silent_one_explain_differing_answers() {
+    let silent = |target| {
+        let mut made = good();
+        made.requests.push(payment("k", 5 * SECOND, "two"));
+        let (at, until) = (2 * SECOND + 500_000, 3 * SECOND);
+        made.others.push(fault(Kind::KillNode, at, until));
+        made.others.push(Event::Fault(Fault {
+            at: until,
+            until: 6 * SECOND,
+            kind: Kind::HoldReplies,
+            target,
+        }));
+        made
+    };
+    assert_found(silent(0), Class::AnswersDiffer);
+    assert_good(silent(1));
+}
+
+#[test]
 fn a_second_payment_needs_a_fault_that_loses_leases() {
     let twice = |kind| {
         let mut made = good();

@@ -42,6 +42,24 @@ fn a_stall_is_bounded_by_the_kind_of_its_fault() {
 }
 
 #[test]
+fn two_nodes_away_at_once_explain_a_stall_and_one_does_not() {
+    let with_second_node = |target| {
+        let mut made = good().without(3 * SECOND, 8 * SECOND + SECOND / 2);
+        made.others
+            .push(fault(Kind::FreezeNode, 3 * SECOND, 7 * SECOND));
+        made.others.push(Event::Fault(Fault {
+            at: 3 * SECOND,
+            until: 7 * SECOND,
+            kind: Kind::KillNode,
+            target,
+        }));
+        made
+    };
+    assert_found(with_second_node(0), Class::Stall);
+    assert_good(with_second_node(1));
+}
+
+#[test]
 fn the_longest_stall_is_told_by_kind_of_fault() {
     let mut made = good().without(4 * SECOND, 4 * SECOND + SECOND / 2);
     made.others
