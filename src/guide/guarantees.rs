@@ -83,7 +83,7 @@
 //! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
 //! README has the whole table:
 //!
-//! | | one Redis, 15 min | quorum of three, 15 min |
+//! | | one Redis, 16 min | quorum of three, 16 min |
 //! |---|---|---|
 //! | acknowledged deposits lost, tokens compared | 0 | 0 |
 //! | acknowledged deposits lost, tokens ignored | 188 of 47,999 | 23 of 26,910 |
