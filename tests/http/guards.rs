@@ -206,7 +206,10 @@ async fn a_handler_that_locks_its_own_key_fails_at_once() {
         async move |guard: LockGuard| {
             let error = locks.lock(ACCOUNT_7).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Held);
-            assert!(error.to_string().contains("use the guard of the request"), "{error}");
+            assert!(
+                error.to_string().contains("use the guard of the request"),
+                "{error}"
+            );
             // Other keys can be locked, and the request's own key once the turn has ended.
             drop(locks.lock("account,id=8").await.unwrap());
             guard.release().await.unwrap();
@@ -219,7 +222,10 @@ async fn a_handler_that_locks_its_own_key_fails_at_once() {
     let inner = DistributedLockLayer::new(locks.clone(), inner).name("inner");
     let nested = async |locks: Locks| {
         let error = locks.lock(ACCOUNT_7).await.unwrap_err();
-        assert!(error.to_string().contains("use the guard of the request"), "{error}");
+        assert!(
+            error.to_string().contains("use the guard of the request"),
+            "{error}"
+        );
     };
     let nested = {
         let locks = locks.clone();
