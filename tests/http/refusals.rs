@@ -102,6 +102,22 @@ async fn a_request_beyond_the_longest_line_gets_503() {
 }
 
 #[tokio::test]
+async fn a_request_for_one_key_too_many_gets_503() {
+    let builder = Locks::builder(FaultyStore::new()).max_keys(1);
+    let locks = builder.build().unwrap();
+    let other = locks.lock("another key").await.unwrap();
+    let server = Server::start(app(lock(&locks))).await;
+    assert_problem(
+        &server.post("/accounts/7").await,
+        503,
+        "too-many-keys",
+        true,
+    );
+    drop(other);
+    assert_eq!(server.post("/accounts/7").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_store_out_of_reach_is_503_unless_the_layer_fails_open() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
