@@ -46,30 +46,43 @@ fn answers_are_equal(
     }
 }
 
-/// Whether the store has lost its records in this time: the only server, all servers, two nodes one after another; or one node
-/// of the two that had a record, while another node was silent when the record was written or asked for.
+/// Whether the store has lost its records in this time: the only server, all servers, two nodes one after another; or all three
+/// copies of one record: one node was silent when the record was written, another one restarted empty, and the third one was
+/// silent when the record was asked for.
 fn has_forgotten(facts: &Facts<'_>, from: u64, until: u64) -> bool {
-    let within = |fault: &&&Fault| fault.at <= until && from <= fault.until;
+    let lease = facts.run.lease_ms * 1000;
+    let silent_when_written = silent_nodes(facts, from, from + lease);
+    let silent_when_asked = silent_nodes(facts, until.saturating_sub(lease), until);
     let mut emptied = HashSet::new();
-    facts
-        .faults
-        .iter()
-        .filter(within)
-        .any(|fault| match fault.kind {
-            Kind::ForgetEverything | Kind::KillStore => true,
-            Kind::KillNode => {
-                emptied.insert(fault.target);
-                emptied.len() > 1 || {
-                    let mut others = facts.faults.iter().filter(within);
-                    others.any(|other| other.target != fault.target && is_silence(other.kind))
+    facts.faults.iter().any(|fault| {
+        let within = fault.at <= until && from <= fault.until;
+        within
+            && match fault.kind {
+                Kind::ForgetEverything | Kind::KillStore => true,
+                Kind::KillNode => {
+                    emptied.insert(fault.target);
+                    let is_other = |node: &usize| *node != fault.target;
+                    let mut others = silent_when_written.iter().filter(|node| is_other(node));
+                    emptied.len() > 1
+                        || others.any(|first| {
+                            let mut last = silent_when_asked.iter().filter(|node| is_other(node));
+                            last.any(|last| last != first)
+                        })
                 }
+                _ => false,
             }
-            _ => false,
-        })
+    })
 }
 
-fn is_silence(kind: Kind) -> bool {
-    matches!(kind, Kind::FreezeNode | Kind::HoldReplies)
+/// The nodes that did not answer at some time within these bounds.
+fn silent_nodes(facts: &Facts<'_>, from: u64, until: u64) -> HashSet<usize> {
+    let is_silent = |fault: &&&Fault| {
+        matches!(fault.kind, Kind::FreezeNode | Kind::HoldReplies)
+            && fault.at <= until
+            && from <= fault.until
+    };
+    let silent = facts.faults.iter().filter(is_silent);
+    silent.map(|fault| fault.target).collect()
 }
 
 /// A handler that has begun is run again if its process ends or stops, or if its lease is lost otherwise, and after the store
@@ -123,9 +136,13 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
         };
         loses && fault.at <= until && from <= fault.until + lease
     });
-    // A lease is renewed every third of its length. A machine that stands still for that long, with a cut connection before or
-    // after, leaves no time for a second renewal.
-    let lagged = |(at, end): &(u64, u64)| end - at > lease / 3 && *at <= until && from <= *end;
+    // A lease is renewed every third of its length. A machine that stands still for that long leaves no time for a second renewal
+    // where a connection was cut as well.
+    let was_cut = facts.faults.iter().any(|fault| {
+        fault.kind == Kind::CutConnections && fault.at <= until && from <= fault.until
+    });
+    let too_long = if was_cut { lease / 3 } else { lease / 2 };
+    let lagged = |(at, end): &(u64, u64)| end - at > too_long && *at <= until && from <= *end;
     fault || facts.lags.iter().any(lagged)
 }
 

@@ -59,22 +59,29 @@ fn a_node_of_a_quorum_that_dies_explains_no_differing_answers_but_two_nodes_do()
 }
 
 #[test]
-fn a_dead_node_and_a_silent_one_explain_differing_answers() {
-    let silent = |target| {
+fn a_record_that_all_three_nodes_miss_explains_differing_answers_and_two_do_not() {
+    let node = |kind, target, at, until| {
+        Event::Fault(Fault {
+            at,
+            until,
+            kind,
+            target,
+        })
+    };
+    let silent = |when_written, when_asked| {
         let mut made = good();
         made.requests.push(payment("k", 5 * SECOND, "two"));
-        let (at, until) = (2 * SECOND + 500_000, 3 * SECOND);
-        made.others.push(fault(Kind::KillNode, at, until));
-        made.others.push(Event::Fault(Fault {
-            at: until,
-            until: 6 * SECOND,
-            kind: Kind::HoldReplies,
-            target,
-        }));
+        made.others.extend([
+            node(Kind::FreezeNode, when_written, SECOND, 5 * SECOND / 2),
+            node(Kind::KillNode, 0, 3 * SECOND, 4 * SECOND),
+            node(Kind::HoldReplies, when_asked, 9 * SECOND / 2, 6 * SECOND),
+        ]);
         made
     };
-    assert_found(silent(0), Class::AnswersDiffer);
-    assert_good(silent(1));
+    for (when_written, when_asked) in [(1, 1), (0, 1), (1, 0)] {
+        assert_found(silent(when_written, when_asked), Class::AnswersDiffer);
+    }
+    assert_good(silent(1, 2));
 }
 
 #[test]
@@ -130,4 +137,28 @@ fn an_undocumented_status_is_found() {
         ..Answer::default()
     });
     assert_found(made, Class::WrongStatus);
+}
+
+#[test]
+fn a_machine_that_stands_still_explains_a_second_payment_sooner_where_a_connection_was_cut() {
+    let lagging = |lag, cut| {
+        let mut made = good();
+        made.paid.push("k".into());
+        // The fault of a good run happens long after the payment.
+        for event in &mut made.others {
+            if let Event::Fault(fault) = event {
+                (fault.at, fault.until) = (8 * SECOND, 8 * SECOND);
+            }
+        }
+        let (at, until) = (2 * SECOND, 2 * SECOND + lag);
+        made.others.push(Event::Lag { at, until });
+        if cut {
+            made.others.push(fault(Kind::CutConnections, at, at));
+        }
+        made
+    };
+    assert_found(lagging(2 * SECOND / 5, false), Class::PaidTwice);
+    assert_good(lagging(2 * SECOND / 5, true));
+    assert_found(lagging(SECOND / 4, true), Class::PaidTwice);
+    assert_good(lagging(3 * SECOND / 5, false));
 }
