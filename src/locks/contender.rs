@@ -166,6 +166,7 @@ impl Contender {
             queueing,
             mode: Mode::Exclusive,
             fingerprint: demand.fingerprint.clone(),
+            more: Vec::new(),
         });
         Question {
             owner: demand.owner,
@@ -228,6 +229,7 @@ impl Contender {
             owner,
             ending: Ending::Free,
             owed_for: question.lease,
+            mode: Mode::Exclusive,
         }));
         let took = now() - sent;
         let lease = question.lease;

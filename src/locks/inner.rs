@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, LockKey, Loss,
     lease::{Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Renew, Renewed, Store},
+    store::{Hint, Hints, Instance, Mode, Renew, Renewed, Store},
     sync::{
         Notify, Runtime,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -122,6 +122,7 @@ impl Inner {
             owner: lease.owner,
             lease: lease.length,
             refill: 0,
+            mode: Mode::Exclusive,
         }]);
         match renewal.next().await {
             Some((_, Renewed::Renewed { .. })) => {

@@ -40,6 +40,7 @@ impl Inner {
                 retain,
             },
             owed_for: lease.length,
+            mode: Mode::Exclusive,
         });
         // The release continues in the store when the answer takes too long.
         let outcome = timeout_at(until, recording).await;
@@ -76,6 +77,7 @@ impl Inner {
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
             fingerprint: Some(fingerprint),
+            more: Vec::new(),
         });
         let recording = async {
             match claiming.await? {
@@ -93,6 +95,7 @@ impl Inner {
                     retain,
                 },
                 owed_for: self.config.lease,
+                mode: Mode::Exclusive,
             });
             Ok(match recorded.await? {
                 Released::Freed => Late::Recorded,

@@ -85,6 +85,7 @@ impl Store for Buggy {
                             owner,
                             ending,
                             owed_for: SECOND,
+                            mode: crate::store::Mode::Exclusive,
                         })
                         .await
                 });
@@ -310,6 +311,7 @@ async fn begun(turn: &Turn) {
 fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, tokens: u32) {
     let grant = Grant {
         tokens: Tokens::new(1, tokens),
+        count: 1,
         others_wait: false,
     };
     let granted = inner.with_line(&lease.key.clone(), |line, t| {

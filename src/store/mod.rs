@@ -52,13 +52,19 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// A place that the whole fleet shares, where a key has at most one lease at a time.
+/// A place that the whole fleet shares, where a key has as many leases at a time as their [`Mode`]s allow.
 ///
 /// # The contract
 ///
-/// **Leases.** A key is free, leased to one [`Owner`] until a point in time on the store's own clock, or taken by a
+/// **Leases.** A key is free, leased until a point in time on the store's own clock, or taken by a
 /// *record*. A lease ends by [`start_release`](Store::start_release), or by its time. An expired lease counts as
 /// none, and the store removes it even if no caller asks for that key again.
+///
+/// **Modes.** A key has one [exclusive](Mode::Exclusive) lease, or any number of [shared](Mode::Shared) ones, or
+/// [permits](Mode::Permit), each a lease of one [`Owner`]. A permit is granted while fewer permits than the number that the
+/// attempt names are held. Locks (exclusive and shared) and permits do not mix: while the key has leases or queued attempts
+/// of one kind, attempts of the other kind fail with [`ErrorKind::Foreign`](crate::ErrorKind::Foreign), and leave nothing
+/// behind. Only an exclusive lease has a fingerprint, and only an exclusive lease ends with a record.
 ///
 /// **Owners.** An owner names one acquisition and is never used again after its release. A call in the name of an owner
 /// that does not hold the key changes nothing for the owner that does.
@@ -66,11 +72,20 @@ pub(crate) mod sealed {
 /// **Tokens.** Every grant and every refill hands out a block of numbers that are all above every number handed out
 /// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store.
 ///
-/// **The queue.** Waiting attempts are served in the order of their arrival. Each place in the queue has a deadline, which
-/// every further [`acquire`](Store::acquire) of the same owner refreshes; past the deadline, the place is gone. While the
-/// queue is not empty, a free key is granted only to the head of the queue. A head that leaves a free key
-/// untaken for longer than the [`head_start`](Queueing::Wait::head_start) of an attempt that asks behind it loses its
-/// place: a crashed waiter must not block a free key until its deadline.
+/// **The queue.** Attempts of all modes wait in one queue and are served in the order of their arrival. Each place in the
+/// queue has a deadline, which
+/// every further [`acquire`](Store::acquire) of the same owner refreshes; past the deadline, the place is gone. An attempt
+/// is *next* when the attempts ahead of it in the queue leave room for it; an attempt that is not queued comes after all
+/// that are:
+///
+/// - an exclusive attempt is next as the head of the queue,
+/// - a shared attempt is next if all attempts ahead of it are shared,
+/// - an attempt for one of *n* permits is next if the permits that are held and the attempts ahead of it are together fewer
+///   than *n*.
+///
+/// A head that could have the key, and leaves the key
+/// untaken for longer than the [`head_start`](Queueing::Wait::head_start) of an attempt that asks behind it, loses its
+/// place: a crashed waiter must not block a key until its deadline.
 ///
 /// **Order.** A call starts when the method is called, not when its future is first polled. Calls for one key take effect in the
 /// order in which they were started, also when a connection breaks in between and calls are sent again.
@@ -95,27 +110,33 @@ pub(crate) mod sealed {
 /// anywhere and never panics. Without a runtime (or when that runtime has ended), a release is sent with the next call
 /// from within one, or the lease's time ends the lease.
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
-    /// Takes the key for an owner, if the key is free and this owner is next.
+    /// Takes the key for an owner, if the mode leaves room beside the holders and this owner is next.
     ///
     /// - If a lease of the same owner exists, the key is granted again, with the time of the lease counted anew and
-    ///   with a new block of tokens. A caller that never saw the reply can therefore ask again.
+    ///   with a new block of tokens. A caller that never saw the reply can therefore ask again. With
+    ///   [`Acquire::more`], that holds for each of the owners.
     /// - If a record has taken the key, the answer is [`Acquired::Recorded`], with the record. The attempt ends, and
     ///   loses its place in the queue.
-    /// - If another owner holds the key, or another attempt is the head of a free key's queue, the answer is
-    ///   [`Acquired::Held`].
-    ///   - With [`Queueing::Wait`], the attempt joins the queue, or refreshes its deadline. The holder's instance is
-    ///     sent [`Hint::Wanted`] when the attempt is new in the queue. If the key is free, the head of the queue is
+    /// - If the holders leave no room, or this owner is not next, the answer is [`Acquired::Held`].
+    ///   - With [`Queueing::Wait`], the attempt joins the queue, or refreshes its deadline. The instances of the holders, except
+    ///     the attempt's own, are sent [`Hint::Wanted`] when the attempt is new in the queue. (For a key that is shared or
+    ///     counted, the first two attempts are enough: one of them is not the holder's own.) Attempts that are next are
     ///     sent [`Hint::Free`], once.
     ///   - With [`Queueing::No`], nothing is left behind: a place that the attempt had is removed, as if by a release.
     ///   - With [`Queueing::Skip`], the queue does not count, and a free key is granted. If the key is not free, the
     ///     queue is not changed.
     /// - Otherwise the key is leased to this owner, the owner's place in the queue is removed, and the answer is
-    ///   [`Acquired::Granted`].
+    ///   [`Acquired::Granted`]. With [`Acquire::more`], as many of the owners are granted a permit as there is
+    ///   room, in order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store then
-    /// removes whatever the call has left behind.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store then
+    ///   removes whatever the call has left behind.
+    /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) when the key is used for permits and the attempt is for a lock, or
+    ///   the other way round, or when the key has a value of another program.
+    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) when the store does not have this mode. A
+    ///   [`QuorumStore`] has no permits.
     ///
     /// # Cancel safety
     ///
@@ -127,6 +148,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The stream has one answer for each request, each as soon as the answer is known: a slow server does not delay
     /// the answers of another. A renewal never shortens a lease and never creates one, and has no effect at all (no
     /// token either) for an owner that does not hold the key.
+    ///
+    /// A renewal with [`Mode::Shared`] turns an exclusive lease without a fingerprint into a shared one, without a gap.
+    /// The attempts that are next from then on are sent [`Hint::Free`].
     ///
     /// # Cancel safety
     ///
@@ -143,12 +167,12 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// - If the owner holds the key, the lease is ended, and the answer is [`Released::Freed`]. With
     ///   [`Ending::Record`], the record takes the place of the lease in the same step. After a plain release, the
-    ///   head of the queue is sent [`Hint::Free`], and a few attempts behind the head are sent [`Hint::Next`]; after
+    ///   attempts that are next are sent [`Hint::Free`], and a few attempts behind them are sent [`Hint::Next`]; after
     ///   a record, every attempt in the queue is sent [`Hint::Free`].
     /// - If a record by the same owner is already there, the answer is [`Released::Freed`] again, and nothing
     ///   changes.
-    /// - Otherwise the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if another
-    ///   attempt thereby becomes the head of a free key's queue, that attempt is sent [`Hint::Free`].
+    /// - Otherwise the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if other
+    ///   attempts thereby become next, those are sent [`Hint::Free`].
     ///
     /// # Errors
     ///
@@ -185,10 +209,10 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Dropping the future has no effect on the key.
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>>;
 
-    /// Takes the key away from its holder, or removes its record, and sends hints as
+    /// Takes the key away from all of its holders, or removes its record, and sends hints as
     /// [`start_release`](Store::start_release) does. Returns whether there was a lease or a record.
     ///
-    /// The holder learns of the loss at its next renewal. Until then two requests may hold the key, and only their
+    /// A holder learns of the loss at its next renewal. Until then two requests may hold the key, and only their
     /// tokens tell them apart.
     ///
     /// # Cancel safety

@@ -95,13 +95,42 @@ impl From<ParseIntError> for NotAnOwner {
     }
 }
 
-/// How a key is shared.
+/// How many may hold a key at the same time.
+///
+/// [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared) holders of a key exclude each other, like the writers
+/// and readers of a reader-writer lock. [`Permit`](Mode::Permit) makes the key a semaphore, and a semaphore's key
+/// is not used for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// At most one holder at a time.
+    /// One holder, and no other.
     #[default]
     Exclusive,
+    /// Any number of holders that share the key, and no exclusive one.
+    Shared,
+    /// One of several holders.
+    Permit {
+        /// How many permits the key has, at least one. A permit is granted only while fewer than this number are
+        /// held. Users of one key should all name the same number.
+        of: u32,
+    },
+}
+
+impl Mode {
+    /// Whether the key is a semaphore in this mode, and not a lock.
+    pub fn is_permit(self) -> bool {
+        matches!(self, Self::Permit { .. })
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permit { of } => write!(f, "one of {of} permits"),
+        }
+    }
 }
 
 /// Whether an attempt that finds the key held keeps a place in the store's queue.
@@ -134,11 +163,21 @@ pub struct Acquire {
     pub block: u32,
     /// Whether the attempt joins the queue.
     pub queueing: Queueing,
-    /// How the key is shared.
+    /// How many may hold the key at the same time. An owner asks in one mode only.
     pub mode: Mode,
+    /// Further owners of the same instance, each of which asks for a permit in the same call. Empty unless the mode
+    /// is [`Mode::Permit`]. Only [`owner`](Acquire::owner) has a place in the queue.
+    pub more: Vec<Owner>,
     /// The digest of the work that the key is held for, if that work is done once. The store keeps the fingerprint
     /// with the lease, and returns it to every attempt that finds the key [`Held`].
     pub fingerprint: Option<Bytes>,
+}
+
+impl Acquire {
+    /// Returns all owners that ask, in the order in which permits are granted.
+    pub fn owners(&self) -> impl Iterator<Item = Owner> + '_ {
+        std::iter::once(self.owner).chain(self.more.iter().copied())
+    }
 }
 
 /// The answer to [`Acquire`].
@@ -146,30 +185,32 @@ pub struct Acquire {
 pub enum Acquired {
     /// The owner holds the key now.
     Granted(Grant),
-    /// Another owner holds the key, or is ahead in the queue for the free key.
+    /// Other owners hold the key, or are ahead in the queue for the free key.
     Held(Held),
     /// A record is in the lease's place.
     Recorded(Bytes),
 }
 
-/// A granted lease.
+/// A granted lease, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The tokens for the turns under this lease.
+    /// The tokens for the turns under these leases.
     pub tokens: Tokens,
-    /// Whether other attempts are queued.
+    /// How many leases were granted: to [`Acquire::owner`], then to [`Acquire::more`] in order. At least one.
+    pub count: u32,
+    /// Whether attempts of other instances are queued.
     pub others_wait: bool,
 }
 
 /// The answer for a key that was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// After this time the attempt should ask again even without a hint: the lease, or the place of the queue's head,
+    /// After this time the attempt should ask again even without a hint: a lease, or the place of the queue's head,
     /// will have expired.
     pub remaining: Duration,
     /// The holder's fingerprint, if there is a holder and its lease has one.
     pub fingerprint: Option<Bytes>,
-    /// The label of the holder's store, such as a host name, if there is a holder and its store has a label.
+    /// The label of a holder's store, such as a host name, if there is a holder and its store has a label.
     pub label: Option<Arc<str>>,
 }
 
@@ -232,6 +273,9 @@ pub struct Renew {
     pub lease: Duration,
     /// How many further tokens to hand out, or zero for none.
     pub refill: u32,
+    /// The mode of the lease from now on: the mode that the lease was acquired in, or [`Mode::Shared`] for a lease that
+    /// was acquired exclusively.
+    pub mode: Mode,
 }
 
 /// The answer to one [`Renew`].
@@ -241,7 +285,7 @@ pub enum Renewed {
     Renewed {
         /// The further tokens, if any were requested.
         tokens: Option<Tokens>,
-        /// Whether other attempts are queued.
+        /// Whether attempts of other instances are queued.
         others_wait: bool,
     },
     /// The owner does not hold the key.
@@ -257,6 +301,8 @@ pub struct Release {
     pub key: LockKey,
     /// The owner of the lease or of the attempt.
     pub owner: Owner,
+    /// The mode of the lease or of the attempt.
+    pub mode: Mode,
     /// What takes the place of the lease.
     pub ending: Ending,
     /// How long the lease, or the place in the queue, lasts without this release. A release that cannot be sent
@@ -336,8 +382,8 @@ impl MovedKeys {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The holder of the key.
-    pub holder: Option<Holder>,
+    /// The holders of the key, in the order in which their leases end: at most one if the key is held exclusively.
+    pub holders: Vec<Holder>,
     /// The attempts that wait for the key, in order.
     pub queue: Vec<Owner>,
     /// The record in the lease's place, if there is one.
@@ -348,12 +394,21 @@ pub struct Inspection {
     pub fence: u64,
 }
 
-/// The holder of a key, as reported by [`Store::inspect`](super::Store::inspect).
+impl Inspection {
+    /// Returns the holder of the key, or the one of several holders whose lease ends first.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.first()
+    }
+}
+
+/// A holder of a key, as reported by [`Store::inspect`](super::Store::inspect).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// The owner of the lease.
     pub owner: Owner,
+    /// The mode of the lease. The number of [permits](Mode::Permit) is that of the holder itself.
+    pub mode: Mode,
     /// How long the lease lasts if no renewal extends it.
     pub remaining: Duration,
     /// The fingerprint of the lease, if there is one.

@@ -260,7 +260,7 @@ async fn each_layer_has_its_own_lease() {
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
     let key = LockKey::new(ACCOUNT_7).unwrap();
-    let holder = store.inspect(key).await.unwrap().holder.unwrap();
+    let holder = store.inspect(key).await.unwrap().holder().cloned().unwrap();
     assert!(holder.remaining > Duration::from_secs(3000), "{holder:?}");
     gate.open();
     within("the answer", answer).await.unwrap();

@@ -19,7 +19,7 @@ fn two_instances(store: &FaultyStore) -> [Locks; 2] {
 
 async fn is_free(store: &FaultyStore) -> bool {
     let key = LockKey::new(ACCOUNT_7).unwrap();
-    store.inspect(key).await.unwrap().holder.is_none()
+    store.inspect(key).await.unwrap().holder().is_none()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

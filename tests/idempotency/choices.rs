@@ -158,13 +158,19 @@ async fn a_request_that_may_run_at_most_once_is_claimed_for_as_long_as_its_recor
         let app = app(claims, runs.handler());
         let first = sending(&app, pay());
         runs.arrival().await;
-        let holder = store.inspect(lock_key()).await.unwrap().holder.unwrap();
+        let holder = store
+            .inspect(lock_key())
+            .await
+            .unwrap()
+            .holder()
+            .cloned()
+            .unwrap();
         let outlasts_a_crash = holder.remaining > Duration::from_secs(23 * 3600);
         assert_eq!(outlasts_a_crash, at_most_once, "{holder:?}");
         runs.open();
         assert_eq!(first.await.unwrap().status, 201);
         // The record is kept no longer than usual.
         let record = store.inspect(lock_key()).await.unwrap();
-        assert!(record.record.is_some() && record.holder.is_none());
+        assert!(record.record.is_some() && record.holder().is_none());
     }
 }

@@ -139,7 +139,7 @@ fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
     // The handler was cut off at an unknown point.
     runtime().block_on(async {
         let seen = Store::inspect(&store, lock_key()).await.unwrap();
-        assert!(seen.holder.is_some(), "{seen:?}");
+        assert!(seen.holder().is_some(), "{seen:?}");
     });
     assert_eq!((runs.begun(), runs.ended()), (1, 0));
 }

@@ -155,6 +155,7 @@ async fn queue_and_crash(store: &FaultyStore) {
         },
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     };
     let answer = store.acquire(acquire).await.unwrap();
     assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
@@ -196,6 +197,7 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
         queueing: Queueing::No,
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     };
     store.acquire(acquire).await.unwrap();
     queue_and_crash(&store).await;
@@ -207,6 +209,7 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
         owner: holder,
         ending: Ending::Free,
         owed_for: SECOND,
+        mode: Mode::Exclusive,
     };
     let released = store.start_release(release).await;
     assert_eq!(released.unwrap(), Released::NotOurs);

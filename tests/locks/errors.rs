@@ -153,6 +153,7 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         queueing: Queueing::No,
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     };
     store.acquire(acquire).await.unwrap();
     let ending = Ending::Record {
@@ -164,6 +165,7 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         owner,
         ending,
         owed_for: SECOND,
+        mode: Mode::Exclusive,
     };
     store.start_release(release).await.unwrap();
     assert_eq!(

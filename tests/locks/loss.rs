@@ -71,6 +71,7 @@ async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
         owner: old,
         lease: 600 * SECOND,
         refill: 32,
+        mode: Mode::Exclusive,
     };
     assert!(matches!(
         store.renew(vec![renewal]).next().await,
@@ -88,6 +89,7 @@ async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
             owner: old,
             ending,
             owed_for: SECOND,
+            mode: Mode::Exclusive,
         };
         assert_eq!(
             store.start_release(release).await.unwrap(),
@@ -118,6 +120,7 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
         queueing: Queueing::No,
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     };
     let mut acquire = store.acquire(next.clone());
     assert!(poll_once(acquire.as_mut()).await.is_pending());
@@ -136,6 +139,7 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
             owner: next.owner,
             ending: Ending::Free,
             owed_for: SECOND,
+            mode: Mode::Exclusive,
         })
         .await
         .unwrap();

@@ -267,6 +267,7 @@ async fn stranger_asks(store: &FaultyStore, owner: Owner) -> bool {
         },
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     };
     let granted = matches!(store.acquire(acquire).await, Ok(Acquired::Granted(_)));
     if granted {
@@ -275,6 +276,7 @@ async fn stranger_asks(store: &FaultyStore, owner: Owner) -> bool {
             owner,
             ending: Ending::Free,
             owed_for: SECOND,
+            mode: Mode::Exclusive,
         };
         store.start_release(release).await.unwrap();
     }

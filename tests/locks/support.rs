@@ -63,7 +63,7 @@ pub(crate) async fn inspect(store: &FaultyStore, text: &str) -> Inspection {
 }
 
 pub(crate) async fn holder(store: &FaultyStore, text: &str) -> Owner {
-    inspect(store, text).await.holder.unwrap().owner
+    inspect(store, text).await.holder().cloned().unwrap().owner
 }
 
 /// The end of every test on one thread: nothing is held, waited for or under way, the store is empty, no time went

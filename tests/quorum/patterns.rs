@@ -146,7 +146,7 @@ async fn five_nodes_in_every_pattern_of_free_taken_and_dead_nodes() {
                 node.set_fault(None);
                 settle().await;
                 let seen = node.see(&key).await;
-                let holder = seen.holder.map(|holder| holder.owner);
+                let holder = seen.holder().cloned().map(|holder| holder.owner);
                 assert_eq!(
                     holder,
                     (is(at) == 1).then_some(other),

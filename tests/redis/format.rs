@@ -113,7 +113,7 @@ async fn the_label_is_the_host_name_unless_set() {
     let (_server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
-    let holder = store.see(&key).await.holder.unwrap();
+    let holder = store.see(&key).await.holder().cloned().unwrap();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     if let Some(host) = host.filter(|host| host.trim().bytes().all(|b| b.is_ascii_alphanumeric())) {
         assert_eq!(holder.label.as_deref(), Some(host.trim()));

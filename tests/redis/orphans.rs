@@ -127,7 +127,7 @@ async fn an_acquire_whose_reply_is_lost_is_sent_again_and_freed_by_one_release()
 
     let seen = store.see(&key).await;
     assert!(seen.fence >= grant.tokens.last().unwrap());
-    let holder = seen.holder.unwrap();
+    let holder = seen.holder().cloned().unwrap();
     assert_eq!(holder.owner, a);
     assert!(
         holder.remaining + asked.elapsed() >= LONG,
@@ -254,9 +254,9 @@ async fn a_grant_that_arrived_and_is_not_taken_is_released() {
     let answer = store.acquire(attempt(&key, owner()));
     // The server answers this call after the acquire, on the same connection, so the answer to the acquire has arrived as well.
     let seen = store.inspect(key.clone()).await.unwrap();
-    assert!(seen.holder.is_some());
+    assert!(seen.holder().is_some());
     drop(answer);
     let seen = store.inspect(key.clone()).await.unwrap();
-    assert!(seen.holder.is_none(), "nobody has the answer");
+    assert!(seen.holder().is_none(), "nobody has the answer");
     assert_clean(&server).await;
 }

@@ -120,12 +120,14 @@ impl Actor {
                 queueing: Queueing::No,
                 mode: Mode::Exclusive,
                 fingerprint: None,
+                more: Vec::new(),
             });
             let release = store.start_release(Release {
                 key,
                 owner,
                 ending: Ending::Free,
                 owed_for: LONG_LEASE,
+                mode: Mode::Exclusive,
             });
             pairs.push((taking, release));
         }

@@ -43,6 +43,7 @@ pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
         queueing: Queueing::No,
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     }
 }
 
@@ -73,6 +74,7 @@ pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
         owner,
         lease: LONG,
         refill,
+        mode: Mode::Exclusive,
     }
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
         owner,
         ending: Ending::Free,
         owed_for: LONG,
+        mode: Mode::Exclusive,
     }
 }
 
@@ -156,7 +159,11 @@ pub(crate) trait Words: Store {
     }
 
     async fn holder(&self, key: &LockKey) -> Option<Owner> {
-        self.see(key).await.holder.map(|holder| holder.owner)
+        self.see(key)
+            .await
+            .holder()
+            .cloned()
+            .map(|holder| holder.owner)
     }
 
     /// Watches for an instance, and returns when hints really arrive: the first ones may be lost.

@@ -29,6 +29,7 @@ async fn renew_and_end(store: &RedisStore, key: &LockKey, owner: Owner, ending: 
         owner,
         ending,
         owed_for: LONG,
+        mode: tower_distributed_lock::store::Mode::Exclusive,
     };
     let released = store.start_release(release).await;
     assert_eq!(released.unwrap(), Released::Freed);

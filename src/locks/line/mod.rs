@@ -46,7 +46,7 @@ use super::turn::Turn;
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},
-    store::{Ending, Instance, Owner, Release, Released, Store, StoreFuture},
+    store::{Ending, Instance, Mode, Owner, Release, Released, Store, StoreFuture},
     sync::oneshot,
     time::Instant,
 };
@@ -247,6 +247,7 @@ impl Transition<'_> {
         let release = Release {
             key,
             owner,
+            mode: Mode::Exclusive,
             ending: Ending::Free,
             owed_for,
         };

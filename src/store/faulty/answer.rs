@@ -53,15 +53,19 @@ impl<T: Unpin> Future for Answer<T> {
 /// takes effect later.
 pub(super) struct AcquireAnswer {
     store: FaultyStore,
-    undo: Option<Release>,
-    answer: Answer<Acquired>,
+    undo: Vec<Release>,
+    answer: Answer<Result<Acquired, Error>>,
 }
 
 impl AcquireAnswer {
-    pub(super) fn new(store: FaultyStore, undo: Release, answer: Answer<Acquired>) -> Self {
+    pub(super) fn new(
+        store: FaultyStore,
+        undo: Vec<Release>,
+        answer: Answer<Result<Acquired, Error>>,
+    ) -> Self {
         Self {
             store,
-            undo: Some(undo),
+            undo,
             answer,
         }
     }
@@ -72,14 +76,14 @@ impl Future for AcquireAnswer {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        self.undo = None;
-        Poll::Ready(answer)
+        self.undo.clear();
+        Poll::Ready(answer.flatten())
     }
 }
 
 impl Drop for AcquireAnswer {
     fn drop(&mut self) {
-        if let Some(undo) = self.undo.take() {
+        for undo in self.undo.drain(..) {
             drop(self.store.start_release(undo));
         }
     }

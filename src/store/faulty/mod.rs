@@ -179,12 +179,14 @@ impl Sealed for FaultyStore {}
 
 impl Store for FaultyStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        let undo = Release {
+        let undo = request.owners().map(|owner| Release {
             key: request.key.clone(),
-            owner: request.owner,
+            owner,
+            mode: request.mode,
             ending: Ending::Free,
             owed_for: request.lease,
-        };
+        });
+        let undo = undo.collect();
         let answer = self.call(
             None,
             |calls| calls.acquires += 1,

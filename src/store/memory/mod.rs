@@ -10,14 +10,15 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::stream;
 
 use self::{state::State, watchers::Watchers};
 use super::{
-    Acquire, Acquired, Ending, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers,
-    Renewed, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Ending, Hints, Inspection, Instance, Mode, Owner, Release, Released, Renew,
+    RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{
     Error, LockKey,
@@ -88,7 +89,7 @@ impl MemoryStore {
     }
 
     /// See [`Store::acquire`].
-    pub(super) fn acquire_now(&self, request: Acquire) -> Acquired {
+    pub(super) fn acquire_now(&self, request: Acquire) -> Result<Acquired, Error> {
         self.with(&request.key.clone(), |state, now| {
             state.acquire(request, now)
         })
@@ -175,15 +176,13 @@ impl Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        let undo = Release {
-            key: request.key.clone(),
-            owner: request.owner,
-            ending: Ending::Free,
-            owed_for: request.lease,
-        };
         Box::pin(AcquireAnswer {
             shard: self.shard(&request.key).clone(),
-            answer: Some((self.acquire_now(request), undo)),
+            key: request.key.clone(),
+            owner: request.owner,
+            more: request.more.clone(),
+            mode: request.mode,
+            answer: Some(self.acquire_now(request)),
         })
     }
 
@@ -230,22 +229,37 @@ impl Store for MemoryStore {
 struct AcquireAnswer {
     /// The shard rather than the store, so that threads with different keys do not share a reference count.
     shard: Arc<Shard>,
-    answer: Option<(Acquired, Release)>,
+    key: LockKey,
+    owner: Owner,
+    more: Vec<Owner>,
+    mode: Mode,
+    answer: Option<Result<Acquired, Error>>,
 }
 
 impl Future for AcquireAnswer {
     type Output = Result<Acquired, Error>;
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let (answer, _) = self.answer.take().expect("polled after completion");
-        Poll::Ready(Ok(answer))
+        let answer = self.answer.take();
+        Poll::Ready(answer.expect("polled after completion"))
     }
 }
 
 impl Drop for AcquireAnswer {
     fn drop(&mut self) {
-        if let Some((_, undo)) = self.answer.take() {
-            self.shard.lock().release(undo, now());
+        if self.answer.take().is_none() {
+            return;
+        }
+        let mut shard = self.shard.lock();
+        for owner in std::iter::once(self.owner).chain(self.more.iter().copied()) {
+            let undo = Release {
+                key: self.key.clone(),
+                owner,
+                mode: self.mode,
+                ending: Ending::Free,
+                owed_for: Duration::ZERO,
+            };
+            shard.release(undo, now());
         }
     }
 }

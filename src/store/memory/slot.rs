@@ -1,51 +1,55 @@
-//! One key of a memory store: its lease or record, and its queue.
+//! One key of a memory store: its leases or its record, and its queue.
 
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 
 use super::super::{
-    Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Owner, Queueing,
-    Release, Released, Renew, Renewed, Tokens,
+    Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
+    Queueing, Release, Released, Renew, Renewed, Tokens,
 };
 use crate::{
-    LockKey,
+    Error, ErrorKind, LockKey,
     time::{Instant, later},
 };
 
-/// How many attempts behind the head of the queue are sent [`Hint::Next`]: if the head has crashed, the first of them
+/// How many attempts behind those that are next are sent [`Hint::Next`]: if the next have crashed, the first of them
 /// that is alive takes the key.
-const HINTED_BEHIND_THE_HEAD: usize = 4;
+const HINTED_BEHIND_THE_NEXT: usize = 4;
 
 /// A hint, and the instance to send the hint to.
 pub(super) type HintFor = (Instance, Hint);
 
-/// The lease or record of a key, and its queue.
+/// The leases or the record of a key, and its queue.
 #[derive(Default)]
 pub(super) struct Slot {
-    taken: Option<Taken>,
+    /// At most one if the key is held exclusively.
+    leases: Vec<Lease>,
+    record: Option<Record>,
     queue: VecDeque<Attempt>,
 }
 
-/// A lease or a record, which takes the key until its time is over.
-struct Taken {
+struct Lease {
     owner: Owner,
+    mode: Mode,
     until: Instant,
-    by: By,
+    fingerprint: Option<Bytes>,
 }
 
-/// The kind of thing that takes a key.
-enum By {
-    Lease { fingerprint: Option<Bytes> },
-    Record(Bytes),
+/// The record in the place of a lease.
+struct Record {
+    owner: Owner,
+    until: Instant,
+    content: Bytes,
 }
 
 /// A place in the queue.
 struct Attempt {
     owner: Owner,
+    mode: Mode,
     /// When the place expires.
     until: Instant,
-    /// Since when the key has been free for this attempt, as the head of the queue.
+    /// Since when the attempt could have had the key.
     offered: Option<Instant>,
 }
 
@@ -57,50 +61,58 @@ impl Slot {
         fence: &mut u64,
         now: Instant,
         hints: &mut Vec<HintFor>,
-    ) -> Acquired {
-        let owner = request.owner;
-        if let Some(record) = self.record() {
-            let record = record.clone();
-            self.leave_queue(owner);
-            return Acquired::Recorded(record);
+    ) -> Result<Acquired, Error> {
+        if let Some(record) = &self.record {
+            let content = record.content.clone();
+            self.leave_queue(request.owner);
+            return Ok(Acquired::Recorded(content));
         }
-        let is_held = self
-            .taken
-            .as_ref()
-            .is_some_and(|taken| taken.owner != owner);
-        let is_next = request.queueing == Queueing::Skip
-            || self.taken.is_some()
-            || self.is_next(owner, request.queueing, now);
-        if is_held || !is_next {
-            return Acquired::Held(self.hold_off(&request, now, hints));
+        if self.is_of_other_kind(&request) {
+            self.leave_queue(request.owner);
+            return Err(wrong_kind(request.mode));
         }
-        self.leave_queue(owner);
-        if let Some(head) = self.queue.front_mut() {
-            head.offered = None;
+        if let Queueing::Wait { head_start, .. } = request.queueing {
+            self.drop_heads_that_passed(&request, head_start, now);
         }
-        self.taken = Some(Taken {
-            owner,
-            until: later(now, request.lease),
-            by: By::Lease {
-                fingerprint: request.fingerprint,
-            },
-        });
-        Acquired::Granted(Grant {
+        let room = self.room(&request);
+        if room == 0 {
+            return Ok(Acquired::Held(self.hold_off(&request, now, hints)));
+        }
+        self.leave_queue(request.owner);
+        let instance = request.owner.instance;
+        for owner in request.owners().take(room) {
+            self.lease(owner, &request, now);
+        }
+        self.withdraw_offers();
+        Ok(Acquired::Granted(Grant {
             tokens: hand_out(fence, request.block.max(1)),
-            others_wait: !self.queue.is_empty(),
-        })
+            count: room as u32,
+            others_wait: self.others_wait(instance),
+        }))
     }
 
     /// See [`Store::renew`](super::Store::renew).
-    pub(super) fn renew(&mut self, request: &Renew, fence: &mut u64, now: Instant) -> Renewed {
-        let others_wait = !self.queue.is_empty();
-        let Some(taken) = self.leased_to(request.owner) else {
+    pub(super) fn renew(
+        &mut self,
+        request: &Renew,
+        fence: &mut u64,
+        now: Instant,
+        hints: &mut Vec<HintFor>,
+    ) -> Renewed {
+        let Some(lease) = self.leased_to(request.owner) else {
             return Renewed::NotOurs;
         };
-        taken.until = taken.until.max(later(now, request.lease));
+        lease.until = lease.until.max(later(now, request.lease));
+        let is_downgrade = lease.mode == Mode::Exclusive
+            && request.mode == Mode::Shared
+            && lease.fingerprint.is_none();
+        if is_downgrade {
+            lease.mode = Mode::Shared;
+            self.offer(&request.key, true, now, hints);
+        }
         Renewed::Renewed {
             tokens: (request.refill > 0).then(|| hand_out(fence, request.refill)),
-            others_wait,
+            others_wait: self.others_wait(request.owner.instance),
         }
     }
 
@@ -114,27 +126,22 @@ impl Slot {
         let Release {
             key, owner, ending, ..
         } = request;
-        if self.leased_to(owner).is_none() {
-            let is_recorded =
-                self.record().is_some() && self.taken.iter().any(|taken| taken.owner == owner);
-            self.leave(&key, owner, now, hints);
-            return if is_recorded {
-                Released::Freed
-            } else {
-                Released::NotOurs
-            };
-        }
         self.leave_queue(owner);
+        let Some(at) = self.leases.iter().position(|lease| lease.owner == owner) else {
+            self.offer(&key, false, now, hints);
+            return match &self.record {
+                Some(record) if record.owner == owner => Released::Freed,
+                _ => Released::NotOurs,
+            };
+        };
+        self.leases.swap_remove(at);
         match ending {
-            Ending::Free => {
-                self.taken = None;
-                self.offer(&key, now, hints);
-            }
+            Ending::Free => self.offer(&key, true, now, hints),
             Ending::Record { content, retain } => {
-                self.taken = Some(Taken {
+                self.record = Some(Record {
                     owner,
                     until: later(now, retain),
-                    by: By::Record(content),
+                    content,
                 });
                 let free = |attempt: &Attempt| (attempt.owner.instance, Hint::Free(key.clone()));
                 hints.extend(self.queue.iter().map(free));
@@ -150,51 +157,123 @@ impl Slot {
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> bool {
-        let was_taken = self.taken.take().is_some();
-        self.offer(key, now, hints);
+        let was_taken = self.record.take().is_some() || !self.leases.is_empty();
+        self.leases.clear();
+        self.offer(key, true, now, hints);
         was_taken
     }
 
     /// See [`Store::inspect`](super::Store::inspect).
     pub(super) fn inspect(&self, fence: u64, now: Instant) -> Inspection {
-        let mut seen = Inspection {
-            queue: self.queue.iter().map(|attempt| attempt.owner).collect(),
-            fence,
-            ..Inspection::default()
+        let holder = |lease: &Lease| Holder {
+            owner: lease.owner,
+            mode: lease.mode,
+            remaining: lease.until - now,
+            fingerprint: lease.fingerprint.clone(),
+            label: None,
         };
-        match &self.taken {
-            Some(Taken {
-                until,
-                by: By::Record(record),
-                ..
-            }) => {
-                seen.record = Some(record.clone());
-                seen.record_remaining = Some(*until - now);
-            }
-            Some(Taken {
-                owner,
-                until,
-                by: By::Lease { fingerprint },
-            }) => {
-                seen.holder = Some(Holder {
-                    owner: *owner,
-                    remaining: *until - now,
-                    fingerprint: fingerprint.clone(),
-                    label: None,
-                });
-            }
-            None => {}
+        let mut holders: Vec<_> = self.leases.iter().map(holder).collect();
+        holders.sort_by_key(|holder| holder.remaining);
+        let record = self.record.as_ref();
+        Inspection {
+            holders,
+            queue: self.queue.iter().map(|attempt| attempt.owner).collect(),
+            record: record.map(|record| record.content.clone()),
+            record_remaining: record.map(|record| record.until - now),
+            fence,
         }
-        seen
     }
 
-    fn record(&self) -> Option<&Bytes> {
-        match &self.taken {
-            Some(Taken {
-                by: By::Record(record),
-                ..
-            }) => Some(record),
-            _ => None,
+    /// When the first entry of the slot expires, or `None` if the slot is empty.
+    pub(super) fn earliest_expiry(&self) -> Option<Instant> {
+        let leases = self.leases.iter().map(|lease| lease.until);
+        let record = self.record.iter().map(|record| record.until);
+        let queue = self.queue.iter().map(|attempt| attempt.until);
+        leases.chain(record).chain(queue).min()
+    }
+
+    pub(super) fn forget_expired(&mut self, now: Instant) {
+        self.leases.retain(|lease| lease.until > now);
+        self.record.take_if(|record| record.until <= now);
+        self.queue.retain(|attempt| attempt.until > now);
+    }
+
+    /// How many of the attempt's owners there is room for, beside the holders and the attempts ahead in the queue.
+    fn room(&self, request: &Acquire) -> usize {
+        let is_ours = |lease: &&Lease| request.owners().any(|owner| owner == lease.owner);
+        let ours = self.leases.iter().filter(is_ours).count();
+        let ahead = match request.queueing {
+            Queueing::Skip => 0,
+            _ => self.ahead_of(request.owner),
+        };
+        let room = self.room_behind(ahead, self.leases.len() - ours, request.mode);
+        room.max(ours).min(1 + request.more.len())
+    }
+
+    /// How many leases of a mode there is room for, behind the first `ahead` attempts in the queue. `held` counts the
+    /// leases of others.
+    fn room_behind(&self, ahead: usize, held: usize, mode: Mode) -> usize {
+        match mode {
+            Mode::Exclusive => usize::from(held == 0 && ahead == 0),
+            Mode::Shared => {
+                let mut leases = self.leases.iter().map(|lease| lease.mode);
+                let mut queue = self.queue.iter().take(ahead).map(|attempt| attempt.mode);
+                let is_shared = |mode| mode == Mode::Shared;
+                usize::from(leases.all(is_shared) && queue.all(is_shared))
+            }
+            Mode::Permit { of } => (of as usize).saturating_sub(held + ahead),
+        }
+    }
+
+    /// How many attempts at the head of the queue could have the key now.
+    fn next(&self) -> usize {
+        let is_next = |(ahead, attempt): &(usize, &Attempt)| {
+            self.room_behind(*ahead, self.leases.len(), attempt.mode) > 0
+        };
+        self.queue.iter().enumerate().take_while(is_next).count()
+    }
+
+    /// How many attempts are ahead of this owner's: all of them if the owner is not queued.
+    fn ahead_of(&self, owner: Owner) -> usize {
+        let place = self.queue.iter().position(|attempt| attempt.owner == owner);
+        place.unwrap_or(self.queue.len())
+    }
+
+    /// Whether the key is a semaphore and the attempt wants a lock, or the other way round.
+    fn is_of_other_kind(&self, request: &Acquire) -> bool {
+        let leases = self.leases.iter().map(|lease| lease.mode);
+        let others = self
+            .queue
+            .iter()
+            .filter(|other| other.owner != request.owner);
+        leases
+            .chain(others.map(|attempt| attempt.mode))
+            .next()
+            .is_some_and(|mode| mode.is_permit() != request.mode.is_permit())
+    }
+
+    /// Whether attempts of other instances are queued.
+    fn others_wait(&self, instance: Instance) -> bool {
+        let mut queue = self.queue.iter();
+        queue.any(|attempt| attempt.owner.instance != instance)
+    }
+
+    /// The lease of this owner, if the owner holds the key.
+    fn leased_to(&mut self, owner: Owner) -> Option<&mut Lease> {
+        self.leases.iter_mut().find(|lease| lease.owner == owner)
+    }
+
+    /// Leases the key to an owner, or counts the time of the owner's lease anew.
+    fn lease(&mut self, owner: Owner, request: &Acquire, now: Instant) {
+        let until = later(now, request.lease);
+        match self.leased_to(owner) {
+            Some(lease) => lease.until = until,
+            None => self.leases.push(Lease {
+                owner,
+                mode: request.mode,
+                until,
+                fingerprint: request.fingerprint.clone(),
+            }),
         }
     }
 
@@ -202,128 +281,126 @@ impl Slot {
         self.queue.retain(|attempt| attempt.owner != owner);
     }
 
-    /// The lease of this owner, if the owner holds the key.
-    fn leased_to(&mut self, owner: Owner) -> Option<&mut Taken> {
-        self.taken
-            .as_mut()
-            .filter(|taken| taken.owner == owner && matches!(taken.by, By::Lease { .. }))
-    }
-
-    /// When the first entry of the slot expires, or `None` if the slot is empty.
-    pub(super) fn earliest_expiry(&self) -> Option<Instant> {
-        let taken = self.taken.iter().map(|taken| taken.until);
-        taken
-            .chain(self.queue.iter().map(|attempt| attempt.until))
-            .min()
-    }
-
-    pub(super) fn forget_expired(&mut self, now: Instant) {
-        self.taken.take_if(|taken| taken.until <= now);
-        self.queue.retain(|attempt| attempt.until > now);
-    }
-
-    /// Whether the owner is next for the free key. Removes heads of the queue whose head start is over.
-    fn is_next(&mut self, owner: Owner, queueing: Queueing, now: Instant) -> bool {
-        while let Some(head) = self.queue.front()
-            && head.owner != owner
+    /// Removes heads of the queue that have left the key untaken for a head start, as long as they are in the way of
+    /// this attempt.
+    fn drop_heads_that_passed(&mut self, request: &Acquire, head_start: Duration, now: Instant) {
+        while self.room(request) == 0
+            && let Some(head) = self.queue.front()
+            && head.owner != request.owner
+            && head
+                .offered
+                .is_some_and(|offered| now >= later(offered, head_start))
         {
-            let is_head_start_over = match (queueing, head.offered) {
-                (Queueing::Wait { head_start, .. }, Some(offered)) => {
-                    now >= later(offered, head_start)
-                }
-                _ => false,
-            };
-            if !is_head_start_over {
-                return false;
-            }
             self.queue.pop_front();
         }
-        true
     }
 
     /// Handles an attempt that is not granted the key: queues the attempt, or removes its place.
     fn hold_off(&mut self, request: &Acquire, now: Instant, hints: &mut Vec<HintFor>) -> Held {
-        let Queueing::Wait {
-            deadline,
-            head_start,
-        } = request.queueing
-        else {
-            if request.queueing == Queueing::No {
-                self.leave(&request.key, request.owner, now, hints);
+        let head_start = match request.queueing {
+            Queueing::Wait {
+                deadline,
+                head_start,
+            } => {
+                self.queue(request, later(now, deadline), hints);
+                head_start
             }
-            return self.held(now, Duration::MAX);
+            Queueing::No => {
+                self.leave_queue(request.owner);
+                Duration::MAX
+            }
+            Queueing::Skip => Duration::MAX,
         };
-        let until = later(now, deadline);
-        match self
-            .queue
-            .iter_mut()
-            .find(|attempt| attempt.owner == request.owner)
-        {
-            Some(attempt) => attempt.until = until,
-            None => {
-                self.queue.push_back(Attempt {
-                    owner: request.owner,
-                    until,
-                    offered: None,
-                });
-                let holder = self.taken.as_ref().map(|taken| taken.owner.instance);
-                hints.extend(holder.map(|holder| (holder, Hint::Wanted(request.key.clone()))));
-            }
-        }
-        if self.taken.is_none() {
-            self.offer(&request.key, now, hints);
-        }
+        self.offer(&request.key, false, now, hints);
         self.held(now, head_start)
     }
 
-    /// The answer for an attempt that is not granted the key: the remaining time of the lease or record, or of the
-    /// head's head start.
+    /// Adds the attempt to the queue, or moves the deadline of its place. Tells the holders of a new attempt.
+    fn queue(&mut self, request: &Acquire, until: Instant, hints: &mut Vec<HintFor>) {
+        let owner = request.owner;
+        if let Some(attempt) = self.queue.iter_mut().find(|queued| queued.owner == owner) {
+            attempt.until = until;
+            return;
+        }
+        // An instance has one attempt at a key. With the second attempt, every holder knows of one that is not its own.
+        if self.queue.len() < 2
+            || self
+                .leases
+                .iter()
+                .any(|lease| lease.mode == Mode::Exclusive)
+        {
+            let mut holders: Vec<_> = self
+                .leases
+                .iter()
+                .map(|lease| lease.owner.instance)
+                .collect();
+            holders.sort_unstable();
+            holders.dedup();
+            holders.retain(|holder| *holder != owner.instance);
+            let wanted = |holder| (holder, Hint::Wanted(request.key.clone()));
+            hints.extend(holders.into_iter().map(wanted));
+        }
+        self.queue.push_back(Attempt {
+            owner,
+            mode: request.mode,
+            until,
+            offered: None,
+        });
+    }
+
+    /// The answer for an attempt that is not granted the key: the time until the first lease ends, or until the head of
+    /// the queue has left the key untaken for a head start.
     fn held(&self, now: Instant, head_start: Duration) -> Held {
-        let Some(taken) = &self.taken else {
-            let remaining = self.queue.front().map(|head| {
-                let passed_by = later(head.offered.unwrap_or(now), head_start);
-                passed_by.min(head.until) - now
-            });
-            return Held {
-                remaining: remaining.unwrap_or_default(),
-                fingerprint: None,
-                label: None,
-            };
-        };
+        let leases = self.leases.iter().map(|lease| lease.until);
+        let passed = self.queue.front().and_then(|head| {
+            let passed = later(head.offered?, head_start);
+            Some(passed.min(head.until))
+        });
+        let first = leases.chain(passed).min();
         Held {
-            remaining: taken.until - now,
-            fingerprint: match &taken.by {
-                By::Lease { fingerprint } => fingerprint.clone(),
-                By::Record(_) => None,
-            },
+            remaining: first.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)),
+            fingerprint: self
+                .leases
+                .first()
+                .and_then(|lease| lease.fingerprint.clone()),
             label: None,
         }
     }
 
-    /// Removes an attempt's place. If another attempt becomes the head of a free key's queue, the key is offered to
-    /// that attempt.
-    fn leave(&mut self, key: &LockKey, owner: Owner, now: Instant, hints: &mut Vec<HintFor>) {
-        let was_head = self.queue.front().is_some_and(|head| head.owner == owner);
-        self.leave_queue(owner);
-        if was_head && self.taken.is_none() {
-            self.offer(key, now, hints);
+    /// Offers the key to the attempts that have become next, and tells the attempts right behind them if there is a new
+    /// offer, or if a lease has `ended`.
+    fn offer(&mut self, key: &LockKey, ended: bool, now: Instant, hints: &mut Vec<HintFor>) {
+        let next = self.next();
+        let mut is_news = ended;
+        for attempt in self.queue.iter_mut().take(next) {
+            if attempt.offered.is_none() {
+                attempt.offered = Some(now);
+                is_news = true;
+                hints.push((attempt.owner.instance, Hint::Free(key.clone())));
+            }
+        }
+        if is_news {
+            let behind = self.queue.iter().skip(next).take(HINTED_BEHIND_THE_NEXT);
+            hints.extend(behind.map(|behind| (behind.owner.instance, Hint::Next(key.clone()))));
         }
     }
 
-    /// Offers the free key to the head of the queue, unless that was done before, and tells the attempts right behind
-    /// the head.
-    fn offer(&mut self, key: &LockKey, now: Instant, hints: &mut Vec<HintFor>) {
-        let Some(head) = self.queue.front_mut() else {
-            return;
-        };
-        if head.offered.is_some() {
-            return;
+    /// Takes the offers back from attempts that are not next any more, after the key was granted to another attempt.
+    fn withdraw_offers(&mut self) {
+        let next = self.next();
+        for attempt in self.queue.iter_mut().skip(next) {
+            attempt.offered = None;
         }
-        head.offered = Some(now);
-        hints.push((head.owner.instance, Hint::Free(key.clone())));
-        let behind = self.queue.iter().skip(1).take(HINTED_BEHIND_THE_HEAD);
-        hints.extend(behind.map(|next| (next.owner.instance, Hint::Next(key.clone()))));
     }
+}
+
+/// The error of an attempt at a key that is used for the other kind of leases.
+fn wrong_kind(mode: Mode) -> Error {
+    let message = match mode.is_permit() {
+        true => "the key is locked: use another key for permits",
+        false => "permits of this key are held: use another key for locks",
+    };
+    Error::new(ErrorKind::Foreign, message)
 }
 
 /// Takes the next `count` tokens from the counter.

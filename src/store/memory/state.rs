@@ -12,7 +12,7 @@ use super::{
     slot::{HintFor, Slot},
     watchers::Watchers,
 };
-use crate::{LockKey, key::KeyMap, time::Instant};
+use crate::{Error, LockKey, key::KeyMap, time::Instant};
 
 /// One shard of a memory store's keys.
 pub(super) struct State {
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    pub(super) fn acquire(&mut self, request: Acquire, now: Instant) -> Acquired {
+    pub(super) fn acquire(&mut self, request: Acquire, now: Instant) -> Result<Acquired, Error> {
         let key = request.key.clone();
         self.with_slot(key, now, |slot, fence, hints| {
             slot.acquire(request, fence, now, hints)
@@ -47,7 +47,9 @@ impl State {
 
     pub(super) fn renew(&mut self, request: &Renew, now: Instant) -> Renewed {
         let key = request.key.clone();
-        self.with_slot(key, now, |slot, fence, _| slot.renew(request, fence, now))
+        self.with_slot(key, now, |slot, fence, hints| {
+            slot.renew(request, fence, now, hints)
+        })
     }
 
     pub(super) fn release(&mut self, request: Release, now: Instant) -> Released {

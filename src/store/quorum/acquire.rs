@@ -71,6 +71,9 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
+        if request.mode.is_permit() {
+            return Box::pin(std::future::ready(Err(no_permits())));
+        }
         if !can_be_named(request.owner) {
             let message =
                 "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`";
@@ -113,6 +116,7 @@ impl Shared {
                     owner: part.name,
                     ending: Ending::Free,
                     owed_for: owed_for(request),
+                    mode: request.mode,
                 })),
             }
         }
@@ -204,6 +208,7 @@ impl Entered {
                 Outcome::Settled(granted.map(|tokens| {
                     Acquired::Granted(Grant {
                         tokens,
+                        count: 1,
                         others_wait,
                     })
                 }))
@@ -288,4 +293,11 @@ fn too_late(asked: Instant, lease: Duration) -> Error {
         "the nodes took {took:?} to grant a lease of {lease:?}: too little of the lease was left"
     );
     Error::new(ErrorKind::Unreachable, message)
+}
+
+fn no_permits() -> Error {
+    Error::new(
+        ErrorKind::InvalidConfig,
+        "a quorum has no permits, because holders of different majorities would together exceed the number: use a store on one server for permits",
+    )
 }

@@ -213,6 +213,7 @@ mod tests {
             let answer = match node {
                 Free | Young => Ok(Acquired::Granted(Grant {
                     tokens: Tokens::new(at as u64 + 1, 1),
+                    count: 1,
                     others_wait: false,
                 })),
                 Taken => Ok(Acquired::Held(Held {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Ending, Mode, Queueing, Release, Renew},
+    store::{Acquire, Acquired, Ending, Queueing, Release, Renew},
 };
 
 /// How many leases are healed at a time when healing is not urgent.
@@ -79,8 +79,9 @@ impl Shared {
             lease: request.lease,
             block: request.refill.max(1),
             queueing: Queueing::Skip,
-            mode: Mode::Exclusive,
+            mode: request.mode,
             fingerprint,
+            more: Vec::new(),
         });
         let mut asking = Round::new([(node, asking)], self.node_timeout);
         let answer = asking.next().await;
@@ -120,6 +121,7 @@ impl Shared {
             owner: part.name,
             ending: Ending::Free,
             owed_for: request.lease,
+            mode: request.mode,
         }));
     }
 }

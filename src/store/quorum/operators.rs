@@ -1,11 +1,11 @@
 //! The methods for operators, which ask all nodes.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     Shared,
     attempts::named,
-    ballot::{count, majority, most_frequent, no_quorum},
+    ballot::{majority, most_frequent, no_quorum},
     round::Round,
 };
 use crate::{
@@ -89,14 +89,14 @@ impl Shared {
     }
 }
 
-/// Merges the nodes' views of a key: the holder that has a majority, the most frequent record, and the highest
+/// Merges the nodes' views of a key: the holders that have a majority, the most frequent record, and the highest
 /// counter.
 fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     let records: Vec<_> = seen.iter().filter_map(|node| node.record.clone()).collect();
     let record = most_frequent(&records).cloned();
     let same = seen.iter().filter(|node| node.record == record);
     Inspection {
-        holder: holder(seen, majority),
+        holders: holders(seen, majority),
         queue: queue(seen),
         record_remaining: same.filter_map(|node| node.record_remaining).max(),
         record,
@@ -104,24 +104,25 @@ fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     }
 }
 
-/// The holder that has a majority, and how long the majority lasts.
-fn holder(seen: &[Inspection], majority: usize) -> Option<Holder> {
-    let holders: Vec<&Holder> = seen
-        .iter()
-        .filter_map(|node| node.holder.as_ref())
-        .collect();
-    let owners: Vec<Owner> = holders.iter().map(|holder| named(holder.owner)).collect();
-    let owner = *most_frequent(&owners).filter(|owner| count(&owners, owner) >= majority)?;
-    let mut parts = holders;
-    parts.retain(|holder| named(holder.owner) == owner);
-    let mut remaining: Vec<Duration> = parts.iter().map(|holder| holder.remaining).collect();
-    remaining.sort_unstable_by(|a, b| b.cmp(a));
-    Some(Holder {
-        owner,
-        remaining: remaining[majority - 1],
-        fingerprint: parts[0].fingerprint.clone(),
-        label: parts[0].label.clone(),
-    })
+/// The holders that have a majority, and how long their majorities last.
+fn holders(seen: &[Inspection], majority: usize) -> Vec<Holder> {
+    let parts: Vec<&Holder> = seen.iter().flat_map(|node| &node.holders).collect();
+    let mut owners: Vec<Owner> = parts.iter().map(|part| named(part.owner)).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let holder = |owner: Owner| {
+        let mut parts = parts.clone();
+        parts.retain(|part| named(part.owner) == owner);
+        parts.sort_unstable_by_key(|part| std::cmp::Reverse(part.remaining));
+        Some(Holder {
+            owner,
+            remaining: parts.get(majority - 1)?.remaining,
+            ..parts[0].clone()
+        })
+    };
+    let mut holders: Vec<Holder> = owners.into_iter().filter_map(holder).collect();
+    holders.sort_by_key(|holder| holder.remaining);
+    holders
 }
 
 /// Merges the queues by the best place that each attempt has on any node.

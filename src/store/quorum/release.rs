@@ -137,6 +137,7 @@ impl Shared {
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
             fingerprint: None,
+            more: Vec::new(),
         });
         let mut taking = Round::new([(node, taking)], self.node_timeout);
         if let Some((_, Ok(Acquired::Granted(_)))) = taking.next().await {
@@ -146,6 +147,7 @@ impl Shared {
                 owner,
                 ending: Ending::Record { content, retain },
                 owed_for: lease,
+                mode: Mode::Exclusive,
             }));
         }
     }
@@ -171,6 +173,7 @@ impl Shared {
                 owner,
                 ending: ending.clone(),
                 owed_for: request.lease,
+                mode: Mode::Exclusive,
             }));
         }
     }

@@ -31,6 +31,7 @@ fn request(owner: Owner, queueing: Queueing) -> Acquire {
         queueing,
         mode: Mode::Exclusive,
         fingerprint: None,
+        more: Vec::new(),
     }
 }
 
@@ -40,6 +41,7 @@ fn release(owner: Owner, ending: Ending) -> Release {
         owner,
         ending,
         owed_for: MINUTE,
+        mode: Mode::Exclusive,
     }
 }
 

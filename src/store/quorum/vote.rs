@@ -226,6 +226,7 @@ impl Shared {
             owner: part.name,
             ending: Ending::Free,
             owed_for: owed_for(request),
+            mode: request.mode,
         }));
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Acquired, Grant, Held, Hint, Holder, Inspection, Owner, Renewed, Tokens},
+    store::{Acquired, Grant, Held, Hint, Holder, Inspection, Mode, Owner, Renewed, Tokens},
 };
 
 /// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
@@ -22,6 +22,7 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
     let grant = |last, others_wait| {
         Some(Acquired::Granted(Grant {
             tokens: tokens(last, block, floor)?,
+            count: 1,
             others_wait,
         }))
     };
@@ -117,8 +118,9 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
                 label,
                 fingerprint,
             } => {
-                seen.holder = Some(Holder {
+                seen.holders.push(Holder {
                     owner,
+                    mode: Mode::Exclusive,
                     remaining: millis(ttl),
                     fingerprint,
                     label,

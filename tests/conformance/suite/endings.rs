@@ -39,7 +39,7 @@ pub(crate) async fn a_record_takes_the_place_of_the_lease(subject: impl Subject)
         );
     }
     let seen = store.see(&key).await;
-    assert_eq!((seen.holder, seen.record), (None, Some(record)));
+    assert_eq!((seen.holder(), seen.record.clone()), (None, Some(record)));
 }
 
 pub(crate) async fn a_record_outlives_the_lease_and_then_expires(subject: impl Subject) {

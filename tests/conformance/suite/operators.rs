@@ -9,7 +9,7 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
     let (store, key) = (subject.store(), key("k"));
     let (a, b) = (owner(), owner());
     let nothing = store.see(&key).await;
-    assert_eq!((nothing.holder, nothing.record), (None, None));
+    assert_eq!((nothing.holder(), nothing.record.clone()), (None, None));
     assert_eq!(nothing.queue, []);
     assert!(subject.is_empty().await);
 
@@ -21,13 +21,14 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
     held(store.queue(&key, b).await);
     let look = async || {
         let Inspection {
-            holder,
+            mut holders,
             queue,
             record,
             fence,
             ..
         } = store.see(&key).await;
-        let holder = holder.unwrap();
+        let holder = holders.remove(0);
+        assert!(holders.is_empty());
         assert!(holder.remaining > LONG / 2 && holder.remaining <= LONG);
         (holder.owner, holder.fingerprint, queue, record, fence)
     };

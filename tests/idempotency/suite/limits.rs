@@ -125,10 +125,10 @@ pub(crate) async fn nothing_is_left_but_the_record(subject: impl Subject) {
     .await;
     let store = subject.store();
     let seen = store.see(&lock_key()).await;
-    assert!(seen.holder.is_none() && seen.queue.is_empty() && seen.record.is_some());
+    assert!(seen.holder().is_none() && seen.queue.is_empty() && seen.record.is_some());
     let other = lock_key().as_str().replace("acme", "other");
     let seen = store.see(&key(&other)).await;
-    assert!(seen.holder.is_none() && seen.queue.is_empty() && seen.record.is_none());
+    assert!(seen.holder().is_none() && seen.queue.is_empty() && seen.record.is_none());
 }
 
 pub(crate) async fn a_layer_counts_its_stored_records_by_scope(subject: impl Subject) {

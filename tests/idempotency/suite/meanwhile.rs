@@ -127,7 +127,8 @@ pub(crate) async fn after_the_wait_limit_a_duplicate_gets_409_and_the_first_goes
         .inspect(lock_key())
         .await
         .unwrap()
-        .holder
+        .holder()
+        .cloned()
         .unwrap();
     for app in &apps {
         let began = Instant::now();
@@ -138,7 +139,7 @@ pub(crate) async fn after_the_wait_limit_a_duplicate_gets_409_and_the_first_goes
         assert!(began.elapsed() >= A_WHILE);
     }
     let seen = subject.store().inspect(lock_key()).await.unwrap();
-    assert_eq!(seen.holder.unwrap().owner, holder.owner);
+    assert_eq!(seen.holder().cloned().unwrap().owner, holder.owner);
     runs.open();
     assert_eq!(first.await.unwrap().text(), "run 1");
     assert!(send(&apps[1], pay()).await.is_replayed());

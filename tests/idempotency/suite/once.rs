@@ -273,7 +273,11 @@ pub(crate) async fn the_error_names_the_process_that_began_first(subject: impl S
     let error = refused(&here).await;
     assert!(error.contains("held in this process, for "), "{error}");
     let seen = subject.store().see(&key("once,webhook/1")).await;
-    let label = seen.holder.expect("the first one holds the key").label;
+    let label = seen
+        .holder()
+        .cloned()
+        .expect("the first one holds the key")
+        .label;
     let who = label.map_or("held by another request".into(), |label| {
         format!("held elsewhere, by {label}")
     });

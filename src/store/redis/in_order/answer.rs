@@ -12,7 +12,7 @@ use tokio::{sync::oneshot, time::Sleep};
 use super::super::{Shared, explain};
 use crate::{
     Error, LockKey,
-    store::{Acquired, Ending, Owner, Release},
+    store::{Acquired, Ending, Mode, Owner, Release},
 };
 
 /// The release that follows if an answer is not taken.
@@ -20,6 +20,7 @@ pub(super) struct Undo {
     pub(super) store: Arc<Shared>,
     pub(super) key: LockKey,
     pub(super) owner: Owner,
+    pub(super) mode: Mode,
     pub(super) owed_for: Duration,
 }
 
@@ -71,6 +72,7 @@ impl Drop for Answer {
             owner: undo.owner,
             ending: Ending::Free,
             owed_for: undo.owed_for,
+            mode: undo.mode,
         };
         let repeated = undo.store.repeated(release, None);
         order.push(undo.key, repeated.until_answered(|_| {}));

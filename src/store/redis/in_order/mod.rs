@@ -72,6 +72,7 @@ impl Shared {
             store: self.clone(),
             key: request.key.clone(),
             owner: request.owner,
+            mode: request.mode,
             owed_for: release_of(&request).owed_for,
         };
         let store = Arc::downgrade(self);

@@ -134,6 +134,7 @@ pub(in super::super) fn release_of(request: &Acquire) -> Release {
             Queueing::Wait { deadline, .. } => request.lease.max(deadline),
             _ => request.lease,
         },
+        mode: request.mode,
     }
 }
 
