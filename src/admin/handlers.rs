@@ -1,0 +1,142 @@
+//! The page's questions.
+
+use std::{cmp::Reverse, time::Duration};
+
+use axum::extract::State;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http::StatusCode;
+
+use super::{
+    Admin,
+    answers::{self, Answer, Refusal},
+    form::Form,
+    json::Object,
+};
+use crate::{
+    Error, ErrorKind, LockKey, Locks,
+    store::{Cursor, Inspection, KeyPage, List},
+    time::{later, now},
+};
+
+/// The number of keys on a page.
+const PAGE: usize = 50;
+
+/// How many keys of a page are inspected at a time.
+const AT_A_TIME: usize = 10;
+
+/// How long a page of the fleet may be looked for. A store with few locks among many other keys can take longer; then the page has
+/// fewer keys, and the next page goes on from there.
+const LOOKING: Duration = Duration::from_millis(500);
+
+type Answered = Result<Answer, Refusal>;
+
+/// The load of this instance, and one page of its keys.
+pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered {
+    let (prefix, offset) = (form.text("prefix"), form.number("offset")?);
+    let locks = &admin.locks;
+    let store = ping(locks).await;
+    let mut held = locks.held();
+    held.retain(|held| held.key.as_str().starts_with(prefix));
+    // The keys are in ascending order, and stay in that order where lines are equally long.
+    held.sort_by_key(|held| Reverse(held.waiting));
+    // A page that has become empty shows the last keys instead.
+    let offset = offset.min(held.len().saturating_sub(1) / PAGE * PAGE);
+    let page = held.iter().skip(offset).take(PAGE);
+    Ok(Answer(
+        Object::new()
+            .text("instance", locks.instance())
+            .bool("may_force_release", admin.force_release)
+            .bool("closed", locks.is_closed())
+            .object("store", store)
+            .object("stats", answers::stats(&locks.stats()))
+            .array("keys", page.map(answers::held_key))
+            .number("total", held.len())
+            .number("offset", offset)
+            .number("page_size", PAGE),
+    ))
+}
+
+async fn ping(locks: &Locks) -> Object {
+    let asked = now();
+    let error = match locks.is_closed() {
+        true => None,
+        false => locks.ping().await.err(),
+    };
+    Object::new()
+        .millis("ping_ms", now().saturating_duration_since(asked))
+        .maybe_text("error", error)
+}
+
+/// One page of the fleet's keys.
+pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
+    let locks = &admin.locks;
+    let mut request = List::starting_with(form.text("prefix")).at_most(PAGE);
+    request.cursor = match form.text("cursor") {
+        "" => None,
+        text => Some(text.parse::<Cursor>()?),
+    };
+    let page = find_page(locks, request).await?;
+    let rows = stream::iter(page.keys)
+        .map(|key| fleet_key(locks, key))
+        .buffered(AT_A_TIME)
+        .try_filter_map(async |row| Ok(row));
+    let rows: Vec<Object> = rows.try_collect().await?;
+    let answer = Object::new().array("keys", rows);
+    Ok(Answer(answer.maybe_text("next", page.next)))
+}
+
+/// Lists until the page has enough keys, because a single listing may find few.
+async fn find_page(locks: &Locks, mut request: List) -> Result<KeyPage, Error> {
+    let until = later(now(), LOOKING);
+    let mut page = locks.list(request.clone()).await?;
+    while page.keys.len() < PAGE
+        && let Some(next) = page.next.take()
+    {
+        if now() >= until {
+            page.next = Some(next);
+            break;
+        }
+        request.cursor = Some(next);
+        let more = locks.list(request.clone()).await?;
+        page.keys.extend(more.keys);
+        page.next = more.next;
+    }
+    page.keys.sort_unstable();
+    page.keys.dedup();
+    Ok(page)
+}
+
+/// A row of the fleet, unless the key has become free since it was listed.
+async fn fleet_key(locks: &Locks, key: LockKey) -> Result<Option<Object>, Error> {
+    match locks.inspect(&key).await {
+        Ok(seen) if seen.holders.is_empty() && seen.queue.is_empty() && seen.record.is_none() => {
+            Ok(None)
+        }
+        Ok(seen) => Ok(Some(answers::fleet_key(&key, &seen, locks.instance()))),
+        // One unreadable key must not hide the others.
+        Err(error) if error.kind() == ErrorKind::Foreign => {
+            let row = answers::fleet_key(&key, &Inspection::default(), locks.instance());
+            Ok(Some(row.text("error", error)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything that is known of a key.
+pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
+    let (locks, key) = (&admin.locks, form.key()?);
+    let seen = locks.inspect(&key).await?;
+    let held = locks.held();
+    let local = held.iter().find(|held| held.key == key);
+    Ok(Answer(answers::key(&key, &seen, locks.instance(), local)))
+}
+
+/// Takes a key away from its holders.
+pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
+    if !admin.force_release {
+        let why = "this page only reads: build it with `Admin::allow_force_release`";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, why));
+    }
+    let released = admin.locks.force_release(form.key()?).await?;
+    Ok(Answer(Object::new().bool("released", released)))
+}
