@@ -30,5 +30,5 @@ pub use self::{
     },
     key::LockKey,
     lease::Loss,
-    locks::{LockGuard, Locks, LocksBuilder, Stats, Status},
+    locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status},
 };

@@ -106,7 +106,7 @@ impl Lines {
         }
         let (lines, mut t) = self.transition(&mut shard, now());
         // Numbered under the lock, so that numbers rise from the head of a line to its end.
-        let turn = Turn::new(inner.clone(), t.numbers.take(), request);
+        let turn = Turn::new(inner.clone(), t.numbers.take(), request, t.now);
         let first = match lines.entry(key.clone()) {
             Entry::Occupied(mut line) => {
                 line.get_mut().join(&turn, &mut t)?;
@@ -208,6 +208,14 @@ impl Lines {
         }
     }
 
+    /// Calls `work` for each line, with its key.
+    pub(crate) fn each_by_key(&self, mut work: impl FnMut(&LockKey, &Line)) {
+        for shard in &self.shards {
+            let shard = shard.lock();
+            shard.lines.iter().for_each(|(key, line)| work(key, line));
+        }
+    }
+
     /// Resolves when the last line is removed after this call.
     pub(crate) fn emptied(&self) -> impl Future<Output = ()> + '_ {
         self.emptied.notified()
@@ -281,7 +289,8 @@ impl Shard {
     }
 }
 
-fn closed() -> Error {
+/// The error of locks that were closed.
+pub(crate) fn closed() -> Error {
     Error::new(
         ErrorKind::Closed,
         "these locks were closed by `Locks::close`, and grant no further turns",

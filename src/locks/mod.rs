@@ -13,6 +13,7 @@ mod guard;
 mod inner;
 mod line;
 mod lines;
+mod operators;
 mod recording;
 pub(crate) mod reentry;
 mod renewing;
@@ -31,7 +32,8 @@ use bytes::Bytes;
 pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
-pub use shutdown::Stats;
+pub use operators::{HeldKey, LeaseView};
+pub use shutdown::{Closed, Stats};
 
 use self::{
     config::Config,

@@ -15,6 +15,7 @@ use crate::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 /// A request that waits for its turn, and the turn once granted.
@@ -24,6 +25,8 @@ pub(crate) struct Turn {
     /// The request's number. Numbers rise from the head of a line to its end.
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
+    /// When the request joined its line.
+    pub(crate) asked: Instant,
     granted: OnceLock<Granted>,
     waiting: Mutex<Waiting>,
     /// How many guards hold the turn.
@@ -51,11 +54,17 @@ struct Waiting {
 }
 
 impl Turn {
-    pub(super) fn new(inner: Arc<Inner>, id: u64, request: WaitRequest) -> Arc<Self> {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        id: u64,
+        request: WaitRequest,
+        asked: Instant,
+    ) -> Arc<Self> {
         Arc::new(Self {
             inner,
             id,
             request,
+            asked,
             granted: OnceLock::new(),
             waiting: Mutex::default(),
             guards: AtomicUsize::new(0),

@@ -19,6 +19,8 @@ pub(super) struct HeldLease {
     pub(super) lease: Arc<Lease>,
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
+    /// The token of the current turn.
+    pub(super) token: Option<u64>,
     /// How many turns the lease has served, including the current one.
     pub(super) turn: u64,
     /// When the current turn began.
@@ -46,6 +48,7 @@ impl HeldLease {
             renewal: Renewal::new(&t.limits.pace, lease.length, sent),
             lease,
             tokens: grant.tokens,
+            token: None,
             turn: 0,
             began: t.now,
             max_hold: Duration::MAX,

@@ -23,6 +23,7 @@
 mod contend;
 mod held_lease;
 mod renewals;
+mod snapshot;
 mod turns;
 mod waiters;
 

@@ -142,6 +142,7 @@ impl Line {
             unreachable!("`serve` has looked at both under the same lock");
         };
         held.turn += 1;
+        held.token = Some(token);
         let max_hold = next.request.holding.max_hold;
         held.began = t.now;
         held.max_hold = max_hold.unwrap_or(t.limits.max_hold);

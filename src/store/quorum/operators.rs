@@ -82,6 +82,11 @@ impl Shared {
         Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 
+    pub(super) fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        let answers = self.ask_all(self.nodes.iter().map(|node| node.ping()));
+        Box::pin(async move { answers.await.map(drop) })
+    }
+
     pub(super) fn inspect(&self, key: &LockKey) -> StoreFuture<Result<Inspection, Error>> {
         let (nodes, majority) = (self.nodes.iter(), majority(self.nodes.len()));
         let seen = self.ask_all(nodes.map(|node| node.inspect(key.clone())));

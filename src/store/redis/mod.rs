@@ -19,10 +19,12 @@ mod floors;
 mod in_order;
 mod key_order;
 mod lane;
+mod listing;
 mod names;
 mod operations;
 mod outcome;
 mod owed;
+mod ping;
 mod replicated;
 mod reply;
 mod script;
@@ -49,8 +51,8 @@ use self::{
     topology::{Servers, Topology},
 };
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
-    StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Hints, Inspection, Instance, KeyPage, List, Release, Released, Renew,
+    RenewAnswers, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey};
 
@@ -315,6 +317,14 @@ impl Store for RedisStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.0.force_release(key)
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        self.0.list(request)
+    }
+
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        self.0.ping()
     }
 
     fn space(&self) -> Arc<str> {
