@@ -106,7 +106,10 @@ fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
     });
     Object::new()
         .text("key", key)
-        .array("holders", seen.holders.iter().map(|found| holder(found, here)))
+        .array(
+            "holders",
+            seen.holders.iter().map(|found| holder(found, here)),
+        )
         .maybe_object("record", record)
         .text("token", seen.fence)
 }

@@ -64,7 +64,10 @@ fn parse(body: &[u8]) -> Option<Form> {
 
 fn decode(text: &str) -> Option<String> {
     let text = text.replace('+', " ");
-    percent_decode_str(&text).decode_utf8().ok().map(Cow::into_owned)
+    percent_decode_str(&text)
+        .decode_utf8()
+        .ok()
+        .map(Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey, Locks,
-    store::{Cursor, Inspection, KeyPage, List},
-    time::{later, now},
+    store::{Cursor, Inspection, List},
+    time::{later, now, timeout},
 };
 
 /// The number of keys on a page.
@@ -24,9 +24,12 @@ const PAGE: usize = 50;
 /// How many keys of a page are inspected at a time.
 const AT_A_TIME: usize = 10;
 
-/// How long a page of the fleet may be looked for. A store with few locks among many other keys can take longer; then the page has
-/// fewer keys, and the next page goes on from there.
+/// After this time, a page of the fleet ends with the keys that were found until then. In a store with few locks among many
+/// other keys, that can be none.
 const LOOKING: Duration = Duration::from_millis(500);
+
+/// How long the page waits for a sign of life of the store.
+const PING: Duration = Duration::from_secs(2);
 
 type Answered = Result<Answer, Refusal>;
 
@@ -56,63 +59,65 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     ))
 }
 
+/// Whether the store answers, and how soon. What this instance holds is shown although the store hangs, so the wait is limited.
 async fn ping(locks: &Locks) -> Object {
     let asked = now();
     let error = match locks.is_closed() {
         true => None,
-        false => locks.ping().await.err(),
+        false => match timeout(PING, locks.ping()).await {
+            Some(answer) => answer.err().map(|error| error.to_string()),
+            None => Some(format!("no answer within {PING:?}")),
+        },
     };
     Object::new()
         .millis("ping_ms", now().saturating_duration_since(asked))
         .maybe_text("error", error)
 }
 
-/// One page of the fleet's keys.
+/// One page of the fleet's keys: locks, and also records if the form asks for them.
 pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
-    let locks = &admin.locks;
+    let (locks, records) = (&admin.locks, !form.text("records").is_empty());
     let mut request = List::starting_with(form.text("prefix")).at_most(PAGE);
     request.cursor = match form.text("cursor") {
         "" => None,
         text => Some(text.parse::<Cursor>()?),
     };
-    let page = find_page(locks, request).await?;
-    let rows = stream::iter(page.keys)
-        .map(|key| fleet_key(locks, key))
-        .buffered(AT_A_TIME)
-        .try_filter_map(async |row| Ok(row));
-    let rows: Vec<Object> = rows.try_collect().await?;
-    let answer = Object::new().array("keys", rows);
-    Ok(Answer(answer.maybe_text("next", page.next)))
-}
-
-/// Lists until the page has enough keys, because a single listing may find few.
-async fn find_page(locks: &Locks, mut request: List) -> Result<KeyPage, Error> {
     let until = later(now(), LOOKING);
-    let mut page = locks.list(request.clone()).await?;
-    while page.keys.len() < PAGE
-        && let Some(next) = page.next.take()
-    {
-        if now() >= until {
-            page.next = Some(next);
+    let mut rows = Vec::new();
+    // A single listing may find few keys, or only keys that are not wanted.
+    loop {
+        let page = locks.list(request.clone()).await?;
+        rows.extend(inspect_all(locks, page.keys, records).await?);
+        request.cursor = page.next;
+        if request.cursor.is_none() || rows.len() >= PAGE || now() >= until {
             break;
         }
-        request.cursor = Some(next);
-        let more = locks.list(request.clone()).await?;
-        page.keys.extend(more.keys);
-        page.next = more.next;
     }
-    page.keys.sort_unstable();
-    page.keys.dedup();
-    Ok(page)
+    let answer = Object::new().array("keys", rows);
+    Ok(Answer(answer.maybe_text("next", request.cursor)))
 }
 
-/// A row of the fleet, unless the key has become free since it was listed.
-async fn fleet_key(locks: &Locks, key: LockKey) -> Result<Option<Object>, Error> {
+async fn inspect_all(
+    locks: &Locks,
+    keys: Vec<LockKey>,
+    records: bool,
+) -> Result<Vec<Object>, Error> {
+    stream::iter(keys)
+        .map(|key| fleet_key(locks, key, records))
+        .buffered(AT_A_TIME)
+        .try_filter_map(async |row| Ok(row))
+        .try_collect()
+        .await
+}
+
+/// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
+async fn fleet_key(locks: &Locks, key: LockKey, records: bool) -> Result<Option<Object>, Error> {
     match locks.inspect(&key).await {
-        Ok(seen) if seen.holders.is_empty() && seen.queue.is_empty() && seen.record.is_none() => {
-            Ok(None)
+        Ok(seen) => {
+            let is_lock = !seen.holders.is_empty() || !seen.queue.is_empty();
+            let wanted = is_lock || (records && seen.record.is_some());
+            Ok(wanted.then(|| answers::fleet_key(&key, &seen, locks.instance())))
         }
-        Ok(seen) => Ok(Some(answers::fleet_key(&key, &seen, locks.instance()))),
         // One unreadable key must not hide the others.
         Err(error) if error.kind() == ErrorKind::Foreign => {
             let row = answers::fleet_key(&key, &Inspection::default(), locks.instance());

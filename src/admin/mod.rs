@@ -57,7 +57,7 @@
 //! | path | form fields | answer |
 //! |---|---|---|
 //! | `api/instance` | `prefix`, `offset` | the load of this instance, and 50 of its keys, those with the longest lines first |
-//! | `api/fleet` | `prefix`, `cursor` | about 50 keys of the fleet, and the cursor of the next page |
+//! | `api/fleet` | `prefix`, `cursor`, `records` | about 50 keys of the fleet, and the cursor of the next page; records of idempotent requests only with `records=1` |
 //! | `api/key` | `key` | the holders of a key, its queue, its record and its token |
 //! | `api/force_release` | `key` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release) |
 

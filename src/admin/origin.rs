@@ -26,10 +26,15 @@ fn check_origin(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
     };
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     // In HTTP/2, the host is a part of the URI.
     let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
-    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.split_once("://"));
     match (origin, host) {
         (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
         _ => refuse("the request comes from another origin than the host that it is for"),

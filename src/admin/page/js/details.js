@@ -9,6 +9,7 @@ const details = {
     $("details-key").replaceChildren(...keyNodes(key));
     $("details-state").textContent = "";
     $("details-body").replaceChildren();
+    $("release-result").textContent = "";
     this.ask(false);
     $("release").hidden = true;
     if (!$("details").open) $("details").showModal();
@@ -24,8 +25,12 @@ const details = {
   async refresh() {
     const key = this.key;
     if (key === null) return;
-    const found = await call("key", { key });
-    if (this.key === key) this.show(found);
+    try {
+      const found = await call("key", { key });
+      if (this.key === key) this.show(found);
+    } catch (error) {
+      if (this.key === key) $("details-state").textContent = `Not up to date: ${reasonOf(error)}`;
+    }
   },
 
   show(found) {
@@ -45,7 +50,10 @@ const details = {
   ask(asking) {
     $("release-ask").hidden = asking;
     $("release-confirm").hidden = !asking;
-    if (asking) $("release-no").focus();
+    if (asking) {
+      $("release-result").textContent = "";
+      $("release-no").focus();
+    }
   },
 
   async release() {
@@ -53,11 +61,11 @@ const details = {
     $("release-yes").disabled = true;
     try {
       const { released } = await call("force_release", { key });
-      notice(released ? null : "Nothing was released: the key was free already.");
+      $("release-result").textContent = released ? "Released." : "Nothing was released: the key was free already.";
       this.ask(false);
-      await this.refresh();
+      poller.now();
     } catch (error) {
-      notice(`The key was not released: ${error.message}`);
+      $("release-result").textContent = `Perhaps not released: ${reasonOf(error)}`;
     } finally {
       $("release-yes").disabled = false;
     }

@@ -15,12 +15,12 @@ function tag(text, kind = "") {
 
 // A table whose rows stay in place while their values change, so that neither focus nor selection is lost.
 class Table {
-  // Each column: { label, number, cell }. `cell` makes the content of a cell from an item; the first cell is the key.
+  // Each column: { label, kind, cell }. `kind` is a class, `cell` makes the content of a cell from an item. The first cell is the key.
   constructor(columns, onOpen) {
     this.columns = columns;
     this.rows = new Map();
     this.body = make("tbody");
-    const heads = columns.map(({ label, number }) => make("th", number ? { class: "number", scope: "col" } : { scope: "col" }, label));
+    const heads = columns.map(({ label, kind }) => make("th", { class: kind, scope: "col" }, label));
     this.element = make("table", {}, make("thead", {}, make("tr", {}, heads)), this.body);
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest("tr");
@@ -44,9 +44,7 @@ class Table {
     const row = make("tr");
     row.lockKey = key;
     row.shown = [];
-    for (const { label, number } of this.columns) {
-      row.append(make("td", { "data-label": label, ...(number && { class: "number" }) }));
-    }
+    for (const { label, kind } of this.columns) row.append(make("td", { "data-label": label, class: kind }));
     row.firstChild.append(make("button", { class: "key", type: "button" }, keyNodes(key)));
     return row;
   }

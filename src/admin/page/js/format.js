@@ -6,7 +6,8 @@ function count(number) {
 
 // A duration in milliseconds as [number, unit].
 function durationParts(ms) {
-  if (ms < 0.1) return ["0", "ms"];
+  if (ms === 0) return ["0", "ms"];
+  if (ms < 0.1) return ["<0.1", "ms"];
   if (ms < 10) return [ms.toFixed(1), "ms"];
   if (ms < 1000) return [ms.toFixed(0), "ms"];
   const seconds = ms / 1000;

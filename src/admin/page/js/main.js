@@ -56,44 +56,48 @@ function showStore({ store, closed }) {
 const poller = {
   paused: false,
   failed: false,
+  since: new Date(),
   timer: null,
-  lastFleet: 0,
-  asking: null,
+  asking: false,
+  again: false,
 
-  // Asks as soon as the questions under way are answered.
-  now() {
+  // Asks now, or as soon as the questions under way are answered.
+  async now() {
     clearTimeout(this.timer);
-    this.asking = (this.asking ?? Promise.resolve()).then(() => this.ask());
+    if (this.asking) {
+      this.again = true;
+      return;
+    }
+    this.asking = true;
+    do {
+      this.again = false;
+      await this.ask();
+    } while (this.again);
+    this.asking = false;
+    if (!this.paused && !document.hidden) this.timer = setTimeout(() => this.now(), view.period);
   },
 
   async ask() {
-    clearTimeout(this.timer);
     try {
       await this.askOnce();
+      this.since = new Date();
       if (this.failed) notice(null);
       this.failed = false;
     } catch (error) {
       this.failed = true;
-      const reason = error instanceof Refused ? error.message : "the service does not answer";
-      notice(`Not up to date since ${this.since.toLocaleTimeString()}: ${reason}`);
-    }
-    if (!this.paused && !document.hidden) {
-      clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.now(), view.period);
+      notice(`Not up to date since ${this.since.toLocaleTimeString()}: ${reasonOf(error)}`);
     }
   },
 
   async askOnce() {
     const asked = view;
-    const fleet = asked === fleetView ? call("fleet", asked.fields()) : null;
-    const instance = call("instance", instanceView.fields());
-    const [answer, listing] = await Promise.all([instance, fleet, details.refresh()]);
-    this.since = new Date();
-    heard(answer);
-    if (listing && view === asked) asked.show(listing);
+    const listing = asked === fleetView ? call("fleet", asked.fields()) : null;
+    const others = Promise.allSettled([listing, details.refresh()]);
+    heard(await call("instance", instanceView.fields()));
+    await others;
+    const answer = await listing;
+    if (answer && view === asked && !this.again) asked.show(answer);
   },
-
-  since: new Date(),
 };
 
 function choose(chosen) {
@@ -101,6 +105,7 @@ function choose(chosen) {
   view.first();
   $("tab-instance").setAttribute("aria-selected", view === instanceView);
   $("tab-fleet").setAttribute("aria-selected", view === fleetView);
+  $("records-choice").hidden = view !== fleetView;
   poller.now();
 }
 
@@ -126,6 +131,7 @@ $("plots").append(...plots.map((plot) => plot.element));
 $("tab-instance").addEventListener("click", () => choose(instanceView));
 $("tab-fleet").addEventListener("click", () => choose(fleetView));
 $("prefix").addEventListener("input", debounced(() => { view.first(); poller.now(); }, 200));
+$("records").addEventListener("change", () => choose(fleetView));
 $("previous").addEventListener("click", () => { view.turn(-1); poller.now(); });
 $("next").addEventListener("click", () => { view.turn(1); poller.now(); });
 $("instances").addEventListener("change", (event) => { selected = event.target.value; showInstance(); });

@@ -2,6 +2,9 @@
 
 const WINDOW = 5 * 60 * 1000;
 
+// The time that a plot shows while there are only a few samples.
+const SHORTEST = 60 * 1000;
+
 class History {
   constructor() {
     this.points = [];
@@ -15,7 +18,7 @@ class History {
     const seconds = (at - before.at) / 1000;
     if (seconds <= 0) return;
     const turns = stats.turns - before.stats.turns;
-    const perTurn = (name) => (turns > 0 ? (stats[name] - before.stats[name]) / turns : 0);
+    const perTurn = (name) => (turns === 0 ? 0 : (stats[name] - before.stats[name]) / turns);
     this.points.push({
       at,
       turns: turns / seconds,
@@ -27,11 +30,12 @@ class History {
   }
 }
 
+// `least`: the smallest value that the full height stands for.
 const PLOTS = [
-  { name: "turns", title: "Turns", parts: (value) => [value < 10 ? value.toFixed(1) : count(Math.round(value)), "per second"], least: 1 },
-  { name: "wait", title: "Mean time waited", parts: durationParts, least: 1 },
-  { name: "waiting", title: "Requests waiting", parts: (value) => [count(value), ""], least: 1 },
-  { name: "passed", title: "Passed on without the store", parts: (value) => [value.toFixed(0), "%"], least: 100 },
+  { name: "turns", title: "Turns per second", least: 1, parts: (value) => [value < 10 ? value.toFixed(1) : count(Math.round(value)), ""] },
+  { name: "wait", title: "Mean time waited", least: 1, parts: durationParts },
+  { name: "waiting", title: "Requests waiting", least: 1, parts: (value) => [count(value), ""] },
+  { name: "passed", title: "Turns passed on", least: 100, parts: (value) => [value.toFixed(0), "%"] },
 ];
 
 function svg(name, attributes) {
@@ -44,17 +48,19 @@ class Plot {
   constructor({ name, title, parts, least }) {
     Object.assign(this, { name, parts, least });
     this.peak = make("span", { class: "peak" });
-    this.value = make("p", { class: "value" }, "–");
+    this.value = make("span", { class: "value" }, "–");
     this.area = svg("path", { class: "area" });
     this.curve = svg("path", { class: "curve" });
     const drawing = svg("svg", { viewBox: "0 0 300 44", preserveAspectRatio: "none", "aria-hidden": "true" });
     drawing.append(svg("line", { class: "ground", x1: 0, y1: 43.5, x2: 300, y2: 43.5 }), this.area, this.curve);
-    this.element = make("div", { class: "plot", id: `plot-${name}` }, make("h3", {}, title, this.peak), this.value, drawing);
+    this.element = make("div", { class: "plot", id: `plot-${name}` }, make("h3", {}, title), make("p", { class: "now" }, this.value, this.peak), drawing);
   }
 
   draw(points) {
     const values = points.map((point) => point[this.name]);
-    if (values.length === 0) {
+    // A service of an earlier version may not count this.
+    this.element.hidden = values.some(Number.isNaN);
+    if (values.length === 0 || this.element.hidden) {
       this.value.replaceChildren("–");
       this.peak.textContent = "";
       for (const path of [this.area, this.curve]) path.removeAttribute("d");
@@ -62,16 +68,17 @@ class Plot {
     }
     const [number, unit] = this.parts(values.at(-1));
     this.value.replaceChildren(number, make("span", { class: "unit" }, unit));
-    this.peak.textContent = `peak ${this.parts(Math.max(...values)).filter((part) => part !== "per second").join(" ")}`;
+    this.peak.textContent = `peak ${this.parts(Math.max(...values)).join(" ")}`;
     const highest = Math.max(this.least, ...values);
     const end = points.at(-1).at;
+    const shown = Math.max(SHORTEST, end - points[0].at);
     const line = points.map((point, index) => {
-      const x = 300 - ((end - point.at) / WINDOW) * 300;
+      const x = 300 - ((end - point.at) / shown) * 300;
       const y = 43 - (values[index] / highest) * 41;
       return `${x.toFixed(1)} ${y.toFixed(1)}`;
     });
+    const [first] = line[0].split(" ");
     this.curve.setAttribute("d", `M${line.join("L")}`);
-    const first = line[0].split(" ")[0];
     this.area.setAttribute("d", `M${first} 43.5L${line.join("L")}L300 43.5Z`);
   }
 }

@@ -2,13 +2,12 @@
 
 const instanceView = {
   table: new Table([
-    { label: "Key" },
-    { label: "State", cell: ({ leases }) => stateTag(leases) },
-    { label: "Mode", cell: ({ leases: [lease] }) => (lease ? modeName(lease.mode) : "") },
-    { label: "Held for", number: true, cell: ({ leases }) => (isHeld(leases) ? duration(heldFor(leases)) : "") },
-    { label: "Token", number: true, cell: ({ leases: [lease] }) => lease?.token ?? "" },
-    { label: "Waiting", number: true, cell: ({ waiting }) => (waiting > 0 ? tag(count(waiting), "waiting") : "") },
-    { label: "Longest wait", number: true, cell: ({ longest_wait_ms: ms }) => (ms === null ? "" : duration(ms)) },
+    { label: "Key", kind: "name" },
+    { label: "State", kind: "state", cell: ({ leases }) => stateTag(leases) },
+    { label: "Mode", kind: "mode", cell: ({ leases: [lease] }) => (lease ? modeName(lease.mode) : "") },
+    { label: "Held for", kind: "number", cell: ({ leases }) => (isHeld(leases) ? duration(heldFor(leases)) : "") },
+    { label: "Waiting", kind: "number", cell: ({ waiting }) => waitingTag(waiting) },
+    { label: "Longest wait", kind: "number", cell: ({ longest_wait_ms: ms }) => (ms === null ? "" : duration(ms)) },
   ], (key) => details.open(key)),
   offset: 0,
   period: 1000,
@@ -38,19 +37,18 @@ const instanceView = {
 
 const fleetView = {
   table: new Table([
-    { label: "Key" },
-    { label: "Holder", cell: (item) => holderCell(item) },
-    { label: "Mode", cell: (item) => (item.holders.length > 0 ? modeName(item.holders[0].mode) : "") },
-    { label: "Time left", number: true, cell: (item) => timeLeft(item) },
-    { label: "Token", number: true, cell: (item) => item.token },
-    { label: "Queue", number: true, cell: (item) => (item.queue > 0 ? tag(count(item.queue), "waiting") : "") },
+    { label: "Key", kind: "name" },
+    { label: "Holder", kind: "holder", cell: (item) => holderCell(item) },
+    { label: "Mode", kind: "mode", cell: ({ holders: [holder] }) => (holder ? modeName(holder.mode) : "") },
+    { label: "Time left", kind: "number", cell: (item) => timeLeft(item) },
+    { label: "Queue", kind: "number", cell: ({ queue }) => waitingTag(queue) },
   ], (key) => details.open(key)),
   // The cursors of the pages up to this one; the first page has none.
   cursors: [""],
   period: 2000,
 
   fields() {
-    return { prefix: $("prefix").value, cursor: this.cursors.at(-1) };
+    return { prefix: $("prefix").value, cursor: this.cursors.at(-1), records: $("records").checked ? "1" : "" };
   },
 
   show(answer) {
@@ -59,8 +57,8 @@ const fleetView = {
     $("range").textContent = `Page ${count(this.cursors.length)}: ${count(answer.keys.length)} keys`;
     $("previous").disabled = this.cursors.length === 1;
     $("next").disabled = answer.next === null;
-    const more = answer.next === null ? "" : " on this page; there are more pages";
-    showEmpty(answer.keys.length === 0, this.table, `No keys${more}`);
+    const more = answer.next === null ? "" : " was found yet; the next page goes on looking for one";
+    showEmpty(answer.keys.length === 0, this.table, `No key${more}`);
   },
 
   first() {
@@ -78,6 +76,10 @@ function showEmpty(isEmpty, table, text) {
   const shown = isEmpty ? make("p", { class: "empty" }, prefix ? `${text} that begins with “${prefix}”.` : `${text}.`) : table.element;
   const now = $("rows").firstChild;
   if (isEmpty ? now?.textContent !== shown.textContent : now !== shown) $("rows").replaceChildren(shown);
+}
+
+function waitingTag(number) {
+  return number > 0 ? tag(count(number), "waiting") : "";
 }
 
 function isHeld(leases) {

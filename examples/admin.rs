@@ -1,0 +1,138 @@
+//! The page that shows the locks, with demo traffic of three replicas. Run it, and open the address that it prints.
+//!
+//! The replicas share the embedded store. With `STORE=redis://127.0.0.1/` they share a Redis server, and have labels.
+
+use std::{env, error::Error, time::Duration};
+
+use axum::Router;
+use tokio::{net::TcpListener, time::sleep};
+use tower_distributed_lock::{
+    LockGuard, Locks,
+    admin::Admin,
+    store::{MemoryStore, RedisStore},
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let replicas = replicas()?;
+    for (number, locks) in (1..).zip(&replicas) {
+        for client in 0..16 {
+            let random = Random(number * 1000 + client);
+            tokio::spawn(requests(locks.clone(), random));
+        }
+    }
+
+    // A real service has its authentication in front: keys can be personal data.
+    let page = Admin::new(replicas[0].clone())
+        .allow_force_release()
+        .router();
+    let app = Router::new().nest("/locks", page);
+
+    let port = env::var("PORT").unwrap_or("3000".into());
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    println!("open http://{}/locks", listener.local_addr()?);
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+/// Three replicas of a service. Real ones are processes, on machines of their own.
+fn replicas() -> Result<Vec<Locks>, Box<dyn Error>> {
+    let memory = MemoryStore::new();
+    let replica = |number| {
+        let locks = match env::var("STORE") {
+            Ok(url) => {
+                let label = format!("checkout-{number}");
+                Locks::builder(RedisStore::builder(url).label(label).build()?)
+            }
+            Err(_) => Locks::builder(memory.clone()),
+        };
+        Ok(locks.build()?)
+    };
+    (1..=3).map(replica).collect()
+}
+
+/// One client, which sends one request after another.
+async fn requests(locks: Locks, mut random: Random) {
+    loop {
+        // A request that waits for too long gives up, as a real one would.
+        let _ = request(&locks, &mut random).await;
+        sleep(random.millis(20, 400)).await;
+    }
+}
+
+async fn request(locks: &Locks, random: &mut Random) -> Result<(), Box<dyn Error>> {
+    match random.below(100) {
+        // Many requests want the same few accounts.
+        0..45 => {
+            let (tenant, id) = (1 + random.below(2), 1001 + random.below(4));
+            work(
+                locks,
+                format!("account,tenant={tenant},id={id}"),
+                random.millis(5, 90),
+            )
+            .await
+        }
+        45..85 => {
+            let (tenant, id) = (1 + random.below(9), 1001 + random.below(400));
+            work(
+                locks,
+                format!("account,tenant={tenant},id={id}"),
+                random.millis(50, 900),
+            )
+            .await
+        }
+        85..94 => {
+            let order = 58_000 + random.below(5_000);
+            work(
+                locks,
+                format!("order,id={order}"),
+                random.millis(500, 4_000),
+            )
+            .await
+        }
+        94..99 => {
+            // Done once, and its result is kept for half a minute.
+            let key = format!("webhook,event=evt_{:06x}", random.below(0x100_0000));
+            let pause = random.millis(50, 500);
+            let pay = async |_: LockGuard| {
+                sleep(pause).await;
+                Ok::<_, std::io::Error>("paid".to_owned())
+            };
+            locks.run_once(key, Duration::from_secs(30), pay).await?;
+            Ok(())
+        }
+        _ => {
+            let report = ["daily", "ledger", "payouts"][random.below(3) as usize];
+            work(
+                locks,
+                format!("report,name={report}"),
+                random.millis(5_000, 30_000),
+            )
+            .await
+        }
+    }
+}
+
+async fn work(locks: &Locks, key: String, time: Duration) -> Result<(), Box<dyn Error>> {
+    let guard = locks.lock(key).await?;
+    sleep(time).await;
+    guard.release().await?;
+    Ok(())
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (number ^ (number >> 31)) % limit
+    }
+
+    fn millis(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.below(most - least))
+    }
+}

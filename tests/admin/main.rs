@@ -1,0 +1,10 @@
+//! The page that shows the locks: its JSON over real HTTP, and the page itself in a real browser.
+
+mod browser;
+mod demo;
+mod json;
+mod many;
+mod requests;
+#[path = "../support/mod.rs"]
+mod support;
+mod webdriver;
