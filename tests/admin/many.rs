@@ -44,16 +44,13 @@ async fn all_pages_together_have_every_key(fleet: Fleet) {
     assert_eq!(seen.len(), MANY);
     assert!(pages >= MANY / LONGEST_PAGE, "{pages} pages");
 
-    let mut seen = BTreeSet::new();
-    for offset in (0..MANY).step_by(50) {
-        let page = server
-            .ask("instance", &[("offset", &offset.to_string())])
-            .await;
+    for offset in [0, MANY / 2, MANY - 50] {
+        let fields = [("offset", &*offset.to_string())];
+        let page = server.ask("instance", &fields).await;
         assert_eq!(page["total"], MANY);
-        assert_eq!(keys(&page).len(), 50);
-        seen.extend(keys(&page));
+        let expected = (offset..offset + 50).map(|number| format!("order,id={number:05}"));
+        assert_eq!(keys(&page), expected.collect::<Vec<_>>());
     }
-    assert_eq!(seen.len(), MANY);
 
     // A page past the end is the last one.
     let page = server.ask("instance", &[("offset", "123456")]).await;
