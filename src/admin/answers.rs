@@ -1,5 +1,7 @@
 //! The answers to the page, as JSON.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 
@@ -59,6 +61,12 @@ pub(super) fn stats(stats: &Stats) -> Object {
         .number("calls", stats.calls)
         .number("running", stats.running)
         .number("releases", stats.releases)
+}
+
+/// How long the first request of all lines has waited.
+pub(super) fn longest_wait(held: &[HeldKey]) -> Duration {
+    let waits = held.iter().filter_map(|held| held.longest_wait);
+    waits.max().unwrap_or_default()
 }
 
 /// A key that this instance holds or waits for.

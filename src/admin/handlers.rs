@@ -39,6 +39,7 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     let locks = &admin.locks;
     let store = ping(locks).await;
     let mut held = locks.held();
+    let longest_wait = answers::longest_wait(&held);
     held.retain(|held| held.key.as_str().starts_with(prefix));
     // The keys are in ascending order, and stay in that order where lines are equally long.
     held.sort_by_key(|held| Reverse(held.waiting));
@@ -52,6 +53,7 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
             .bool("closed", locks.is_closed())
             .object("store", store)
             .object("stats", answers::stats(&locks.stats()))
+            .millis("longest_wait_ms", longest_wait)
             .array("keys", page.map(answers::held_key))
             .number("total", held.len())
             .number("offset", offset)

@@ -5,6 +5,9 @@ mod demo;
 mod json;
 mod many;
 mod requests;
+mod screenshot;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../../examples/admin/traffic.rs"]
+mod traffic;
 mod webdriver;

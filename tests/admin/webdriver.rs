@@ -118,6 +118,13 @@ impl Browser {
         self.post("/goog/cdp/execute", body).await.unwrap();
     }
 
+    /// The visible part of the page, as a PNG in Base64.
+    pub(crate) async fn screenshot(&self) -> String {
+        let path = format!("{}/screenshot", self.session);
+        let image = self.send(Method::GET, &path, json!({})).await.unwrap();
+        image.as_str().unwrap().to_owned()
+    }
+
     /// The messages of the console since the last call: errors of scripts, violations of the policy, files that are missing.
     pub(crate) async fn console(&self) -> Vec<String> {
         let entries = self.log("browser").await;

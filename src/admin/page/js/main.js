@@ -17,7 +17,7 @@ function heard(answer) {
   const at = performance.now();
   const known = instances.get(answer.instance) ?? { history: new History() };
   instances.set(answer.instance, Object.assign(known, { at, answer }));
-  known.history.add(at, answer.stats);
+  known.history.add(at, answer);
   for (const [id, { at: last }] of instances) if (at - last > FORGET_AFTER) instances.delete(id);
   if (!instances.has(selected)) selected = answer.instance;
   details.mayRelease = answer.may_force_release;
@@ -48,7 +48,7 @@ function showChoice() {
 function showStore({ store, closed }) {
   const healthy = store.error === null && !closed;
   $("store").className = `status ${healthy ? "good" : "bad"}`;
-  const text = store.error !== null ? "store does not answer" : `store answers in ${duration(store.ping_ms)}`;
+  const text = store.error === null ? "store answers" : "store does not answer";
   $("store").firstChild.textContent = closed ? "closed for new requests" : text;
   $("store").title = store.error ?? "";
 }

@@ -10,21 +10,21 @@ class History {
     this.points = [];
   }
 
-  // Counters only rise; `before` and `stats` are two samples of them.
-  add(at, stats) {
+  add(at, { stats, store, longest_wait_ms: longest }) {
     const before = this.last;
     this.last = { at, stats };
-    if (!before) return;
-    const seconds = (at - before.at) / 1000;
-    if (seconds <= 0) return;
+    if (!before || at <= before.at) return;
+    // Counters only rise. A service that does not count has no rates.
     const turns = stats.turns - before.stats.turns;
     const perTurn = (name) => (turns === 0 ? 0 : (stats[name] - before.stats[name]) / turns);
     this.points.push({
       at,
-      turns: turns / seconds,
+      turns: turns / ((at - before.at) / 1000),
       wait: perTurn("waited_ms"),
       passed: 100 * perTurn("passed_on"),
       waiting: stats.waiting,
+      longest,
+      store: store.ping_ms,
     });
     while (this.points[0].at < at - WINDOW) this.points.shift();
   }
@@ -33,9 +33,11 @@ class History {
 // `least`: the smallest value that the full height stands for.
 const PLOTS = [
   { name: "turns", title: "Turns per second", least: 1, parts: (value) => [value < 10 ? value.toFixed(1) : count(Math.round(value)), ""] },
+  { name: "passed", title: "Turns passed on", least: 100, parts: (value) => [value.toFixed(0), "%"] },
   { name: "wait", title: "Mean time waited", least: 1, parts: durationParts },
   { name: "waiting", title: "Requests waiting", least: 1, parts: (value) => [count(value), ""] },
-  { name: "passed", title: "Turns passed on", least: 100, parts: (value) => [value.toFixed(0), "%"] },
+  { name: "longest", title: "Longest wait", least: 1, parts: durationParts },
+  { name: "store", title: "Store answers in", least: 1, parts: durationParts },
 ];
 
 function svg(name, attributes) {
@@ -58,7 +60,6 @@ class Plot {
 
   draw(points) {
     const values = points.map((point) => point[this.name]);
-    // A service of an earlier version may not count this.
     this.element.hidden = values.some(Number.isNaN);
     if (values.length === 0 || this.element.hidden) {
       this.value.replaceChildren("–");

@@ -1,54 +1,18 @@
-//! The page that shows the locks, with demo traffic of three replicas. Run it, and open the address that it prints.
-//!
-//! The replicas share the embedded store. With `STORE=redis://127.0.0.1/` they share a Redis server, and have labels.
+//! Requests of a made-up shop.
 
-use std::{env, error::Error, time::Duration};
+use std::{error::Error, io, time::Duration};
 
-use axum::Router;
-use tokio::{net::TcpListener, time::sleep};
-use tower_distributed_lock::{
-    LockGuard, Locks,
-    admin::Admin,
-    store::{MemoryStore, RedisStore},
-};
+use tokio::time::sleep;
+use tower_distributed_lock::{LockGuard, Locks};
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let replicas = replicas()?;
-    for (number, locks) in (1..).zip(&replicas) {
-        for client in 0..16 {
-            let random = Random(number * 1000 + client);
-            tokio::spawn(requests(locks.clone(), random));
-        }
+/// How many clients a replica has.
+const CLIENTS: u64 = 10;
+
+/// Sends requests to a replica, in the background and for ever.
+pub(crate) fn start(locks: &Locks, replica: u64) {
+    for client in 0..CLIENTS {
+        tokio::spawn(requests(locks.clone(), Random(replica * 1000 + client)));
     }
-
-    // A real service has its authentication in front: keys can be personal data.
-    let page = Admin::new(replicas[0].clone())
-        .allow_force_release()
-        .router();
-    let app = Router::new().nest("/locks", page);
-
-    let port = env::var("PORT").unwrap_or("3000".into());
-    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
-    println!("open http://{}/locks", listener.local_addr()?);
-    axum::serve(listener, app).await?;
-    Ok(())
-}
-
-/// Three replicas of a service. Real ones are processes, on machines of their own.
-fn replicas() -> Result<Vec<Locks>, Box<dyn Error>> {
-    let memory = MemoryStore::new();
-    let replica = |number| {
-        let locks = match env::var("STORE") {
-            Ok(url) => {
-                let label = format!("checkout-{number}");
-                Locks::builder(RedisStore::builder(url).label(label).build()?)
-            }
-            Err(_) => Locks::builder(memory.clone()),
-        };
-        Ok(locks.build()?)
-    };
-    (1..=3).map(replica).collect()
 }
 
 /// One client, which sends one request after another.
@@ -96,7 +60,7 @@ async fn request(locks: &Locks, random: &mut Random) -> Result<(), Box<dyn Error
             let pause = random.millis(50, 500);
             let pay = async |_: LockGuard| {
                 sleep(pause).await;
-                Ok::<_, std::io::Error>("paid".to_owned())
+                Ok::<_, io::Error>("paid".to_owned())
             };
             locks.run_once(key, Duration::from_secs(30), pay).await?;
             Ok(())
