@@ -33,6 +33,7 @@ pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 pub use operators::{HeldKey, LeaseView};
+pub(crate) use shutdown::Busy;
 pub use shutdown::{Closed, Stats};
 
 use self::{

@@ -137,7 +137,7 @@ impl Locks {
         }
     }
 
-    /// Keeps [`close`](Locks::close) waiting until the returned value is dropped.
+    /// Counts a handler as running until the returned value is dropped.
     pub(crate) fn busy(&self) -> Busy {
         Busy {
             _counted: Counter::one(&self.0.busy),
@@ -166,7 +166,7 @@ impl Locks {
     }
 }
 
-/// Work that [`Locks::close`] waits for.
+/// A handler that runs, and that [`Locks::close`] waits for.
 pub(crate) struct Busy {
     _counted: Counted,
 }

@@ -16,6 +16,9 @@ use crate::{
 /// The start of every cursor. The positions of the nodes follow, with commas between them.
 const NODES: &str = "nodes:";
 
+/// A page of a node takes several round trips, and so more time than another call.
+const ROUND_TRIPS: u32 = 10;
+
 /// How far the listing of one node has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Position {
@@ -48,7 +51,7 @@ impl Shared {
                 *position = Position::Failed;
             }
         }
-        let asking = Round::new(calls, self.node_timeout);
+        let asking = Round::new(calls, self.node_timeout * ROUND_TRIPS);
         Box::pin(async move {
             let (mut keys, mut error) = (Vec::new(), None);
             for (node, page) in asking.all().await {

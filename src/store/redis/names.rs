@@ -59,6 +59,15 @@ impl Names {
         self.label.as_deref()
     }
 
+    /// The name of the store's connections in CLIENT LIST: `tdl@web-3`. Neither the prefix nor the label has a character that CLIENT
+    /// SETNAME refuses.
+    pub(super) fn client_name(&self) -> Arc<str> {
+        match &self.label {
+            Some(label) => format!("{}@{label}", self.prefix).into(),
+            None => self.prefix.as_str().into(),
+        }
+    }
+
     pub(super) fn lock(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:lock:", to);
         to.put_slice(key.as_str().as_bytes());
