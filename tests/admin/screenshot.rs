@@ -1,6 +1,11 @@
 //! The picture of the page in the README.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::json;
 use tokio::time::sleep;
@@ -10,6 +15,8 @@ use crate::{demo::Server, json::Fleet, traffic, webdriver::Browser};
 /// Takes the picture anew, and writes it as an image for the README and as a data URI for the API documentation:
 ///
 /// `cargo test --all-features --test admin -- --ignored screenshot`
+///
+/// Needs the package `pngquant`.
 #[tokio::test]
 #[ignore = "changes files of the repository, and takes two minutes"]
 async fn screenshot_for_the_readme() {
@@ -27,44 +34,44 @@ async fn screenshot_for_the_readme() {
     sleep(Duration::from_secs(100)).await;
     browser.click("#tab-fleet").await;
     browser
-        .until("document.querySelectorAll('tbody tr').length > 5")
+        .until("document.querySelectorAll('tbody tr').length >= 10")
         .await;
-    browser.click("#pause").await;
-    sleep(Duration::from_secs(1)).await;
+    browser.run("document.activeElement.blur()").await;
     let height = browser.run("return document.body.offsetHeight").await;
     resize(&browser, height.as_u64().unwrap()).await;
-    browser.run("document.activeElement.blur()").await;
+    write(&browser.screenshot().await);
+}
 
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let image = browser.screenshot().await;
-    fs::write(
-        docs.join("admin.md"),
-        format!("[admin]: data:image/png;base64,{image}\n"),
-    )
-    .unwrap();
-    fs::write(docs.join("admin.png"), decode(&image)).unwrap();
-    let size = fs::metadata(docs.join("admin.png")).unwrap().len();
-    assert!(size < 150_000, "{size} bytes are too many for a README");
+/// Writes `docs/admin.png`, with few colours, and `docs/admin.md`.
+fn write(image: &str) {
+    const PIPELINE: &str = "
+        base64 -d | pngquant --speed 1 --strip 128 - >docs/admin.png
+        { printf '[admin]: data:image/png;base64,'; base64 -w0 docs/admin.png; echo; } >docs/admin.md";
+    let mut shell = Command::new("sh")
+        .args(["-ec", PIPELINE])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    shell
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(image.as_bytes())
+        .unwrap();
+    assert!(shell.wait().unwrap().success());
+    let written = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/admin.png");
+    let size = written.metadata().unwrap().len();
+    assert!(
+        (1_000..150_000).contains(&size),
+        "{size} bytes: is `pngquant` installed?"
+    );
 }
 
 async fn resize(browser: &Browser, height: u64) {
     let size =
-        json!({ "width": 1120, "height": height, "deviceScaleFactor": 1.25, "mobile": false });
+        json!({ "width": 1120, "height": height, "deviceScaleFactor": 1.5, "mobile": false });
     browser
         .devtools("Emulation.setDeviceMetricsOverride", size)
         .await;
-}
-
-/// Decodes Base64.
-fn decode(text: &str) -> Vec<u8> {
-    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits: Vec<u32> = text
-        .chars()
-        .filter_map(|c| DIGITS.find(c).map(|digit| digit as u32))
-        .collect();
-    let bytes = digits.chunks(4).flat_map(|group| {
-        let number = (0..4).fold(0, |number, at| (number << 6) | group.get(at).unwrap_or(&0));
-        number.to_be_bytes()[1..group.len()].to_vec()
-    });
-    bytes.collect()
 }
