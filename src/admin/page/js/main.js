@@ -32,7 +32,8 @@ function showInstance() {
   showChoice();
   showStore(answer);
   drawPlots(history);
-  if (view === instanceView) view.show(answer);
+  // An answer to an earlier question is not shown: the next answer is on its way.
+  if (view === instanceView && !poller.again) view.show(answer);
 }
 
 function showChoice() {
@@ -103,9 +104,17 @@ const poller = {
 function choose(chosen) {
   view = chosen;
   view.first();
+  $("rows").replaceChildren(make("p", { class: "empty" }, "…"));
   $("tab-instance").setAttribute("aria-selected", view === instanceView);
   $("tab-fleet").setAttribute("aria-selected", view === fleetView);
   $("records-choice").hidden = view !== fleetView;
+  askForPage();
+}
+
+// The buttons work again when the page is there.
+function askForPage() {
+  $("previous").disabled = true;
+  $("next").disabled = true;
   poller.now();
 }
 
@@ -130,10 +139,10 @@ function openFromAddress() {
 $("plots").append(...plots.map((plot) => plot.element));
 $("tab-instance").addEventListener("click", () => choose(instanceView));
 $("tab-fleet").addEventListener("click", () => choose(fleetView));
-$("prefix").addEventListener("input", debounced(() => { view.first(); poller.now(); }, 200));
+$("prefix").addEventListener("input", debounced(() => { view.first(); askForPage(); }, 200));
 $("records").addEventListener("change", () => choose(fleetView));
-$("previous").addEventListener("click", () => { view.turn(-1); poller.now(); });
-$("next").addEventListener("click", () => { view.turn(1); poller.now(); });
+$("previous").addEventListener("click", () => { view.turn(-1); askForPage(); });
+$("next").addEventListener("click", () => { view.turn(1); askForPage(); });
 $("instances").addEventListener("change", (event) => { selected = event.target.value; showInstance(); });
 $("pause").addEventListener("click", () => {
   poller.paused = !poller.paused;
