@@ -165,6 +165,8 @@ async fn pages_and_search_lead_to_every_key(browser: &Browser) {
             .await;
         browser.until(&first(110)).await;
         browser.run("const prefix = document.getElementById('prefix'); prefix.value = ''; prefix.dispatchEvent(new Event('input'))").await;
+        // The search has ended before the next tab is chosen.
+        browser.until(&first(0)).await;
     }
     page.finish().await;
 }
