@@ -38,7 +38,7 @@
 //! | `ECHO` | none |
 //! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
 //!
-//! All others are needed: without them, locks fail with an error that says that Redis denies a command. RESP3 is the default protocol, and
+//! The other rights are needed: without them, calls fail with an error that says that Redis denies a command. RESP3 is the default protocol, and
 //! `?protocol=resp2` in the URL chooses RESP2; locks work the same under both, but the end of a connection is noticed later under RESP2.
 //! `tests/redis/acl.rs` runs this user, and the user without each of these rights, under both protocols.
 //!
