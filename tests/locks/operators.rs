@@ -73,6 +73,24 @@ async fn held_tells_how_long_the_turn_and_the_first_request_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn held_has_the_token_of_the_turn_under_way() {
+    let (store, [locks]) = fleet();
+    let first = locks.lock("k").await.unwrap();
+    let next = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.lock("k").await.unwrap() })
+    };
+    settle().await;
+    let owner = first.owner();
+    drop(first);
+    let next = next.await.unwrap();
+    assert_eq!(next.owner(), owner, "the lease was passed on");
+    assert_eq!(locks.held()[0].leases[0].token, Some(next.token()));
+    drop(next);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_forced_release_is_a_loss_for_the_holder_and_a_turn_for_the_next() {
     let (store, [locks, other]) = fleet();
     assert!(!other.force_release("k").await.unwrap(), "the key is free");

@@ -1,5 +1,6 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
+mod acl;
 mod connecting;
 mod dead_heads;
 mod foreign;

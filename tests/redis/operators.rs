@@ -145,7 +145,7 @@ async fn a_page_does_a_limited_amount_of_work() {
     let scans = server.commands().await["scan"];
     println!("{pages} pages, {scans} scans");
     assert!((4..=8).contains(&pages), "{pages} pages of 10,000 names");
-    assert!(scans < 80, "{scans}");
+    assert!(scans < 150, "{scans}");
 }
 
 #[tokio::test]

@@ -127,11 +127,11 @@ use crate::{Error, LockKey};
 /// # Requirements
 ///
 /// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at start-up about any other policy.
-/// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
-///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   `+client|info +client|kill` (see below) and `+hello +echo +info` are recommended. [`replicas`](RedisStoreBuilder::replicas)
-///   needs `+wait`. A node of a [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without
-///   INFO, a server counts as being as old as its connection.
+/// - A user with an ACL needs the rights of the user in
+///   [A Redis user with few rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of these
+///   rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides. A node of a
+///   [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without INFO, a server counts as being as old
+///   as its connection.
 ///
 /// # When Redis does not answer
 ///

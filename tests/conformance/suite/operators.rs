@@ -150,12 +150,12 @@ pub(crate) async fn every_character_of_a_prefix_stands_for_itself(subject: impl 
 
 pub(crate) async fn pages_together_have_all_keys(subject: impl Subject) {
     let store = subject.store();
-    let keys: BTreeSet<String> = (0..200).map(|n| format!("k/{n}")).collect();
+    let keys: BTreeSet<String> = (0..80).map(|n| format!("k/{n}")).collect();
     for text in &keys {
         store.take(&key(text), owner()).await;
     }
     store.take(&key("other"), owner()).await;
-    for at_most in [0, 1, 7, 200, usize::MAX] {
+    for at_most in [0, 7, 80, usize::MAX] {
         let request = List::starting_with("k/").at_most(at_most);
         assert_eq!(list(store, request).await, keys, "{at_most}");
     }
