@@ -22,6 +22,7 @@ impl IntoResponse for Answer {
 }
 
 /// An answer that says why there is no other.
+#[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
     why: String,

@@ -8,7 +8,7 @@ use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
 use super::{answers::Refusal, origin};
-use crate::LockKey;
+use crate::{LockKey, store::Owner};
 
 /// The fields of a request that comes from the page itself. Other requests are refused, so a handler that takes a form is safe
 /// from requests of other sites.
@@ -26,6 +26,16 @@ impl Form {
         match self.text(name) {
             "" => Ok(0),
             text => text.parse().map_err(|_| bad("the offset is not a number")),
+        }
+    }
+
+    pub(super) fn owner(&self) -> Result<Option<Owner>, Refusal> {
+        match self.text("owner") {
+            "" => Ok(None),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| bad("the owner is not an owner")),
         }
     }
 

@@ -138,12 +138,21 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
     Ok(Answer(answers::key(&key, &seen, locks.instance(), local)))
 }
 
-/// Takes a key away from its holders.
+/// Takes a key away from its holders. If the form names an owner, only while that owner is among them: since the page was
+/// shown, another request may have got the key.
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
     if !admin.force_release {
         let why = "this page only reads: build it with `Admin::allow_force_release`";
         return Err(Refusal::new(StatusCode::FORBIDDEN, why));
     }
-    let released = admin.locks.force_release(form.key()?).await?;
+    let key = form.key()?;
+    if let Some(owner) = form.owner()? {
+        let seen = admin.locks.inspect(&key).await?;
+        if !seen.holders.iter().any(|holder| holder.owner == owner) {
+            let why = "the key has another holder by now, or none";
+            return Err(Refusal::new(StatusCode::CONFLICT, why));
+        }
+    }
+    let released = admin.locks.force_release(key).await?;
     Ok(Answer(Object::new().bool("released", released)))
 }

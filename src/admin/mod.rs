@@ -59,7 +59,7 @@
 //! | `api/instance` | `prefix`, `offset` | the load of this instance, and 50 of its keys, those with the longest lines first |
 //! | `api/fleet` | `prefix`, `cursor`, `records` | about 50 keys of the fleet, and the cursor of the next page; records of idempotent requests only with `records=1` |
 //! | `api/key` | `key` | the holders of a key, its queue, its record and its token |
-//! | `api/force_release` | `key` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release) |
+//! | `api/force_release` | `key`, `owner` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key |
 
 mod answers;
 mod form;

@@ -75,6 +75,7 @@ on_both_stores!(
     a_key_is_told_with_its_queue_in_order,
     records_are_told_only_when_asked_for,
     a_forced_release_gives_the_key_to_the_next,
+    a_forced_release_spares_another_holder_than_the_one_it_names,
     hostile_keys_survive_the_journey,
 );
 
@@ -245,6 +246,26 @@ async fn a_forced_release_gives_the_key_to_the_next(fleet: Fleet) {
     drop(next);
     let told = server.ask("force_release", &[("key", "free")]).await;
     assert_eq!(told, json!({ "released": false }));
+}
+
+async fn a_forced_release_spares_another_holder_than_the_one_it_names(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let before = locks.lock("a").await.unwrap();
+    let (first, token) = (before.owner().to_string(), before.token());
+    before.release().await.unwrap();
+    let guard = locks.lock("a").await.unwrap();
+    assert!(guard.token() > token);
+    let server = Server::releasing(&locks).await;
+
+    let fields = [("key", "a"), ("owner", &*first)];
+    let answer = server.try_ask("force_release", &fields).await;
+    assert_eq!(answer.status, http::StatusCode::CONFLICT);
+    assert!(guard.confirm().await.is_ok());
+    let owner = guard.owner().to_string();
+    let fields = [("key", "a"), ("owner", &*owner)];
+    let told = server.ask("force_release", &fields).await;
+    assert_eq!(told, json!({ "released": true }));
+    assert!(guard.confirm().await.is_err());
 }
 
 async fn hostile_keys_survive_the_journey(fleet: Fleet) {

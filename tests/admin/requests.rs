@@ -181,6 +181,7 @@ async fn nonsense_is_refused_with_a_reason() {
         ("key", [("key", "")]),
         ("key", [("key", "a\nb")]),
         ("force_release", [("key", "")]),
+        ("force_release", [("owner", "nobody")]),
         ("fleet", [("cursor", "not a cursor")]),
         ("fleet", [("cursor", "redis:17")]),
         ("instance", [("offset", "-1")]),

@@ -1,5 +1,12 @@
 // The details of one key, refreshed while they are open, and the forced release.
 
+const LEASE_WARNING = [
+  "Take this key away from its holder?",
+  "The holder is not stopped: it goes on working until its next renewal tells it of the loss. Until then two requests may hold the key, and only their tokens tell them apart.",
+];
+
+const RECORD_WARNING = ["Remove this record?", "Without the record, a repetition of the request runs again."];
+
 const details = {
   key: null,
   mayRelease: false,
@@ -34,6 +41,7 @@ const details = {
   },
 
   show(found) {
+    this.found = found;
     const taken = found.holders.length > 0 || found.record !== null;
     const parts = [];
     for (const holder of found.holders) parts.push(holderCard(holder));
@@ -43,6 +51,8 @@ const details = {
     parts.push(section("Highest token", make("code", {}, found.token)));
     $("details-state").textContent = stateOf(found);
     $("details-body").replaceChildren(...parts);
+    const [question, consequence] = found.record ? RECORD_WARNING : LEASE_WARNING;
+    $("release-warning").replaceChildren(make("strong", {}, question), ` ${consequence}`);
     $("release").hidden = !this.mayRelease || (!taken && $("release-confirm").hidden);
   },
 
@@ -51,6 +61,9 @@ const details = {
     $("release-ask").hidden = asking;
     $("release-confirm").hidden = !asking;
     if (asking) {
+      // The holder that is asked about, which may be another one when the answer is given.
+      const [holder] = this.found.holders;
+      this.owner = holder ? `${holder.instance}:${holder.attempt}` : "";
       $("release-result").textContent = "";
       $("release-no").focus();
     }
@@ -60,12 +73,12 @@ const details = {
     const key = this.key;
     $("release-yes").disabled = true;
     try {
-      const { released } = await call("force_release", { key });
+      const { released } = await call("force_release", { key, owner: this.owner });
       $("release-result").textContent = released ? "Released." : "Nothing was released: the key was free already.";
       this.ask(false);
       poller.now();
     } catch (error) {
-      $("release-result").textContent = `Perhaps not released: ${reasonOf(error)}`;
+      $("release-result").textContent = `${error instanceof Refused ? "Not released" : "Perhaps not released"}: ${reasonOf(error)}.`;
     } finally {
       $("release-yes").disabled = false;
     }
