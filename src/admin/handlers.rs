@@ -1,6 +1,6 @@
 //! The page's questions.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use axum::extract::State;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -85,8 +85,8 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
         text => Some(text.parse::<Cursor>()?),
     };
     let until = later(now(), LOOKING);
-    let mut rows = Vec::new();
-    // A single listing may find few keys, or only keys that are not wanted.
+    let mut rows = BTreeMap::new();
+    // A single listing may find few keys, only keys that are not wanted, or keys of the listing before.
     loop {
         let page = locks.list(request.clone()).await?;
         rows.extend(inspect_all(locks, page.keys, records).await?);
@@ -95,7 +95,7 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
             break;
         }
     }
-    let answer = Object::new().array("keys", rows);
+    let answer = Object::new().array("keys", rows.into_values());
     Ok(Answer(answer.maybe_text("next", request.cursor)))
 }
 
@@ -103,9 +103,12 @@ async fn inspect_all(
     locks: &Locks,
     keys: Vec<LockKey>,
     records: bool,
-) -> Result<Vec<Object>, Error> {
+) -> Result<Vec<(LockKey, Object)>, Error> {
     stream::iter(keys)
-        .map(|key| fleet_key(locks, key, records))
+        .map(async |key| {
+            let row = fleet_key(locks, &key, records).await?;
+            Ok(row.map(|row| (key, row)))
+        })
         .buffered(AT_A_TIME)
         .try_filter_map(async |row| Ok(row))
         .try_collect()
@@ -113,16 +116,16 @@ async fn inspect_all(
 }
 
 /// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
-async fn fleet_key(locks: &Locks, key: LockKey, records: bool) -> Result<Option<Object>, Error> {
-    match locks.inspect(&key).await {
+async fn fleet_key(locks: &Locks, key: &LockKey, records: bool) -> Result<Option<Object>, Error> {
+    match locks.inspect(key).await {
         Ok(seen) => {
             let is_lock = !seen.holders.is_empty() || !seen.queue.is_empty();
             let wanted = is_lock || (records && seen.record.is_some());
-            Ok(wanted.then(|| answers::fleet_key(&key, &seen, locks.instance())))
+            Ok(wanted.then(|| answers::fleet_key(key, &seen, locks.instance())))
         }
         // One unreadable key must not hide the others.
         Err(error) if error.kind() == ErrorKind::Foreign => {
-            let row = answers::fleet_key(&key, &Inspection::default(), locks.instance());
+            let row = answers::fleet_key(key, &Inspection::default(), locks.instance());
             Ok(Some(row.text("error", error)))
         }
         Err(error) => Err(error),

@@ -1,7 +1,13 @@
 //! The page in a real browser.
 
-use axum::Router;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{Router, extract::Request};
 use serde_json::json;
+use tower::ServiceExt;
 use tower_distributed_lock::{LockGuard, Locks, admin::Admin};
 
 use crate::{demo::Server, support::eventually, webdriver::Browser};
@@ -19,6 +25,7 @@ async fn the_page_works_in_a_real_browser() {
     a_key_is_released_by_force_after_a_confirmation(browser).await;
     a_page_that_only_reads_has_no_button_to_release(browser).await;
     a_page_that_is_paused_or_hidden_asks_nothing(browser).await;
+    instances_behind_a_load_balancer_are_kept_apart(browser).await;
     a_service_that_ends_is_told(browser).await;
     a_page_of_another_site_cannot_release(browser).await;
     a_phone_scrolls_in_one_direction_only_and_the_dark_is_respected(browser).await;
@@ -277,6 +284,41 @@ async fn a_page_that_is_paused_or_hidden_asks_nothing(browser: &Browser) {
         .await;
     browser.until(&format!("{asked} > window.after + 1")).await;
     page.finish().await;
+}
+
+async fn instances_behind_a_load_balancer_are_kept_apart(browser: &Browser) {
+    let instances = [Locks::in_memory(), Locks::in_memory()];
+    let _guards = [
+        instances[0].lock("first").await.unwrap(),
+        instances[1].lock("second").await.unwrap(),
+    ];
+    let routers = instances
+        .each_ref()
+        .map(|locks| Router::<()>::new().nest("/locks", Admin::new(locks.clone()).router()));
+    let turn = Arc::new(AtomicUsize::new(0));
+    let balanced = move |request: Request| {
+        let router = routers[turn.fetch_add(1, Ordering::Relaxed) % 2].clone();
+        async move { router.oneshot(request).await }
+    };
+    let server = Server::start(Router::new().fallback(balanced)).await;
+    browser.go(&server.url("/locks")).await;
+    browser
+        .until("document.querySelectorAll('#instances option').length === 2")
+        .await;
+    for (locks, key) in instances.iter().zip(["first", "second"]) {
+        let id = locks.instance();
+        let choose = format!(
+            "const choice = document.getElementById('instances'); choice.value = '{id}'; choice.dispatchEvent(new Event('change'))"
+        );
+        browser.run(&choose).await;
+        let only = format!("document.querySelector('tbody').innerText.startsWith('{key}')");
+        browser.until(&only).await;
+        // Answers of both instances arrive, and only one of them is shown.
+        let asked = "performance.getEntriesByType('resource').length";
+        let before = browser.run(&format!("return {asked}")).await;
+        browser.until(&format!("{asked} >= {before} + 2")).await;
+        assert_eq!(keys(browser).await, [key]);
+    }
 }
 
 async fn a_page_of_another_site_cannot_release(browser: &Browser) {

@@ -33,8 +33,10 @@ async fn all_pages_together_have_every_key(fleet: Fleet) {
     let (mut seen, mut cursor, mut pages) = (BTreeSet::new(), String::new(), 0);
     loop {
         let page = server.ask("fleet", &[("cursor", &cursor)]).await;
-        assert!(keys(&page).len() <= LONGEST_PAGE);
-        seen.extend(keys(&page));
+        let keys = keys(&page);
+        assert!(keys.len() <= LONGEST_PAGE);
+        assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
+        seen.extend(keys);
         pages += 1;
         match page["next"].as_str() {
             Some(next) => cursor = next.to_owned(),

@@ -33,11 +33,15 @@ async fn screenshot_for_the_readme() {
     // The plots need some history.
     sleep(Duration::from_secs(100)).await;
     browser.click("#tab-fleet").await;
-    browser
-        .until("document.querySelectorAll('tbody tr').length >= 10")
-        .await;
     browser.run("document.activeElement.blur()").await;
-    let height = browser.run("return document.body.offsetHeight").await;
+    // Twelve rows are enough, and some of them should have a queue.
+    let rows = "[...document.querySelectorAll('tbody tr')].slice(0, 12)";
+    let queues = format!("{rows}.filter((row) => row.querySelector('.waiting')).length");
+    browser
+        .until(&format!("{rows}.length === 12 && {queues} >= 2"))
+        .await;
+    let bottom = format!("return Math.floor({rows}[11].getBoundingClientRect().bottom)");
+    let height = browser.run(&bottom).await;
     resize(&browser, height.as_u64().unwrap()).await;
     write(&browser.screenshot().await);
 }
