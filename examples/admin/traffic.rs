@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tower_distributed_lock::{LockGuard, Locks};
 
 /// How many clients a replica has.
-const CLIENTS: u64 = 14;
+const CLIENTS: u64 = 9;
 
 /// Sends requests to a replica, in the background and for ever.
 pub(crate) fn start(locks: &Locks, replica: u64) {
@@ -28,7 +28,7 @@ async fn request(locks: &Locks, random: &mut Random) -> Result<(), Box<dyn Error
     match random.below(100) {
         // Many requests want the same few accounts.
         0..45 => {
-            let (tenant, id) = (1 + random.below(2), 1001 + random.below(4));
+            let (tenant, id) = (1 + random.below(2), 1001 + random.below(2));
             work(
                 locks,
                 format!("account,tenant={tenant},id={id}"),

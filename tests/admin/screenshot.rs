@@ -29,6 +29,10 @@ async fn screenshot_for_the_readme() {
     let server = Server::releasing(&replicas[0]).await;
 
     resize(&browser, 800).await;
+    let hidden = json!({ "hidden": true });
+    browser
+        .devtools("Emulation.setScrollbarsHidden", hidden)
+        .await;
     browser.go(&server.url("/locks")).await;
     // The plots need some history.
     sleep(Duration::from_secs(100)).await;
