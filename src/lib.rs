@@ -28,5 +28,5 @@ pub use self::{
     },
     key::LockKey,
     lease::Loss,
-    locks::{LockGuard, Locks, LocksBuilder, Stats, Status},
+    locks::{LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
 };

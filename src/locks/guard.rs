@@ -17,13 +17,14 @@ use super::{
     watch,
 };
 use crate::{
-    Error, LockKey, Loss,
-    store::Released,
+    Error, ErrorKind, LockKey, Loss,
+    store::{Mode, Released},
     time::{Instant, now},
     trace,
 };
 
-/// The exclusive use of a key, for as long as this guard or a clone of the guard lives.
+/// The use of a key, for as long as this guard or a clone of the guard lives: exclusive, shared with others, or one of
+/// several permits, as [`mode`](LockGuard::mode) tells.
 ///
 /// - Dropping the last clone ends the turn: the next local request gets its turn, or the key is released in the
 ///   background. Nothing is awaited, so a guard can be dropped anywhere, even outside of a runtime.
@@ -87,12 +88,20 @@ impl LockGuard {
         &self.0.inner
     }
 
+    /// Returns how many may hold the key at the same time as this guard.
+    pub fn mode(&self) -> Mode {
+        self.granted().lease.mode()
+    }
+
     /// Returns the locked key.
     pub fn key(&self) -> &LockKey {
         &self.granted().lease.key
     }
 
     /// Returns the fencing token, which rises with every turn at a key across the whole fleet.
+    ///
+    /// The token of a shared guard, or of a permit, is above those of all earlier exclusive guards and below those of all
+    /// later ones. Guards that share a key may have the same token.
     ///
     /// Send the token along with every write. A resource that keeps the highest token seen, and refuses lower tokens,
     /// is safe even from a process that was paused for longer than its lease and has not noticed yet.
@@ -141,7 +150,7 @@ impl LockGuard {
         let lease = &self.granted().lease;
         if self.0.is_released() {
             Status::Released
-        } else if let Some(loss) = lease.loss() {
+        } else if let Some(loss) = self.0.loss() {
             Status::Lost(loss)
         } else if !lease.is_valid(now()) {
             // The line has not been told of the loss yet.
@@ -195,8 +204,12 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// The turn ends at the first poll. The release continues in the background when the future is dropped.
+    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When the future is dropped
+    /// before that, the turn ends, and the release continues in the background.
     pub async fn release(self) -> Result<(), Error> {
+        if self.mode() == Mode::Shared {
+            return self.release_shared().await;
+        }
         if let Status::Lost(loss) = self.status() {
             // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
             drop(self.inner().end_turn(self.granted(), false));
@@ -207,6 +220,69 @@ impl LockGuard {
         }
         let ended = self.inner().end_turn(self.granted(), true);
         ended.confirmed().await
+    }
+
+    /// Confirms the lease, which other turns may go on to use, and ends this turn. If the future is dropped, the drop of
+    /// the guard ends the turn.
+    async fn release_shared(self) -> Result<(), Error> {
+        let answer = self.confirm().await;
+        if let Status::Lost(loss) = self.status() {
+            return Err(lost(Some(loss)));
+        }
+        if !self.0.set_released() {
+            drop(self.inner().end_turn(self.granted(), false));
+        }
+        answer
+    }
+
+    /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively
+    /// before this turn has ended. Requests that share the key, and wait ahead of the first request that wants
+    /// the key for itself, get their turns now.
+    ///
+    /// The token of this guard does not change. Guards that share the key from now on have higher tokens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("reports/7").await?;
+    /// // Write the report, then let others read it as well.
+    /// guard.downgrade().await?;
+    /// let reading = locks.lock_shared("reports/7").await?;
+    /// assert!(locks.try_lock("reports/7").await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A guard that already shares the key is not changed.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, or the turn has ended.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not answer. The guard is shared from now
+    ///   on in this process, and the next renewal tells the store.
+    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig): the guard holds a permit, or the claim of an idempotent
+    ///   request.
+    ///
+    /// # Cancel safety
+    ///
+    /// The guard is shared as soon as the future was polled. If the future is dropped, the store learns of that with
+    /// the next renewal at the latest.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let granted = self.granted();
+        if self.mode().is_permit() || granted.lease.fingerprint.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "only the guard of an exclusive lock can be downgraded, not that of a permit or of an idempotent request",
+            ));
+        }
+        let is_under_way = self.inner().with_line(&granted.lease.key, |line, t| {
+            line.downgrade(&self.0, granted, t)
+        });
+        match is_under_way {
+            Some(true) => self.confirm().await,
+            _ => Err(lost(self.0.loss())),
+        }
     }
 }
 
@@ -361,19 +437,21 @@ impl LockGuard {
 
     /// Resolves when the lease is lost, without keeping the turn from ending.
     fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
-        watch::loss(self.inner().clone(), self.granted().lease.clone())
+        watch::loss(self.0.clone())
     }
 
     /// Restarts the time that `max_hold` allows the turn. Returns whether the turn is still under way.
     pub(crate) fn begin_anew(&self) -> bool {
         let granted = self.granted();
         self.inner()
-            .with_line(&granted.lease.key, |line, t| line.begin_anew(granted, t))
+            .with_line(&granted.lease.key, |line, t| {
+                line.begin_anew(&self.0, granted, t)
+            })
             .unwrap_or(false)
     }
 
     /// Returns a handle that does not keep the turn from ending.
-    pub(crate) fn downgrade(&self) -> WeakGuard {
+    pub(crate) fn weak(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
     }
 }

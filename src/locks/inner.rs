@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Error, LockKey, Loss,
     lease::{Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Mode, Renew, Renewed, Store},
+    store::{Hint, Hints, Instance, Renew, Renewed, Store},
     sync::{
         Notify, Runtime,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -86,11 +86,15 @@ impl Inner {
     }
 
     /// Does the follow-up of a transition, after the lock of the line is free.
-    fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
-        if let Some((lease, loss)) = follow_up.lost {
+    pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        for (lease, loss) in follow_up.lost {
             trace::lost(key.as_str(), lease.owner, loss);
         }
-        if let Some(owner) = follow_up.released {
+        for owner in follow_up
+            .released
+            .into_iter()
+            .chain(follow_up.more_released)
+        {
             trace::releasing(key.as_str(), owner);
         }
         if let Some(number) = follow_up.contend {
@@ -122,7 +126,7 @@ impl Inner {
             owner: lease.owner,
             lease: lease.length,
             refill: 0,
-            mode: Mode::Exclusive,
+            mode: lease.mode(),
         }]);
         match renewal.next().await {
             Some((_, Renewed::Renewed { .. })) => {

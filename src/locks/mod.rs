@@ -13,6 +13,7 @@ mod guard;
 mod inner;
 mod line;
 mod lines;
+mod modes;
 mod recording;
 pub(crate) mod reentry;
 mod renewing;
@@ -20,6 +21,7 @@ mod several;
 mod shutdown;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod turn;
 mod waiter;
 mod watch;
@@ -32,6 +34,7 @@ pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
 pub use shutdown::Stats;
+pub use totals::Totals;
 
 use self::{
     config::Config,
@@ -45,7 +48,7 @@ pub(crate) use self::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, Mode, Store},
     time::{Instant, now, timeout},
     trace,
 };
@@ -146,7 +149,8 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<LockGuard, Error> {
-        self.lock_waiting(key, self.usual_wait()).await
+        self.lock_waiting(key, Mode::Exclusive, self.usual_wait())
+            .await
     }
 
     /// Locks a key like [`lock`](Locks::lock), waiting for at most `limit`.
@@ -164,7 +168,8 @@ impl Locks {
         key: impl TryInto<LockKey, Error: Into<Error>>,
         limit: Duration,
     ) -> Result<LockGuard, Error> {
-        self.lock_waiting(key, Wait::AtMost(limit)).await
+        self.lock_waiting(key, Mode::Exclusive, Wait::AtMost(limit))
+            .await
     }
 
     /// Locks a key only if it is free, without waiting and without joining the store's queue.
@@ -193,7 +198,10 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<Option<LockGuard>, Error> {
-        none_if_held(self.lock_waiting(key, Wait::NotAtAll).await)
+        none_if_held(
+            self.lock_waiting(key, Mode::Exclusive, Wait::NotAtAll)
+                .await,
+        )
     }
 
     /// Claims a key for work that is to be done once. `fingerprint` is a digest of that work.
@@ -240,12 +248,14 @@ impl Locks {
     pub(crate) async fn lock_for_layer(
         &self,
         key: &LockKey,
+        mode: Mode,
         wait: Wait,
         holding: Holding,
         fail_fast: bool,
     ) -> Result<LockGuard, Error> {
         reentry::check(self, key)?;
         let request = WaitRequest {
+            mode,
             fail_fast,
             holding,
             ..request(None, wait)
@@ -262,11 +272,16 @@ impl Locks {
     async fn lock_waiting(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
+        mode: Mode,
         wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
         reentry::check(self, &key)?;
-        let turn = self.turn(&key, request(None, wait), wait).await;
+        let request = WaitRequest {
+            mode,
+            ..request(None, wait)
+        };
+        let turn = self.turn(&key, request, wait).await;
         turn.map_err(NoTurn::into_error)
     }
 
@@ -317,6 +332,7 @@ fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
 
 fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
     WaitRequest {
+        mode: Mode::Exclusive,
         patient: wait != Wait::NotAtAll,
         fail_fast: false,
         fingerprint,

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
-    store::{Mode, Renew, Renewed},
+    store::{Renew, Renewed},
     time::Instant,
     trace,
 };
@@ -41,7 +41,7 @@ impl Renewing {
             owner: renewal.lease.owner,
             lease: renewal.lease.length,
             refill: renewal.refill,
-            mode: Mode::Exclusive,
+            mode: renewal.lease.mode(),
         });
         let mut answers = self.inner.store.renew(requests.collect());
         while let Some((index, answer)) = answers.next().await {

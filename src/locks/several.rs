@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{LockGuard, Locks, Status, Wait, line, none_if_held};
 use crate::{
     Error, LockKey,
+    store::Mode,
     time::{later, now},
 };
 
@@ -202,7 +203,7 @@ impl Locks {
                 _ => {
                     let left = until.map(|until| until.saturating_duration_since(now()));
                     let wait = left.map_or(wait, Wait::AtMost);
-                    self.lock_waiting(key, wait).await?
+                    self.lock_waiting(key, Mode::Exclusive, wait).await?
                 }
             };
             last = Some(guard.clone());

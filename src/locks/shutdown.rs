@@ -88,7 +88,7 @@ impl Locks {
         let (mut waiting, mut leases) = (0, 0);
         inner.lines.each(|line| {
             waiting += line.waiting();
-            leases += usize::from(line.lease().is_some());
+            leases += line.leases().count();
         });
         Stats {
             keys: inner.lines.len(),

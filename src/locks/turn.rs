@@ -10,11 +10,13 @@ use super::{
     line::{NoTurn, WaitRequest},
 };
 use crate::{
+    Loss,
     lease::Lease,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 /// A request that waits for its turn, and the turn once granted.
@@ -24,12 +26,16 @@ pub(crate) struct Turn {
     /// The request's number. Numbers rise from the head of a line to its end.
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
+    /// When the request joined the line.
+    pub(crate) since: Instant,
     granted: OnceLock<Granted>,
     waiting: Mutex<Waiting>,
     /// How many guards hold the turn.
     guards: AtomicUsize,
     /// A guard has released the turn on behalf of all guards.
     released: AtomicBool,
+    /// Why the turn was lost, if its lease goes on without the turn.
+    loss: OnceLock<Loss>,
 }
 
 /// The lease and the token that a turn was granted with.
@@ -51,15 +57,22 @@ struct Waiting {
 }
 
 impl Turn {
-    pub(super) fn new(inner: Arc<Inner>, id: u64, request: WaitRequest) -> Arc<Self> {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        id: u64,
+        request: WaitRequest,
+        since: Instant,
+    ) -> Arc<Self> {
         Arc::new(Self {
             inner,
             id,
             request,
+            since,
             granted: OnceLock::new(),
             waiting: Mutex::default(),
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
+            loss: OnceLock::new(),
         })
     }
 
@@ -104,6 +117,18 @@ impl Turn {
     /// The grant, once the turn has begun.
     pub(super) fn granted(&self) -> Option<&Granted> {
         self.granted.get()
+    }
+
+    /// Ends the turn as lost, while its lease goes on. The caller wakes the lease's watchers. Called under the lock of the
+    /// line.
+    pub(super) fn lose(&self, loss: Loss) {
+        let _ = self.loss.set(loss);
+    }
+
+    /// Why the turn or its lease was lost.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let lease = || self.granted()?.lease.loss();
+        self.loss.get().copied().or_else(lease)
     }
 
     /// Counts a guard: the first one, or a clone of an existing one.

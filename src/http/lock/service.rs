@@ -23,6 +23,7 @@ use crate::{
     key::Derived,
     locks::Wait,
     rejection::{Rejection, Wire, grpc},
+    store::Mode,
     time::later,
     trace,
 };
@@ -201,7 +202,7 @@ impl Settings {
             holding, fail_open, ..
         } = *self;
         self.locks
-            .lock_for_layer(key, wait, holding, fail_open)
+            .lock_for_layer(key, Mode::Exclusive, wait, holding, fail_open)
             .await
     }
 }
