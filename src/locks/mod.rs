@@ -44,6 +44,7 @@ use self::{
 };
 pub(crate) use self::{
     line::{Holding, NoTurn},
+    modes::permit,
     recording::Late,
 };
 use crate::{

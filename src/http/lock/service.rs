@@ -87,6 +87,7 @@ pub(super) enum Plan {
 /// The turn that a request wants.
 pub(super) struct Wanted {
     keys: Keys,
+    mode: Mode,
     /// How long the request waits at most; not at all if `None`.
     wait: Option<Duration>,
 }
@@ -103,13 +104,16 @@ impl Settings {
         if !self.methods.contains(&parts.method) {
             return Plan::Pass(NotLocked::Method);
         }
-        if let Err(error) = self.locks.check_holding(self.holding) {
-            return Plan::Refuse(Rejection::misconfigured(error.to_string()));
-        }
+        let mode = self.modes.of(&parts.method);
+        let mode = self.locks.check_holding(self.holding).and(mode);
+        let mode = match mode {
+            Ok(mode) => mode,
+            Err(error) => return Plan::Refuse(Rejection::misconfigured(error.to_string())),
+        };
         let keys = match self.key.derive(parts) {
             Ok(Derived::Key(key)) => {
                 match RequestGuards::find(&parts.extensions, &self.locks, &key) {
-                    Some(held) => return Plan::Enter(Guards::One(held)),
+                    Some(held) => return enter(Guards::One(held), mode),
                     None => Keys::One(key),
                 }
             }
@@ -120,7 +124,7 @@ impl Settings {
                 }
                 let held = wanted.iter().map(|(_, held)| held.clone());
                 if let Some(held) = held.collect::<Option<Vec<_>>>() {
-                    return Plan::Enter(Guards::from(held));
+                    return enter(Guards::from(held), mode);
                 }
                 Keys::Several(wanted)
             }
@@ -129,7 +133,7 @@ impl Settings {
             Err(error) => return Plan::Refuse(Rejection::from_key_error(error)),
         };
         let wait = self.wait.map(|wait| within_deadline(parts, wait));
-        Plan::Lock(Wanted { keys, wait })
+        Plan::Lock(Wanted { keys, mode, wait })
     }
 
     fn each_once(&self, parts: &Parts, keys: Vec<LockKey>) -> Vec<(LockKey, Option<LockGuard>)> {
@@ -150,8 +154,11 @@ impl Settings {
         }
         let until = wanted.wait.map(|limit| later(Instant::now(), limit));
         let outcome = match wanted.keys {
-            Keys::One(key) => self.lock(&key, until).await.map(Guards::One),
-            Keys::Several(keys) => self.lock_all(keys, until).await,
+            Keys::One(key) => {
+                let guard = self.lock(&key, wanted.mode, until).await;
+                guard.map(Guards::One)
+            }
+            Keys::Several(keys) => self.lock_all(keys, wanted.mode, until).await,
         };
         match outcome {
             Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
@@ -170,6 +177,7 @@ impl Settings {
     async fn lock_all(
         &self,
         wanted: Vec<(LockKey, Option<LockGuard>)>,
+        mode: Mode,
         until: Option<Instant>,
     ) -> Result<Guards, Error> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
@@ -180,7 +188,7 @@ impl Settings {
                 let (key, held) = &wanted[at];
                 guards[at] = match held {
                     Some(held) => Some(held.clone()),
-                    None => Some(self.lock(key, until).await?),
+                    None => Some(self.lock(key, mode, until).await?),
                 };
             }
             // The wait for the later keys may have outlasted the leases of the earlier ones.
@@ -194,7 +202,12 @@ impl Settings {
         }
     }
 
-    async fn lock(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+    async fn lock(
+        &self,
+        key: &LockKey,
+        mode: Mode,
+        until: Option<Instant>,
+    ) -> Result<LockGuard, Error> {
         let wait = until.map_or(Wait::NotAtAll, |until| {
             Wait::AtMost(until.saturating_duration_since(Instant::now()))
         });
@@ -202,8 +215,25 @@ impl Settings {
             holding, fail_open, ..
         } = *self;
         self.locks
-            .lock_for_layer(key, Mode::Exclusive, wait, holding, fail_open)
+            .lock_for_layer(key, mode, wait, holding, fail_open)
             .await
+    }
+}
+
+/// The plan for a request whose keys were all locked by layers further out. A key that is only shared, or that has permits, does not
+/// become exclusive.
+fn enter(guards: Guards, mode: Mode) -> Plan {
+    let is_enough = |held: Mode| match mode {
+        Mode::Permit { .. } => held.is_permit(),
+        Mode::Shared => !held.is_permit(),
+        _ => held == mode,
+    };
+    let mut held = guards.as_slice().iter().map(LockGuard::mode);
+    match held.find(|held| !is_enough(*held)) {
+        None => Plan::Enter(guards),
+        Some(held) => Plan::Refuse(Rejection::misconfigured(format!(
+            "a layer further out has locked the same key ({held}), and this layer wants the key {mode}: use one layer, or different keys"
+        ))),
     }
 }
 
