@@ -140,10 +140,12 @@ impl Line {
     pub(super) fn serve(&mut self, t: &mut Transition<'_>) {
         self.begin_turns(t);
         self.settle_idle_leases(t);
-        if self.contending.is_none()
-            && let Some(first) = self.waiters.front()
-            && self.needs_lease(&first.request)
-        {
+        let first = self.waiters.front();
+        let needs_lease = first.is_some_and(|first| self.needs_lease(&first.request));
+        if !needs_lease {
+            // The contender gives up its place in the store's queue.
+            self.wake_contender();
+        } else if self.contending.is_none() {
             let contender = t.number();
             // The store has answered for this line before, so the requests that wait survive if the store is away for
             // a while.

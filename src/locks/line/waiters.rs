@@ -100,9 +100,11 @@ impl Line {
     /// Whether a request that does not wait can have its turn at once, or the store must be asked to know.
     fn may_have_room(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
         let mut leases = self.leases.iter();
+        let is_asked_for = self.needs_lease(request)
+            && (request.mode != Mode::Exclusive || self.leases.is_empty());
         self.waiters.is_empty()
             && self.contending.is_none()
-            && (self.needs_lease(request) || leases.any(|held| held.can_serve(request, t)))
+            && (is_asked_for || leases.any(|held| held.can_serve(request, t)))
     }
 
     /// Whether the key is in use for locks and the mode is for permits, or the other way round.
