@@ -30,9 +30,14 @@ pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acq
     let answer = match reply {
         Value::Int(last) => grant(last, 1, false),
         Value::Array(parts) => match <[Value; 4]>::try_from(parts) {
-            Ok([kind, Value::Int(last), Value::Int(count), Value::Int(others_wait)])
-                if text(&kind) == Some("granted") =>
-            {
+            Ok(
+                [
+                    kind,
+                    Value::Int(last),
+                    Value::Int(count),
+                    Value::Int(others_wait),
+                ],
+            ) if text(&kind) == Some("granted") => {
                 let count = u32::try_from(count).ok();
                 count.and_then(|count| grant(last, count, others_wait == 1))
             }
@@ -107,7 +112,15 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
         Value::Array(parts) => <[Value; 5]>::try_from(parts).ok(),
         _ => None,
     };
-    let Some([stored, Value::Int(ttl), Value::Array(holders), Value::Array(queue), fence]) = parts
+    let Some(
+        [
+            stored,
+            Value::Int(ttl),
+            Value::Array(holders),
+            Value::Array(queue),
+            fence,
+        ],
+    ) = parts
     else {
         return Err(explain::unexpected_reply());
     };

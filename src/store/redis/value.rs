@@ -208,7 +208,10 @@ mod tests {
                     mode,
                     label: label.map(Arc::from),
                 };
-                assert_eq!(read_name(std::str::from_utf8(&name).unwrap()), Some(expected));
+                assert_eq!(
+                    read_name(std::str::from_utf8(&name).unwrap()),
+                    Some(expected)
+                );
             }
         }
         for foreign in ["", "shared:", "shared:a", "permit:4:", "permit::1"] {

@@ -43,10 +43,7 @@ const MEANINGS: [Meaning; 19] = [
         "Redis holds a value that this crate did not write where the lock or its token counter would be: \
          another program uses these names, choose another prefix",
     ),
-    foreign(
-        "TDLLOCKS",
-        "the key is locked: use another key for permits",
-    ),
+    foreign("TDLLOCKS", "the key is locked: use another key for permits"),
     foreign(
         "TDLPERMITS",
         "permits of this key are held: use another key for locks",

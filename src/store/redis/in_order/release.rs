@@ -108,6 +108,8 @@ impl Shared {
             let call = form.of(Operation::Release(releasing.clone()).into());
             plain(lane, call, before, deadline)
         };
-        self.topology.call(&releasing.release.key, deadline, start).await
+        self.topology
+            .call(&releasing.release.key, deadline, start)
+            .await
     }
 }
