@@ -18,15 +18,13 @@ local is_contended, is_wanted, was_exclusive
 
 local found = call('EXISTS', lock, KEYS[2])
 if found ~= 0 then
-  local permits = string.match(holder, '^permit:(%d+):')
-  -- A lock that exists alone has no queue.
+  -- A lock that exists alone has no queue. Leases that have expired take room here, and give it back in the longer branch.
   local last = found == 1 and redis.pcall('ZREVRANGE', lock, 0, 0, 'WITHSCORES') or {}
-  if last[1] and string.sub(last[1], 1, 7) == string.sub(holder, 1, 7) then
+  local has_room = last[1] and string.sub(last[1], 1, 7) == string.sub(holder, 1, 7)
+  if has_room then
+    local permits = string.match(holder, '^permit:(%d+):')
+    has_room = not permits or call('ZCARD', lock) + count <= permits + 0
     latest = last[2] + 0
-  end
-  local has_room = latest > now
-  if has_room and permits then
-    has_room = call('ZCOUNT', lock, string.format('(%.0f', now), '+inf') + count <= permits + 0
   end
   if not has_room then
     --@include value.lua
@@ -45,7 +43,8 @@ if found ~= 0 then
   end
 end
 
-local last, block = call('INCRBY', KEYS[3], ARGV[5]), ARGV[5]
+local block = ARGV[5]
+local last = block == '1' and call('INCR', KEYS[3]) or call('INCRBY', KEYS[3], block)
 --@include floor.lua
 if last - block < floor + 0 then
   --@include fence.lua
