@@ -125,7 +125,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         while rounds < ROUNDS {
             rounds += 1;
             measure_mode(&server, &store, mode, &mut costs).await;
-            let is_cheap = costs.acquire.get() <= 1.5 && costs.beside.get() <= 2.0;
+            let is_cheap = costs.acquire.get() <= 1.5 && costs.beside.get() <= 2.5;
             if rounds > 20 && is_cheap && costs.release.get() <= 1.5 {
                 break;
             }
@@ -137,7 +137,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         );
         assert!(acquire <= 1.5, "{mode}: an acquire costs {acquire:.2} ×");
         assert!(release <= 1.5, "{mode}: a release costs {release:.2} ×");
-        assert!(beside <= 2.0, "{mode}: beside another {beside:.2} ×");
+        assert!(beside <= 2.5, "{mode}: beside another {beside:.2} ×");
     }
 }
 

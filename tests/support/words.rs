@@ -296,6 +296,6 @@ pub(crate) fn is_renewed(answer: &Renewed) -> bool {
     match answer {
         Renewed::Renewed { .. } => true,
         Renewed::NotOurs => false,
-        Renewed::Unknown(error) => panic!("the store failed: {error}"),
+        Renewed::Unknown(error) => panic!("the store failed: {error:?}"),
     }
 }

@@ -222,11 +222,12 @@ impl Writer<'_> {
     }
 
     fn renew_shared(&mut self, request: &Renew, has_one_key: bool) {
-        self.script(&RENEW_SHARED, if has_one_key { 1 } else { 3 });
+        self.script(&RENEW_SHARED, if has_one_key { 1 } else { 4 });
         self.lock(&request.key);
         if !has_one_key {
             self.queue(&request.key);
             self.fence(&request.key);
+            self.none(&request.key);
         }
         self.holder(request.owner, request.mode);
         self.number(millis(request.lease));
@@ -239,15 +240,19 @@ impl Writer<'_> {
     fn release(&mut self, ReleaseAll { release, more }: &ReleaseAll, has_one_key: bool) {
         // Only an exclusive lease ends with a record.
         let is_shared = release.mode != Mode::Exclusive && release.ending == Ending::Free;
-        let script = match (is_shared, has_one_key) {
-            (true, _) => &RELEASE_SHARED,
-            (false, false) => &RELEASE,
-            (false, true) => &RELEASE_ALONE,
+        let (script, keys) = match (is_shared, has_one_key) {
+            (true, false) => (&RELEASE_SHARED, 3),
+            (true, true) => (&RELEASE_SHARED, 1),
+            (false, false) => (&RELEASE, 2),
+            (false, true) => (&RELEASE_ALONE, 1),
         };
-        self.script(script, if has_one_key { 1 } else { 2 });
+        self.script(script, keys);
         self.lock(&release.key);
-        if !has_one_key {
+        if keys > 1 {
             self.queue(&release.key);
+        }
+        if keys > 2 {
+            self.none(&release.key);
         }
         if is_shared {
             self.holder(release.owner, release.mode);
@@ -284,6 +289,12 @@ impl Writer<'_> {
     fn fence(&mut self, key: &LockKey) {
         let mut to = self.command.bufmut_for_next_arg(0);
         self.dialect.names.fence(key, &mut to);
+    }
+
+    /// Writes the name that never exists.
+    fn none(&mut self, key: &LockKey) {
+        let mut to = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.none(key, &mut to);
     }
 
     /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on another connection must carry the

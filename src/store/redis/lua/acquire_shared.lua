@@ -19,7 +19,7 @@ local is_contended, is_wanted, was_exclusive
 local found = call('EXISTS', lock, KEYS[2])
 if found ~= 0 then
   -- A lock that exists alone has no queue. Leases that have expired take room here, and give it back in the longer branch.
-  local last = found == 1 and redis.pcall('ZREVRANGE', lock, 0, 0, 'WITHSCORES') or {}
+  local last = found == 1 and redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES') or {}
   local has_room = last[1] and string.sub(last[1], 1, 7) == string.sub(holder, 1, 7)
   if has_room then
     local permits = string.match(holder, '^permit:(%d+):')
@@ -39,7 +39,7 @@ if found ~= 0 then
     end
     is_contended, count, is_wanted = true, granted, by_others
     was_exclusive = before.kind == 'exclusive'
-    latest = before.kind and not was_exclusive and now + call('PTTL', lock) or 0
+    latest = before.kind and now + call('PTTL', lock) or 0
   end
 end
 
@@ -54,15 +54,16 @@ if last >= 9007199254740992 then
   return redis.error_reply('TDLFOREIGN the token counter has run out of numbers')
 end
 if was_exclusive then
-  -- The owner's own lease is shared from now on.
-  call('DEL', lock)
-end
-call('ZADD', lock, ends, holder)
-for further = 6, 4 + count do
-  call('ZADD', lock, ends, ARGV[further])
-end
-if ends > latest then
+  -- The owner's own lease, which the next renewal makes a shared one.
   call('PEXPIRE', lock, ARGV[2])
+else
+  call('ZADD', lock, ends, holder)
+  for further = 6, 4 + count do
+    call('ZADD', lock, ends, ARGV[further])
+  end
+  if ends > latest then
+    call('PEXPIRE', lock, ARGV[2])
+  end
 end
 if is_contended or count > 1 then
   return {'granted', last, count, is_wanted and 1 or 0}

@@ -22,15 +22,17 @@ local function all_share(number)
   return true
 end
 
--- The number of leases that there is room for, behind `ahead` attempts in the queue and beside `held` leases of others.
-local function room_behind(attempt, ahead, held, lock)
+-- The number of leases that there is room for, beside `held` leases of others and behind the attempts ahead in the queue, unless those are
+-- skipped. The queue is read only if its order matters.
+local function room_for(attempt, held, lock, skips)
   local mode, permits = mode_of(attempt)
   if mode == 'permit' then
-    return permits - held - ahead
+    local left = permits - held
+    return left > 0 and not skips and left - ahead_of(attempt) or left
   elseif mode == 'shared' then
-    return lock.kind ~= 'exclusive' and all_share(ahead) and 1 or 0
+    return lock.kind ~= 'exclusive' and (skips or all_share(ahead_of(attempt))) and 1 or 0
   end
-  return held + ahead == 0 and 1 or 0
+  return held == 0 and (skips or (head() or attempt) == attempt) and 1 or 0
 end
 
 -- The error for an attempt at a lock if the key is used for permits, and the other way round; nil if the attempt is of the right kind.
@@ -115,15 +117,18 @@ local function contend(attempt, holders, queueing, now)
   end
   local held = lock.held - ours
   local function room()
-    local ahead = queueing == 'skip' and 0 or ahead_of(attempt)
-    return math.min(math.max(room_behind(attempt, ahead, held, lock), ours), math.max(#holders, 1))
+    local left = room_for(attempt, held, lock, queueing == 'skip')
+    return math.min(math.max(left, ours), math.max(#holders, 1))
   end
   local count = room()
   local head_start = string.match(queueing, '^%d+ (%d+)$')
-  local first = head()
-  while count == 0 and head_start and first and first ~= attempt and passed_by(first, now, head_start + 0) do
+  while count == 0 and head_start and lock.kind ~= 'exclusive' do
+    local first = head()
+    if not first or first == attempt or not passed_by(first, now, head_start + 0) then
+      break
+    end
     leave(first)
-    first, count = head(), room()
+    count = room()
   end
   if count == 0 then
     return hold_off(attempt, lock, queueing, now)

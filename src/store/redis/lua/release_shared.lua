@@ -1,13 +1,13 @@
 -- Ends the shared leases or permits of one or more owners, or the attempt of the first owner if that is only queued, and offers the key to the
 -- attempts that are next.
 --
--- KEYS     1 lock, 2 queue
+-- KEYS     1 lock, 2 queue, 3 a name that does not exist
 -- ARGV     the holders (see holders.lua)
 -- Returns  1 if an owner held a lease until now; else 0
 --
--- In a slot of a Cluster that is moving to another node, the script is called without the queue: a script with several keys is refused there.
--- The attempts that are next are then told nothing, and find out when they ask. Returns the error TRYAGAIN if no owner holds a lease, because
--- the attempt may be queued.
+-- A slot of a Cluster that is moving to another node refuses scripts with a name that does not exist. The script is then called with the lock
+-- alone: the attempts that are next are told nothing, and find out when they ask. Returns the error TRYAGAIN if no owner holds a lease, because
+-- the attempt may be queued, or the lease may be exclusive.
 
 local function end_leases()
   local ended = 0

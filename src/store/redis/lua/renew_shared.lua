@@ -1,12 +1,13 @@
 -- Extends an owner's shared lease or permit, and hands out further tokens. Makes an exclusive lease a shared one.
 --
--- KEYS     1 lock, 2 queue, 3 fence
+-- KEYS     1 lock, 2 queue, 3 fence, 4 a name that does not exist
 -- ARGV     1 the holder (see holders.lua), 2 lease in ms, 3 floor of the tokens, 4 the number of further tokens, or 0
 -- Returns  0, if the owner does not hold the key
 --          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
 --
--- In a slot of a Cluster that is moving to another node, the script is called with the lock alone, and with the first two arguments: a script
--- with several keys is refused there. No tokens are handed out then, and the attempts that wait are told nothing.
+-- A slot of a Cluster that is moving to another node refuses scripts with a name that does not exist, as well it should: there, a lock that
+-- is deleted cannot be written again. The script is then called with the lock alone, and with the first two arguments. No tokens are handed
+-- out, an exclusive lease stays one until a later renewal, and the attempts that wait are told nothing.
 
 --@include value.lua
 --@include holders.lua
@@ -22,7 +23,7 @@ local is_downgraded
 if lock.kind == 'exclusive' and 'shared:' .. lock.owner == string.match(holder, '^[^@]+') then
   local left = redis.call('PTTL', KEYS[1])
   -- A lease with a fingerprint stays exclusive.
-  is_downgraded = not lock.content
+  is_downgraded = KEYS[4] and not lock.content
   if is_downgraded then
     lease = string.format('%.0f', math.max(left, lease))
     redis.call('DEL', KEYS[1])
