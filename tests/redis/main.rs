@@ -6,6 +6,7 @@ mod foreign;
 mod format;
 mod late;
 mod listening;
+mod modes;
 mod order;
 mod orphans;
 #[cfg(feature = "tls-rustls")]
