@@ -8,6 +8,7 @@
 //! | `LEDGER` | the first of `STORE` | where the ledger itself is: `memory`, or a Redis URL |
 //! | `LEASE_MS` | 30000 | how long a crashed replica keeps its keys |
 //! | `WAIT_MS` | 5000 | how long a request waits for its turn |
+//! | `GRACE_MS` | 10000 | how long handlers may go on after SIGTERM |
 //! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
 //!
 //! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`; `&unfenced=true` does what a
@@ -32,6 +33,7 @@ use axum::{
 };
 use book::{Account, Book, Entry};
 use serde::{Deserialize, Serialize};
+use tokio::{sync::oneshot, time::timeout};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
     lock::{Fenced, LockGuards},
@@ -123,6 +125,7 @@ async fn main() -> book::Result<()> {
         "finish" => LeaseLoss::Finish,
         other => return Err(format!("LOSS is `cancel` or `finish`, not `{other}`").into()),
     };
+    let grace = Duration::from_millis(setting("GRACE_MS", 10_000)?);
     let store: String = setting("STORE", "memory".to_owned())?;
     let nodes: Vec<&str> = store.split(',').collect();
     let locks = match nodes[..] {
@@ -165,10 +168,20 @@ async fn main() -> book::Result<()> {
     let port: u16 = setting("PORT", 3000)?;
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on {}", listener.local_addr()?);
-    axum::serve(listener, app)
-        .with_graceful_shutdown(terminated())
-        .await?;
-    locks.close(Duration::from_secs(10)).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
+    let mut serving = tokio::spawn(serving.into_future());
+    tokio::select! {
+        served = &mut serving => return Ok(served??),
+        () = terminated() => drop(stop),
+    }
+    // While handlers finish, requests that wait for a turn are refused.
+    let closed = locks.close(grace).await;
+    if !closed.is_complete() {
+        eprintln!("still running: {} handlers", closed.stats.running);
+    }
+    // The last answers are on their way. A client that does not read its answer is not waited for.
+    let _ = timeout(Duration::from_secs(1), serving).await;
     Ok(())
 }
 

@@ -28,5 +28,5 @@ pub use self::{
     },
     key::LockKey,
     lease::Loss,
-    locks::{LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
+    locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
 };

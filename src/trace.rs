@@ -79,6 +79,16 @@ pub(crate) fn release_failed(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.release_failed");
 }
 
+/// An operator takes a key away.
+pub(crate) fn force_releasing(key: &str) {
+    event!(debug, key, "lock.force_release");
+}
+
+/// An operator has taken a key away, or has removed a record, by this instance.
+pub(crate) fn force_released(instance: impl Display) {
+    event!(warn, %instance, "lock.force_released");
+}
+
 pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
 }

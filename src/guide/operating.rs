@@ -5,10 +5,42 @@
 //! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its records](#sizing). The store logs
 //!    `redis.evicts` at start-up if another policy is set.
 //! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again.
-//! 3. If the Redis user has an ACL, grant the commands, names and channels that [`RedisStore`](crate::store::RedisStore#requirements) lists.
-//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](super::cookbook::services#graceful-shutdown)). A process that ends without it
+//! 3. If the Redis user has an ACL, grant [these rights](#a-redis-user-with-few-rights).
+//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process that ends without it
 //!    keeps its keys locked for up to a lease.
 //! 5. Use the same settings in all instances that share a store.
+//!
+//! # A Redis user with few rights
+//!
+//! This user has every right that a store on one server uses, and no other:
+//!
+//! ```text
+//! ACL SETUSER shop on >secret resetkeys ~tdl:* resetchannels &tdl:* nocommands \
+//!   +eval +evalsha +script|load \
+//!   +get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time \
+//!   +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +zcard +zcount +zrank +zremrangebyscore \
+//!   +publish +subscribe \
+//!   +client|setname +client|info +client|kill +echo +info \
+//!   +scan
+//! ```
+//!
+//! `tdl` is the [prefix](crate::store::RedisStoreBuilder::prefix). [Sentinel](crate::store::RedisStore#sentinel), a
+//! [Cluster](crate::store::RedisStore#cluster) and [`replicas`](crate::store::RedisStoreBuilder::replicas) need a few more. Managed servers often
+//! deny some of these commands. Locks work without them:
+//!
+//! | denied | the effect |
+//! |---|---|
+//! | `CLIENT SETNAME` | CLIENT LIST shows no names |
+//! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, acquires without an answer fail instead of being sent again, and their releases are repeated until the lease would have expired |
+//! | `SCRIPT LOAD` | the first call of each script is sent twice: by hash, then by text |
+//! | `PUBLISH`, `SUBSCRIBE`, or the channels | a key is handed over to another process within [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s), not at once; `redis.subscription_lost` is logged |
+//! | `INFO` | no warning about eviction; a node of a quorum counts as young for one lease after each connect |
+//! | `ECHO` | none |
+//! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
+//!
+//! The other rights are needed: without them, calls fail with an error that says that Redis denies a command. RESP3 is the default protocol, and
+//! `?protocol=resp2` in the URL chooses RESP2; locks work the same under both, but the end of a connection is noticed later under RESP2.
+//! `tests/redis/acl.rs` runs this user, and the user without each of these rights, under both protocols.
 //!
 //! # What to alert on
 //!
@@ -36,10 +68,86 @@
 //! | `waiting` | if it grows without a bound: one key is hot, or a handler hangs |
 //! | `keys` | near [`max_keys`](crate::LocksBuilder::max_keys) (131,072): further keys are refused |
 //! | `leases` | compare with the number of handlers that should be running |
+//! | `running` | compare with `leases`: handlers without a lease go on after a loss, or run to their end |
 //! | `releases` | if it stays above zero: the store does not answer releases |
 //!
 //! And by HTTP status, from the access log: 423 (`held`), 503 (`store-unreachable`, `line-full`), 409 (`lease-lost`, `outcome-unknown`). Every refusal has
 //! an `instance` (a UUID) that is in the answer and in the log.
+//!
+//! # Readiness
+//!
+//! [`Locks::ping`](crate::Locks::ping) makes a round trip on every connection that locks use, and fails if a server does not answer in
+//! time, or answers and refuses writes (a replica, no memory left, too few replicas). The message names the server. After
+//! [`close`](crate::Locks::close), the check fails as well, so that a load balancer stops sending requests to a process that ends.
+//!
+//! ```
+//! use axum::{Router, http::StatusCode, routing::get};
+//! use tower_distributed_lock::Locks;
+//!
+//! fn health(locks: Locks) -> Router {
+//!     let ready = async move || match locks.ping().await {
+//!         Ok(()) => StatusCode::OK,
+//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+//!     };
+//!     Router::new()
+//!         .route("/live", get(async || StatusCode::OK))
+//!         .route("/ready", get(ready))
+//! }
+//! # health(Locks::in_memory());
+//! ```
+//!
+//! Use the check for readiness, not for liveness: a restart of the service does not bring Redis back, and loses the turns that a short
+//! outage would have left alone. If all instances share one Redis, all of them are unready together; a service with routes
+//! that need no lock may prefer to stay ready and answer 503 on the others.
+//!
+//! # Shutting down
+//!
+//! On SIGTERM, the server stops accepting connections, requests that wait for a turn are refused with 503 and `Retry-After`, and handlers have
+//! a grace to finish:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use axum::Router;
+//! use tokio::{net::TcpListener, sync::oneshot, time::timeout};
+//! use tower_distributed_lock::Locks;
+//!
+//! async fn serve(listener: TcpListener, app: Router, locks: Locks) -> std::io::Result<()> {
+//!     let (stop, stopped) = oneshot::channel::<()>();
+//!     let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stopped.await) });
+//!     let mut server = tokio::spawn(server.into_future());
+//!     tokio::select! {
+//!         served = &mut server => return served?,
+//!         () = terminated() => drop(stop),
+//!     }
+//!     let closed = locks.close(Duration::from_secs(20)).await; // at most 22 s
+//!     if !closed.is_complete() {
+//!         let keys = closed.held.iter().map(|held| held.key.as_str()).collect::<Vec<_>>();
+//!         eprintln!("{} handlers still run, and hold {keys:?}", closed.stats.running);
+//!     }
+//!     // The last answers are on their way. A client that does not read its answer is not waited for.
+//!     let _ = timeout(Duration::from_secs(2), server).await;
+//!     Ok(())
+//! }
+//!
+//! /// SIGTERM, or Ctrl-C at a terminal.
+//! async fn terminated() {
+//!     use tokio::signal::{ctrl_c, unix::{SignalKind, signal}};
+//!     let mut term = signal(SignalKind::terminate()).expect("signals can be handled");
+//!     tokio::select! {
+//!         _ = term.recv() => {}
+//!         _ = ctrl_c() => {}
+//!     }
+//! }
+//! ```
+//!
+//! The times add up to less than the 30 s after which Kubernetes kills a process. `tests/fleet/shutdown.rs` sends SIGTERM to a real process.
+//!
+//! | handler that outlasts the grace | its key | its client |
+//! |---|---|---|
+//! | of a plain lock | lost with [`Loss::Closed`](crate::Loss::Closed), and released | 409 |
+//! | of a lock with [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) | lost and released; the handler goes on until the process ends | 409, if the handler ends in time |
+//! | of an idempotent request | stays in the store until the lease expires | none: the connection closes. A retry waits for the lease, and then runs the handler again |
 //!
 //! # Reading the keys with redis-cli
 //!
@@ -77,7 +185,40 @@
 //! | `record:` | a kept answer; its TTL is the rest of [`retain`](crate::IdempotencyLayer::retain) |
 //! | members of the queue | one owner per waiting instance at its place in the order, and `until:` with the time (Unix, in ms) until which the place is kept |
 //!
-//! To find the key of an `owner` in a log:
+//! # Matching a guard, a log line and a key
+//!
+//! One text stands for a lease everywhere: the owner, `<instance>:<attempt>`.
+//!
+//! | where | how to see the owner |
+//! |---|---|
+//! | in a handler | [`LockGuard::owner`](crate::LockGuard::owner) |
+//! | in the log | the field `owner` of every event about a lease |
+//! | in this process | [`Locks::held`](crate::Locks::held): all leases with their tokens, and the requests that wait |
+//! | in the store | [`Locks::inspect`](crate::Locks::inspect): holders and queue of a key; or `GET`, as above |
+//! | in the whole fleet | [`Locks::list`](crate::Locks::list) for the keys, in pages, then `inspect` |
+//!
+//! [`Locks::instance`](crate::Locks::instance) is the part before the colon: log it once at start-up. The
+//! [label](crate::store::RedisStoreBuilder::label) tells the host. CLIENT LIST shows the connections for calls as `name=tdl@<label>`;
+//! the connection for hints has no name, and subscribes to `tdl:2:hints:<instance>` (PUBSUB CHANNELS).
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_distributed_lock::Error> {
+//! # use tower_distributed_lock::{Locks, store::List};
+//! # let locks = Locks::in_memory();
+//! # let guard = locks.lock("orders/42").await?;
+//! for key in locks.list(List::starting_with("orders/")).await?.keys {
+//!     let seen = locks.inspect(&key).await?;
+//!     for holder in &seen.holders {
+//!         println!("{key}: {} ({:?}), {:?} left", holder.owner, holder.label, holder.remaining);
+//!     }
+//!     println!("{key}: {} instances wait", seen.queue.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! To find the key of an `owner` in a log without a program:
 //!
 //! ```text
 //! redis-cli --scan --pattern 'tdl:2:*:lock:*' | while read -r name; do
@@ -92,17 +233,21 @@
 //! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut off after
 //!    [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
 //! 2. **Stop the holder** that the label names. A graceful stop releases its keys as its handlers end; a kill frees them after the lease.
-//! 3. **Take the key away**: `redis-cli DEL 'tdl:2:{b…}:lock:…'`, or, with a hint to the next in the queue:
+//! 3. **Take the key away**: [`Locks::force_release`](crate::Locks::force_release), from any instance, which also tells the next in the queue; or
+//!    `redis-cli DEL 'tdl:2:{b…}:lock:…'`.
 //!
 //! ```
-//! use tower_distributed_lock::{Error, LockKey, store::Store};
+//! use tower_distributed_lock::{Error, Locks};
 //!
-//! async fn free(store: impl Store, key: &str) -> Result<bool, Error> {
-//!     store.force_release(LockKey::new(key)?).await
+//! async fn free(locks: &Locks, key: &str) -> Result<bool, Error> {
+//!     if let Some(holder) = locks.inspect(key).await?.holder() {
+//!         println!("taken away from {} at {:?}", holder.owner, holder.label);
+//!     }
+//!     locks.force_release(key).await
 //! }
 //! ```
 //!
-//! Until the holder's next renewal (10 s with the default lease), two requests may be inside, and only their tokens tell them apart. Then the holder's
+//! The holder is not stopped: until the holder's next renewal (10 s with the default lease), two requests may be inside, and only their tokens tell them apart. Then the holder's
 //! handler is dropped, and its client gets 409. After a plain `DEL`, the next in the queue finds out at its next poll, within a second.
 //!
 //! Deleting a **record** lets the same request run again. Do not delete the counters (`…:fence`). The queue needs no cleaning: places expire by

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey, Loss,
-    store::{Mode, Released},
+    store::{Mode, Owner, Released},
     time::{Instant, now},
     trace,
 };
@@ -96,6 +96,13 @@ impl LockGuard {
     /// Returns the locked key.
     pub fn key(&self) -> &LockKey {
         &self.granted().lease.key
+    }
+
+    /// Returns the owner of the lease: the text that log events, [`Locks::held`] and the store have for this turn.
+    ///
+    /// Turns that a process passes on under one lease have the same owner and different tokens.
+    pub fn owner(&self) -> Owner {
+        self.granted().lease.owner
     }
 
     /// Returns the fencing token, which rises with every turn at a key across the whole fleet.

@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     reconnects: AtomicU64,
     /// Contenders and renewals under way.
     pub(crate) background: Arc<Counter>,
-    /// Handlers that run in tasks of their own.
+    /// Handlers that run.
     pub(crate) busy: Arc<Counter>,
 }
 

@@ -225,6 +225,14 @@ impl Lines {
         }
     }
 
+    /// Calls `work` for each line, with its key.
+    pub(crate) fn each_by_key(&self, mut work: impl FnMut(&LockKey, &Line)) {
+        for shard in &self.shards {
+            let shard = shard.lock();
+            shard.lines.iter().for_each(|(key, line)| work(key, line));
+        }
+    }
+
     /// Resolves when the last line is removed after this call.
     pub(crate) fn emptied(&self) -> impl Future<Output = ()> + '_ {
         self.emptied.notified()
@@ -301,7 +309,8 @@ impl Shard {
     }
 }
 
-fn closed() -> Error {
+/// The error of locks that were closed.
+pub(crate) fn closed() -> Error {
     Error::new(
         ErrorKind::Closed,
         "these locks were closed by `Locks::close`, and grant no further turns",

@@ -14,6 +14,7 @@ mod inner;
 mod line;
 mod lines;
 mod modes;
+mod operators;
 mod recording;
 pub(crate) mod reentry;
 mod renewing;
@@ -33,7 +34,9 @@ use bytes::Bytes;
 pub use config::LocksBuilder;
 pub(crate) use guard::WeakGuard;
 pub use guard::{LockGuard, Status};
-pub use shutdown::Stats;
+pub use operators::{HeldKey, LeaseView};
+pub(crate) use shutdown::Busy;
+pub use shutdown::{Closed, Stats};
 pub use totals::Totals;
 
 use self::{

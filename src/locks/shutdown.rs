@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Locks,
+    HeldKey, Locks,
     inner::{Counted, Counter},
 };
 use crate::{Loss, time::timeout, trace};
@@ -22,20 +22,50 @@ pub struct Stats {
     pub leases: usize,
     /// Background calls to the store: renewals, and contenders for keys that are held elsewhere.
     pub calls: usize,
+    /// Handlers that the layers of this crate run, detached ones and those of idempotent requests included.
+    pub running: usize,
     /// Releases that the store has not answered yet, those of other [`Locks`] on the same store included.
     pub releases: usize,
 }
 
+/// How long [`Locks::close`] waits after the grace, for handlers that are cancelled and for the releases of their keys. Longer than
+/// the default time limit of a call to Redis.
+const AFTER_GRACE: Duration = Duration::from_secs(2);
+
+/// What was left when [`Locks::close`] ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closed {
+    /// The load at the end. All counts are zero after a complete end.
+    pub stats: Stats,
+    /// The keys that were still held: by handlers of idempotent requests, which run to their end, or because the store
+    /// did not answer. Their owners are in the store until their leases expire.
+    pub held: Vec<HeldKey>,
+}
+
+impl Closed {
+    /// Returns whether nothing was left: no handler runs, and all keys have been released.
+    pub fn is_complete(&self) -> bool {
+        self.stats == Stats::default()
+    }
+}
+
 impl Locks {
-    /// Closes these locks, for a graceful shutdown.
+    /// Closes these locks, for a graceful shutdown. Returns what was left at the end.
     ///
     /// From now on no request gets a turn: requests that wait, and requests that ask later, fail with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may finish within `grace`. Turns that take
-    /// longer are lost with [`Loss::Closed`](crate::Loss::Closed), and their keys are released. The key of an
-    /// idempotent request is released only when the handler has finished, because such a handler always runs to its
-    /// end.
+    /// longer are lost with [`Loss::Closed`](crate::Loss::Closed), and their keys are released.
     ///
-    /// The future resolves when all keys have been released, at the latest one lease after `grace` has passed.
+    /// The future resolves as soon as nothing is left, and **at the latest 2 seconds after `grace` has passed**. These 2 seconds
+    /// are for the releases. Choose a grace that ends in time before the platform kills the process:
+    /// Kubernetes does that 30 seconds after SIGTERM by default. See the
+    /// [recipe](crate::guide::operating#shutting-down) for axum.
+    ///
+    /// The handler of an idempotent request always runs to its end, because a handler that was cut off could be neither
+    /// repeated nor answered. If such a handler outlasts `grace`, its key is **not** released, so that no other instance
+    /// begins the same work; the key is in [`Closed::held`]. If the process ends then, the key is free when its
+    /// lease expires, and the outcome of the work is not known.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -44,7 +74,9 @@ impl Locks {
     /// use tower_distributed_lock::{ErrorKind, Locks};
     ///
     /// let locks = Locks::in_memory();
-    /// locks.close(Duration::from_secs(5)).await;
+    /// let closed = locks.close(Duration::from_secs(5)).await;
+    /// assert!(closed.is_complete(), "still running: {closed:?}");
+    ///
     /// let error = locks.lock("orders/42").await.unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::Closed);
     /// # }
@@ -53,7 +85,7 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The locks stay closed when the future is dropped. Call `close` again to wait for the remaining turns.
-    pub async fn close(&self, grace: Duration) {
+    pub async fn close(&self, grace: Duration) -> Closed {
         let inner = &self.0;
         trace::closing(inner.lines.len());
         inner.lines.close();
@@ -61,7 +93,12 @@ impl Locks {
             for lease in inner.lines.leases() {
                 inner.lose(&lease, Loss::Closed);
             }
-            let _ = timeout(inner.config.lease, self.idle()).await;
+            let _ = timeout(AFTER_GRACE, self.idle()).await;
+        }
+        let held = self.held();
+        Closed {
+            stats: self.stats(),
+            held,
         }
     }
 
@@ -95,11 +132,12 @@ impl Locks {
             waiting,
             leases,
             calls: inner.background.get(),
+            running: inner.busy.get(),
             releases: inner.store.owed(),
         }
     }
 
-    /// Keeps [`close`](Locks::close) waiting until the returned value is dropped.
+    /// Counts a handler as running until the returned value is dropped.
     pub(crate) fn busy(&self) -> Busy {
         Busy {
             _counted: Counter::one(&self.0.busy),
@@ -114,7 +152,7 @@ impl Locks {
             let background = inner.background.ended();
             let busy = inner.busy.ended();
             let stats = self.stats();
-            if stats == Stats::default() && inner.busy.get() == 0 {
+            if stats == Stats::default() {
                 return;
             }
             tokio::select! {
@@ -128,7 +166,7 @@ impl Locks {
     }
 }
 
-/// Work that [`Locks::close`] waits for.
+/// A handler that runs, and that [`Locks::close`] waits for.
 pub(crate) struct Busy {
     _counted: Counted,
 }

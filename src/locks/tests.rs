@@ -16,8 +16,8 @@ use crate::{
     Loss,
     lease::Lease,
     store::{
-        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, Release, Released, Renew,
-        RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
+        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, KeyPage, List, Release,
+        Released, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
     },
 };
 
@@ -144,6 +144,14 @@ impl Store for Buggy {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.store.force_release(key)
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        self.store.list(request)
+    }
+
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        self.store.ping()
     }
 
     fn space(&self) -> Arc<str> {

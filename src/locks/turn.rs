@@ -26,8 +26,8 @@ pub(crate) struct Turn {
     /// The request's number. Numbers rise from the head of a line to its end.
     pub(crate) id: u64,
     pub(crate) request: WaitRequest,
-    /// When the request joined the line.
-    pub(crate) since: Instant,
+    /// When the request joined its line.
+    pub(crate) asked: Instant,
     granted: OnceLock<Granted>,
     waiting: Mutex<Waiting>,
     /// How many guards hold the turn.
@@ -61,13 +61,13 @@ impl Turn {
         inner: Arc<Inner>,
         id: u64,
         request: WaitRequest,
-        since: Instant,
+        asked: Instant,
     ) -> Arc<Self> {
         Arc::new(Self {
             inner,
             id,
             request,
-            since,
+            asked,
             granted: OnceLock::new(),
             waiting: Mutex::default(),
             guards: AtomicUsize::new(0),

@@ -13,6 +13,7 @@
 
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
+mod listing;
 mod memory;
 mod quorum;
 #[cfg(feature = "redis")]
@@ -25,6 +26,7 @@ use futures_util::Stream;
 
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::{Calls, Fault, FaultyStore};
+pub use listing::{Cursor, KeyPage, List};
 pub use memory::MemoryStore;
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
@@ -219,6 +221,36 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// The key may or may not have been taken away when the future is dropped.
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
+
+    /// Returns one page of the keys that have a lease, a record or a queue.
+    ///
+    /// Every key that is there from before the first page until after the last page is on one of the pages, provided that
+    /// the store does not move to another server meanwhile (a restart, a fail-over, a slot of a Cluster). Other keys may
+    /// be missing. A key may be on several pages. Each call does a limited amount of work, however many keys the store has: a page can have
+    /// few keys, or none, and still have a next page.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer.
+    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a cursor of another store.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the keys.
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>>;
+
+    /// Checks that the store answers and accepts writes, by a round trip on each of its connections for calls. Nothing
+    /// is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when a server does not answer within the store's time
+    /// limit, or refuses writes. The message names the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the store.
+    fn ping(&self) -> StoreFuture<Result<(), Error>>;
 
     /// Returns the name of the store's key space. Two stores of the same space share their keys.
     fn space(&self) -> Arc<str>;

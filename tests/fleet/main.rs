@@ -8,6 +8,7 @@ mod ledger;
 mod many_leases;
 mod outage;
 mod processes;
+mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
 #[cfg(feature = "tls-rustls")]

@@ -44,7 +44,7 @@ async fn turns_under_way_may_finish_and_no_further_turn_begins() {
     assert!(guard.is_held(), "renewed all the while");
     assert!(!closing.is_finished());
     drop(guard);
-    closing.await.unwrap();
+    assert!(closing.await.unwrap().is_complete());
     assert_eq!(began.elapsed(), 50 * SECOND);
     drop(elsewhere);
     nothing_left(store, [locks, other]).await;
@@ -64,8 +64,9 @@ async fn turns_that_do_not_finish_in_time_are_lost_and_then_released() {
     });
     settle().await;
     let began = Instant::now();
-    locks.close(5 * SECOND).await;
+    let closed = locks.close(5 * SECOND).await;
     assert_eq!(began.elapsed(), 5 * SECOND);
+    assert!(closed.is_complete(), "{closed:?}");
     assert_eq!(guard.status(), Status::Lost(Loss::Closed));
     assert_eq!(told.await.unwrap(), Loss::Closed);
     drop(next.await.unwrap());
@@ -101,8 +102,14 @@ async fn closing_ends_although_the_store_does_not_answer() {
     });
     settle().await;
     let began = Instant::now();
-    locks.close(5 * SECOND).await;
-    assert_eq!(began.elapsed(), 35 * SECOND, "the grace, and a lease");
+    let closed = locks.close(5 * SECOND).await;
+    assert_eq!(
+        began.elapsed(),
+        7 * SECOND,
+        "the grace, and 2 s for releases"
+    );
+    assert!(!closed.is_complete());
+    assert_eq!((closed.stats.releases, closed.stats.waiting), (1, 0));
     assert_eq!(contender.await.unwrap(), ErrorKind::Closed);
     drop(guard);
     store.set_fault(None);

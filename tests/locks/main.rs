@@ -10,6 +10,7 @@ mod line;
 mod lock_all;
 mod loss;
 mod once;
+mod operators;
 mod passing;
 mod permits;
 mod renewal;

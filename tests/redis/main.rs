@@ -1,5 +1,6 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
+mod acl;
 mod connecting;
 mod dead_heads;
 mod foreign;
@@ -7,6 +8,7 @@ mod format;
 mod late;
 mod listening;
 mod modes;
+mod operators;
 mod order;
 mod orphans;
 #[cfg(feature = "tls-rustls")]

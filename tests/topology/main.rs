@@ -11,6 +11,7 @@ mod cluster;
 mod fail_over;
 mod finding;
 mod half_open;
+mod operators;
 mod replicas;
 mod sentinel;
 mod split_brain;

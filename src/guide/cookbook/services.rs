@@ -252,26 +252,5 @@
 //!
 //! # Graceful shutdown
 //!
-//! On a signal, the server stops accepting, requests that wait for a turn are refused with 503 and `Retry-After`, and handlers finish:
-//!
-//! ```no_run
-//! # use axum::Router;
-//! # use std::time::Duration;
-//! # use tower_distributed_lock::Locks;
-//! async fn serve(app: Router, locks: Locks) -> std::io::Result<()> {
-//!     let grace = Duration::from_secs(10);
-//!     let closing = locks.clone();
-//!     let signal = async move {
-//!         let _ = tokio::signal::ctrl_c().await;
-//!         // A task: the server stops accepting when this future ends.
-//!         tokio::spawn(async move { closing.close(grace).await });
-//!     };
-//!     let listener = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;
-//!     axum::serve(listener, app).with_graceful_shutdown(signal).await?;
-//!     locks.close(grace).await; // returns when nothing is held or owed any more
-//!     Ok(())
-//! }
-//! ```
-//!
-//! Handlers that outlast the grace lose their turn with [`Loss::Closed`](crate::Loss::Closed). [`Locks::close`](crate::Locks::close) documents its
-//! upper bound; keep it below the time after which the platform kills the process (30 s in Kubernetes by default).
+//! [Operating](super::super::operating#shutting-down) has the recipe: on SIGTERM, the server stops accepting, requests that wait for a turn are refused
+//! with 503 and `Retry-After`, handlers finish within a grace, and [`Locks::close`](crate::Locks::close) returns what was left.

@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    locks::reentry::{self, Held},
+    locks::{
+        Busy,
+        reentry::{self, Held},
+    },
     rejection::{Rejection, Wire},
 };
 
@@ -45,6 +48,8 @@ where
     turn: Option<HeldTurn>,
     /// The turns that the handler runs under.
     held: Option<Held>,
+    /// Counts the handler while it runs.
+    running: Option<Busy>,
     /// The protocol of the request's refusals.
     wire: Wire,
 }
@@ -79,6 +84,7 @@ where
             stage: Stage::Readying,
             turn: None,
             held: None,
+            running: None,
             wire,
         };
         match plan {
@@ -143,6 +149,7 @@ where
         let rejection = this.settings.refuse(lost());
         this.stage.set(Stage::Refused(rejection));
         *this.turn = None;
+        *this.running = None;
     }
 
     fn advance(
@@ -177,12 +184,14 @@ where
                         continue;
                     }
                     let request = this.request.take().expect("a request is called once");
+                    *this.running = this.settings.count_handler(request.extensions());
                     *this.held = this.turn.as_ref().map(|turn| reentry::with(turn.guards()));
                     let handling = under(this.held, || this.service.call(request));
                     this.stage.set(Stage::Handling(handling));
                 }
                 StageProj::Handling(handling) => {
                     let outcome = ready!(under(this.held, || handling.poll(cx)));
+                    *this.running = None;
                     let Some(turn) = this.turn.take() else {
                         return Poll::Ready(respond(outcome, None, this.settings));
                     };

@@ -274,7 +274,7 @@ impl DistributedLockLayer {
     /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless [`on_lease_loss`](Self::on_lease_loss) is
     /// [`LeaseLoss::Finish`]. A request that waits for its turn is not detached yet.
     pub fn detached(self) -> DetachedLockLayer {
-        DetachedLockLayer::new(self)
+        DetachedLockLayer::new(self.set(|settings| settings.detached = true))
     }
 
     pub(super) fn settings(&self) -> &Arc<Settings> {

@@ -109,6 +109,16 @@ impl RequestGuards {
         guards.find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 
+    /// Whether the innermost layer is the one that counts the request's handler as running: the layer has locked the request, or
+    /// would have, and no layer further out counts the same handler.
+    pub(super) fn counts_handler(extensions: &Extensions) -> bool {
+        let Some(guards) = extensions.get::<Self>() else {
+            return false;
+        };
+        let is_at_work = matches!(guards.innermost.turns, Ok(_) | Err(NotLocked::FailedOpen));
+        is_at_work && guards.outer.iter().all(|passed| passed.turns.is_err())
+    }
+
     /// All guards of the innermost lock's layer.
     pub(super) fn of_innermost_lock(extensions: &Extensions) -> Result<Vec<LockGuard>, NoGuard> {
         let passed = Self::innermost_lock(extensions)?;

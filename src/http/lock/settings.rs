@@ -2,13 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::Method;
+use http::{Extensions, Method};
 
-use super::outage::Outage;
+use super::{outage::Outage, request_guards::RequestGuards};
 use crate::{
     Error, Locks,
     key::DeriveKey,
-    locks::{Holding, permit},
+    locks::{Busy, Holding, permit},
     rejection::{Rejection, Renderer},
     store::Mode,
 };
@@ -48,6 +48,8 @@ pub(super) struct Settings {
     pub(super) wait: Option<Duration>,
     pub(super) holding: Holding,
     pub(super) loss: LeaseLoss,
+    /// Whether handlers are tasks, which are counted where they are spawned.
+    pub(super) detached: bool,
     pub(super) confirm: bool,
     pub(super) hold_body: bool,
     pub(super) fail_open: bool,
@@ -111,6 +113,7 @@ impl Settings {
             wait: Some(Duration::from_secs(5)),
             holding: Holding::default(),
             loss: LeaseLoss::default(),
+            detached: false,
             confirm: false,
             hold_body: false,
             fail_open: false,
@@ -118,6 +121,12 @@ impl Settings {
             retry_after: Duration::from_secs(1),
             renderer: Renderer::default(),
         }
+    }
+
+    /// Counts the handler of a request as running, unless another layer does.
+    pub(super) fn count_handler(&self, extensions: &Extensions) -> Option<Busy> {
+        let counts = !self.detached && RequestGuards::counts_handler(extensions);
+        counts.then(|| self.locks.busy())
     }
 
     pub(super) fn refuse(&self, error: Error) -> Rejection {
@@ -134,6 +143,7 @@ impl fmt::Debug for Settings {
             .field("modes", &self.modes)
             .field("wait", &self.wait)
             .field("loss", &self.loss)
+            .field("detached", &self.detached)
             .field("confirm", &self.confirm)
             .field("hold_body", &self.hold_body)
             .field("fail_open", &self.fail_open)

@@ -20,6 +20,8 @@ pub(super) struct HeldLease {
     pub(super) phase: Phase,
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
+    /// The token of the last turn.
+    token: Option<u64>,
     /// How many turns the lease has served, including those under way.
     pub(super) served: u64,
     /// The turn of an exclusive lease or of a permit is under way.
@@ -75,6 +77,7 @@ impl HeldLease {
             lease,
             phase: Phase::Serving,
             tokens,
+            token: None,
             served: 0,
             in_turn: false,
             readers: Readers::default(),
@@ -104,6 +107,11 @@ impl HeldLease {
 
     pub(super) fn is_outlived(&self) -> bool {
         matches!(self.phase, Phase::Outlived)
+    }
+
+    /// The token of the turn under way, or of the last one of several.
+    pub(super) fn token(&self) -> Option<u64> {
+        self.token.filter(|_| !self.is_idle())
     }
 
     /// Whether the next renewal decides about the next turn.
@@ -156,6 +164,7 @@ impl HeldLease {
             unreachable!("`can_serve` has looked under the same lock");
         };
         self.served += 1;
+        self.token = Some(token);
         self.began = t.now;
         let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
         if self.mode() == Mode::Shared {
@@ -172,7 +181,7 @@ impl HeldLease {
         }
         // The turn's time may be over before the lease needs attention for another reason.
         self.schedule(t);
-        t.totals.began(t.now - turn.since, self.served > 1);
+        t.totals.began(t.now - turn.asked, self.served > 1);
         turn.grant(Granted {
             lease: self.lease.clone(),
             number: self.served,

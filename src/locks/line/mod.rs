@@ -30,6 +30,7 @@ mod held_lease;
 mod leases;
 mod readers;
 mod renewals;
+mod snapshot;
 mod turns;
 mod waiters;
 

@@ -14,8 +14,8 @@ use self::{
 pub use fault::{Calls, Fault};
 
 use super::{
-    Acquire, Acquired, Ending, Hints, Inspection, Instance, MemoryStore, Release, Released, Renew,
-    RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Ending, Hints, Inspection, Instance, KeyPage, List, MemoryStore, Release,
+    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{
     Error, LockKey,
@@ -259,6 +259,15 @@ impl Store for FaultyStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         Box::pin(self.call(None, |_| {}, move |store| store.force_release_now(&key)))
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        let page = self.call(None, |_| {}, move |store| store.list_now(&request));
+        Box::pin(page.map(|page| page.flatten()))
+    }
+
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        Box::pin(self.call(None, |_| {}, |_| ()))
     }
 
     fn space(&self) -> Arc<str> {

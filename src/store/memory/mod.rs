@@ -1,5 +1,6 @@
 //! The store in memory, for one process or for several simulated ones.
 
+mod listing;
 mod slot;
 mod state;
 mod watchers;
@@ -17,8 +18,8 @@ use futures_util::stream;
 
 use self::{state::State, watchers::Watchers};
 use super::{
-    Acquire, Acquired, Ending, Hints, Inspection, Instance, Mode, Owner, Release, Released, Renew,
-    RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Ending, Hints, Inspection, Instance, KeyPage, List, Mode, Owner, Release,
+    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{
     Error, LockKey,
@@ -214,6 +215,14 @@ impl Store for MemoryStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         Box::pin(ready(Ok(self.force_release_now(&key))))
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        Box::pin(ready(self.list_now(&request)))
+    }
+
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        Box::pin(ready(Ok(())))
     }
 
     fn space(&self) -> Arc<str> {

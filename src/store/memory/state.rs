@@ -76,6 +76,12 @@ impl State {
         }
     }
 
+    /// All keys that have a slot.
+    pub(super) fn keys(&mut self, now: Instant) -> impl Iterator<Item = &LockKey> {
+        self.forget_expired(now);
+        self.slots.keys()
+    }
+
     /// Removes everything but the token counter.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn forget(&mut self) {

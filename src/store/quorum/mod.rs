@@ -30,6 +30,7 @@ mod fence;
 mod heal;
 mod health;
 mod hints;
+mod listing;
 mod operators;
 mod question;
 mod release;
@@ -55,8 +56,8 @@ pub use builder::QuorumStoreBuilder;
 
 use self::{attempts::Attempts, ballot::majority, health::Health};
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
-    StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Hints, Inspection, Instance, KeyPage, List, Release, Released, Renew,
+    RenewAnswers, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
 
@@ -228,6 +229,15 @@ impl Store for QuorumStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.0.force_release(&key)
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        self.0.list(&request)
+    }
+
+    /// Checks a majority of nodes.
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        self.0.ping()
     }
 
     fn space(&self) -> Arc<str> {

@@ -82,6 +82,30 @@ impl Shared {
         Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 
+    /// Fails if fewer than a majority of nodes is ready. The message names the other nodes.
+    pub(super) fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        let mut silent: Vec<Option<Arc<str>>> = Vec::with_capacity(self.nodes.len());
+        silent.extend(self.nodes.iter().map(|node| Some(node.space())));
+        let pings = self.nodes.iter().map(|node| node.ping()).enumerate();
+        let asking = Round::new(pings, self.node_timeout);
+        Box::pin(async move {
+            let (nodes, mut error) = (silent.len(), None);
+            for (node, answer) in asking.all().await {
+                match answer {
+                    Ok(()) => silent[node] = None,
+                    Err(failed) => error = Some(failed),
+                }
+            }
+            let silent: Vec<Arc<str>> = silent.into_iter().flatten().collect();
+            if nodes - silent.len() >= majority(nodes) {
+                return Ok(());
+            }
+            let missing = no_quorum(nodes, silent.len(), 0, error);
+            let message = format!("{missing}: {}", silent.join(", "));
+            Err(Error::with_source(missing.kind(), message, missing))
+        })
+    }
+
     pub(super) fn inspect(&self, key: &LockKey) -> StoreFuture<Result<Inspection, Error>> {
         let (nodes, majority) = (self.nodes.iter(), majority(self.nodes.len()));
         let seen = self.ask_all(nodes.map(|node| node.inspect(key.clone())));

@@ -79,7 +79,8 @@ impl RedisStoreBuilder {
 
     /// Sets the name under which operators see the leases of this store. The default is the name of the host.
     ///
-    /// Callers that find a key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key see the label. A
+    /// Callers that find a key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key see the label. The
+    /// connections for calls are named after the [prefix](Self::prefix) and the label: CLIENT LIST shows `name=tdl@web-3`. A
     /// label is 1 to 64 ASCII letters, digits, `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
     /// the host has no known name, there is no label.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
@@ -172,7 +173,8 @@ impl RedisStoreBuilder {
         let replicated = match (self.replicas, only_upstream) {
             (None, _) => None,
             (Some(wanted), Some(upstream)) => {
-                let replicated = Replicated::new(upstream, floors.clone(), self.timeout, wanted);
+                let (floors, name) = (floors.clone(), names.client_name());
+                let replicated = Replicated::new(upstream, floors, self.timeout, name, wanted);
                 Some(replicated)
             }
             (Some(_), None) => {

@@ -1,4 +1,4 @@
-//! The store's operations as calls of scripts.
+//! The store's operations as commands, nearly all of them calls of scripts.
 //!
 //! An acquire of the key `orders/42` for 10 s is sent as:
 //!
@@ -12,14 +12,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use redis::{Cmd, RedisWrite};
 
 use super::{
     floors::{Floors, Fraction},
     names::{Names, put_number},
     script::{
-        ACQUIRE, ACQUIRE_SHARED, By, FORCE_RELEASE, INSPECT, RAISE_FENCE, RELEASE, RELEASE_ALONE,
-        RELEASE_SHARED, RENEW, RENEW_ALONE, RENEW_SHARED, Script,
+        ACQUIRE, ACQUIRE_SHARED, By, FORCE_RELEASE, INSPECT, PING, RAISE_FENCE, RELEASE,
+        RELEASE_ALONE, RELEASE_SHARED, RENEW, RENEW_ALONE, RENEW_SHARED, Script,
     },
     value,
 };
@@ -31,7 +32,7 @@ use crate::{
 /// The longest duration in a command. Redis can add this duration to its clock without an overflow.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
-/// One call of a script.
+/// One call.
 ///
 /// A call keeps its operation and is written as a command each time the call is sent, because the floor of the tokens and the version
 /// of the script belong to the connection.
@@ -60,6 +61,21 @@ pub(super) enum Operation {
     Inspect(LockKey),
     /// `force_release.lua`.
     ForceRelease(LockKey),
+    /// `ping.lua`, at the server of a bucket.
+    Ping { bucket: usize },
+    /// SCAN, the only call that is not a script.
+    Scan(Scan),
+}
+
+/// One step of a listing.
+#[derive(Debug, Clone)]
+pub(super) struct Scan {
+    /// The server's own cursor, which is zero at the start and at the end.
+    pub(super) cursor: u64,
+    /// The number of names that the server looks at.
+    pub(super) count: usize,
+    /// The pattern that names must match.
+    pub(super) pattern: Bytes,
 }
 
 /// A release, of one owner or of several. Several owners have permits, or may have got them from one acquire that failed.
@@ -108,7 +124,8 @@ impl Call {
         &self.operation
     }
 
-    pub(super) fn key(&self) -> &LockKey {
+    /// The key of the call, whose calls take effect in order. `None` if the call has no key, and so no place in an order.
+    pub(super) fn key(&self) -> Option<&LockKey> {
         match &self.operation {
             Operation::Acquire(Acquire { key, .. })
             | Operation::Renew(Renew { key, .. })
@@ -118,7 +135,8 @@ impl Call {
             })
             | Operation::RaiseFence { key, .. }
             | Operation::Inspect(key)
-            | Operation::ForceRelease(key) => key,
+            | Operation::ForceRelease(key) => Some(key),
+            Operation::Ping { .. } | Operation::Scan(_) => None,
         }
     }
 
@@ -158,6 +176,12 @@ impl Call {
                 to.lock(key);
                 to.queue(key);
             }
+            Operation::Ping { bucket } => {
+                to.script(&PING, 1);
+                let mut name = to.command.bufmut_for_next_arg(0);
+                dialect.names.ping(*bucket, &mut name);
+            }
+            Operation::Scan(scan) => to.scan(scan),
         }
     }
 }
@@ -268,6 +292,15 @@ impl Writer<'_> {
             drop(record);
             self.number(millis(*retain));
         }
+    }
+
+    fn scan(&mut self, scan: &Scan) {
+        self.command.write_arg(b"SCAN");
+        self.number(scan.cursor);
+        self.command.write_arg(b"MATCH");
+        self.command.write_arg(&scan.pattern);
+        self.command.write_arg(b"COUNT");
+        self.number(scan.count as u64);
     }
 
     /// Starts the command.

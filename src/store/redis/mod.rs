@@ -19,10 +19,12 @@ mod floors;
 mod in_order;
 mod key_order;
 mod lane;
+mod listing;
 mod names;
 mod operations;
 mod outcome;
 mod owed;
+mod ping;
 mod replicated;
 mod reply;
 mod script;
@@ -49,8 +51,8 @@ use self::{
     topology::{Servers, Topology},
 };
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, Release, Released, Renew, RenewAnswers, Store,
-    StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Hints, Inspection, Instance, KeyPage, List, Release, Released, Renew,
+    RenewAnswers, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey};
 
@@ -125,11 +127,11 @@ use crate::{Error, LockKey};
 /// # Requirements
 ///
 /// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at start-up about any other policy.
-/// - A user with an ACL needs `+eval +evalsha +script|load`, `+get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time`,
-///   `+zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore`, `+publish +subscribe`, `~tdl:*` and `&tdl:*`.
-///   `+client|info +client|kill` (see below) and `+hello +echo +info` are recommended. [`replicas`](RedisStoreBuilder::replicas)
-///   needs `+wait`. A node of a [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without
-///   INFO, a server counts as being as old as its connection.
+/// - A user with an ACL needs the rights of the user in
+///   [A Redis user with few rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of these
+///   rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides. A node of a
+///   [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without INFO, a server counts as being as old
+///   as its connection.
 ///
 /// # When Redis does not answer
 ///
@@ -315,6 +317,14 @@ impl Store for RedisStore {
 
     fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
         self.0.force_release(key)
+    }
+
+    fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        self.0.list(request)
+    }
+
+    fn ping(&self) -> StoreFuture<Result<(), Error>> {
+        self.0.ping()
     }
 
     fn space(&self) -> Arc<str> {

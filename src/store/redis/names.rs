@@ -29,6 +29,9 @@ const FORMAT: u32 = 2;
 /// enough to spread over the nodes of a Cluster.
 pub(super) const BUCKETS: usize = 4096;
 
+/// The kinds of names that exist only while their key has a lease, a record or a queue.
+const KINDS: [&str; 2] = ["lock", "queue"];
+
 /// Writes the names that one fleet uses.
 ///
 /// The methods append bytes and avoid `fmt`, because every lock writes three names.
@@ -58,6 +61,15 @@ impl Names {
         self.label.as_deref()
     }
 
+    /// The name of the store's connections in CLIENT LIST: `tdl@web-3`. Neither the prefix nor the label has a character that CLIENT
+    /// SETNAME refuses.
+    pub(super) fn client_name(&self) -> Arc<str> {
+        match &self.label {
+            Some(label) => format!("{}@{label}", self.prefix).into(),
+            None => self.prefix.as_str().into(),
+        }
+    }
+
     pub(super) fn lock(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:lock:", to);
         to.put_slice(key.as_str().as_bytes());
@@ -77,10 +89,39 @@ impl Names {
         self.name(key, b"}:none", to);
     }
 
+    /// A name that is never set, on the server of a bucket.
+    pub(super) fn ping(&self, bucket: usize, to: &mut impl BufMut) {
+        self.name_in(bucket, b"}:ping", to);
+    }
+
     fn name(&self, key: &LockKey, kind: &[u8], to: &mut impl BufMut) {
+        self.name_in(bucket(key), kind, to);
+    }
+
+    fn name_in(&self, bucket: usize, kind: &[u8], to: &mut impl BufMut) {
         to.put_slice(self.head.as_bytes());
-        put_number(bucket(key) as u64, to);
+        put_number(bucket as u64, to);
         to.put_slice(kind);
+    }
+
+    /// The glob pattern of the names whose keys start with `prefix`. Matches some other names as well, see [`key`](Self::key).
+    pub(super) fn pattern(&self, prefix: &str) -> Vec<u8> {
+        let mut pattern = Vec::new();
+        put_escaped(&self.head, &mut pattern);
+        pattern.extend_from_slice(b"*}:*:");
+        put_escaped(prefix, &mut pattern);
+        pattern.push(b'*');
+        pattern
+    }
+
+    /// The key that a name belongs to. `None` for the name of something else, and for a name that this crate did not write.
+    pub(super) fn key(&self, name: &[u8]) -> Option<LockKey> {
+        let rest = std::str::from_utf8(name).ok()?;
+        let (number, rest) = rest.strip_prefix(&self.head)?.split_once("}:")?;
+        let (kind, key) = rest.split_once(':')?;
+        let key = LockKey::new(key).ok()?;
+        let is_ours = KINDS.contains(&kind) && number == bucket(&key).to_string();
+        is_ours.then_some(key)
     }
 
     pub(super) fn hints(&self, instance: Instance) -> String {
@@ -91,6 +132,16 @@ impl Names {
 /// The bucket of a key.
 pub(super) fn bucket(key: &LockKey) -> usize {
     (key.stable_hash() % BUCKETS as u64) as usize
+}
+
+/// Writes a text of which every character stands for itself in a glob pattern.
+fn put_escaped(text: &str, to: &mut Vec<u8>) {
+    for byte in text.bytes() {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+            to.push(b'\\');
+        }
+        to.push(byte);
+    }
 }
 
 /// Writes a number in decimal digits.
@@ -129,6 +180,37 @@ mod tests {
         assert_eq!(lock, b"tdl:2:{b2089}:lock:orders/42");
         assert_eq!(queue, b"tdl:2:{b2089}:queue:orders/42");
         assert_eq!(fence, b"tdl:2:{b2089}:fence");
+    }
+
+    #[test]
+    fn a_key_is_read_from_its_names_and_from_no_other() {
+        let names = Names::new("a*[b", None);
+        let key = LockKey::new("x:{y}:lock:* é").unwrap();
+        let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
+        names.lock(&key, &mut lock);
+        names.queue(&key, &mut queue);
+        names.fence(&key, &mut fence);
+        assert_eq!(names.key(&lock), Some(key.clone()));
+        assert_eq!(names.key(&queue), Some(key));
+        assert_eq!(names.key(&fence), None);
+        let text = String::from_utf8(lock).unwrap();
+        for foreign in [
+            text.replace(":lock:x", ":other:x"),
+            text.replace("a*[b", "a"),
+            text.replace("{b", "{b0"),
+            text.replace("x:", "\n:"),
+            text.replace(" é", ""),
+        ] {
+            assert_eq!(names.key(foreign.as_bytes()), None, "{foreign}");
+        }
+        assert_eq!(names.key(b"a*[b:2:{b1}:lock:\xff"), None);
+    }
+
+    #[test]
+    fn a_pattern_has_no_wildcards_of_the_prefix() {
+        let names = Names::new("a*", None);
+        let pattern = names.pattern("[x]?\\");
+        assert_eq!(pattern, br"a\*:2:{b*}:*:\[x\]\?\\*");
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub(super) struct Replicated {
     floors: Arc<Floors>,
     /// The time limit of every other call.
     limit: Duration,
+    client_name: Arc<str>,
     /// Made at first use: bb8 needs a runtime, and a store can be built outside of one.
     pool: OnceLock<Pool<Connector>>,
     permits: Semaphore,
@@ -84,12 +85,14 @@ impl Replicated {
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
         limit: Duration,
+        client_name: Arc<str>,
         wanted: Replicas,
     ) -> Self {
         Self {
             upstream,
             floors,
             limit,
+            client_name,
             pool: OnceLock::new(),
             permits: Semaphore::new(CONNECTIONS as usize),
             wanted,
@@ -103,8 +106,12 @@ impl Replicated {
 
     fn pool(&self) -> &Pool<Connector> {
         self.pool.get_or_init(|| {
-            let connector =
-                Connector::for_pool(self.upstream.clone(), self.floors.clone(), self.limit);
+            let connector = Connector::for_pool(
+                self.upstream.clone(),
+                self.floors.clone(),
+                self.limit,
+                self.client_name.clone(),
+            );
             Pool::builder()
                 .max_size(CONNECTIONS)
                 .min_idle(None)

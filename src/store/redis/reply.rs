@@ -95,6 +95,27 @@ pub(super) fn flag(reply: Value) -> Result<bool, Error> {
     }
 }
 
+/// The reply to SCAN.
+pub(super) struct Scanned {
+    /// The cursor of the next step, or zero at the end.
+    pub(super) next: u64,
+    pub(super) names: Vec<Value>,
+}
+
+/// Reads the reply to SCAN.
+pub(super) fn scanned(reply: Value) -> Result<Scanned, Error> {
+    let parts = match reply {
+        Value::Array(parts) => <[Value; 2]>::try_from(parts).ok(),
+        _ => None,
+    };
+    let Some([next, Value::Array(names)]) = parts else {
+        return Err(explain::unexpected_reply());
+    };
+    let next = text(&next).and_then(|next| next.parse().ok());
+    let next = next.ok_or_else(explain::unexpected_reply)?;
+    Ok(Scanned { next, names })
+}
+
 /// Reads the reply of `raise_fence.lua`.
 pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
     let token = match reply {

@@ -45,6 +45,8 @@ pub(super) static RAISE_FENCE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/raise_fence.lua")));
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/inspect.lua")));
+pub(super) static PING: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/ping.lua")));
 
 /// The scripts on the way of every request. They are loaded with each connection, so that a call is sent a second time, after
 /// other calls, only if the server's scripts were flushed meanwhile.
@@ -149,6 +151,7 @@ mod tests {
             &FORCE_RELEASE,
             &RAISE_FENCE,
             &INSPECT,
+            &PING,
         ];
         let texts = scripts.map(|script| [&script.fixed.text, &script.by_clock.text]);
         for text in texts.as_flattened() {

@@ -116,7 +116,12 @@ macro_rules! conformance {
             $crate::suite::conformance!(@tests $subject, $args, operators:
                 inspecting_tells_all_and_changes_nothing,
                 a_forced_release_takes_the_key_from_its_holder,
-                a_forced_release_removes_a_record
+                a_forced_release_removes_a_record,
+                a_ping_is_answered_and_changes_nothing,
+                keys_with_a_lease_a_record_or_a_queue_are_listed,
+                every_character_of_a_prefix_stands_for_itself,
+                pages_together_have_all_keys,
+                a_cursor_of_another_store_is_refused
             );
             $crate::suite::conformance!(@tests $subject, $args, order:
                 calls_take_effect_in_the_order_they_were_started,

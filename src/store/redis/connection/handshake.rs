@@ -2,7 +2,8 @@
 //!
 //! | command | purpose |
 //! |---|---|
-//! | CLIENT INFO | the name by which a later connection has this connection closed |
+//! | CLIENT SETNAME | the name by which operators recognize the connection in CLIENT LIST |
+//! | CLIENT INFO | the id by which a later connection has this connection closed |
 //! | TIME | the floor of tokens |
 //! | INFO memory | a warning if the server evicts keys |
 //! | INFO server | the server's uptime and `run_id` |
@@ -37,6 +38,10 @@ impl Connector {
         let predecessors = self.predecessors.as_ref();
         let predecessor = predecessors.and_then(|all| all.lock().get(&server.address).cloned());
         let mut commands = pipe();
+        commands
+            .cmd("CLIENT")
+            .arg("SETNAME")
+            .arg(&*self.client_name);
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
         // Servers before 7.0 accept one section for each INFO.
         commands.cmd("INFO").arg("memory");
@@ -61,6 +66,8 @@ impl Connector {
         }
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
+        // A server that denies CLIENT SETNAME only shows no name.
+        let _named = next();
         let (client_info, time, memory, info, killed) = (next(), next(), next(), next(), next());
         if self.upstream.can_fail_over() {
             check_role(&server.address, next())?;

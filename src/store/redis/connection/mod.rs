@@ -79,6 +79,8 @@ pub(super) struct Connector {
     upstream: Arc<dyn Upstream>,
     floors: Arc<Floors>,
     limit: Duration,
+    /// The name of the connections in CLIENT LIST.
+    client_name: Arc<str>,
     /// The last connection to each server, by address. `None` in a pool.
     predecessors: Option<Mutex<HashMap<Arc<str>, Predecessor>>>,
 }
@@ -96,10 +98,11 @@ impl Connector {
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
         limit: Duration,
+        client_name: Arc<str>,
     ) -> Self {
         Self {
             predecessors: Some(Mutex::default()),
-            ..Self::for_pool(upstream, floors, limit)
+            ..Self::for_pool(upstream, floors, limit, client_name)
         }
     }
 
@@ -108,11 +111,13 @@ impl Connector {
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
         limit: Duration,
+        client_name: Arc<str>,
     ) -> Self {
         Self {
             upstream,
             floors,
             limit,
+            client_name,
             predecessors: None,
         }
     }

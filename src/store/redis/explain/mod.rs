@@ -144,6 +144,12 @@ pub(super) fn cluster_is_down() -> Error {
     unreachable(CLUSTER_IS_DOWN)
 }
 
+/// The error of a server that does not answer a ping, or refuses writes.
+pub(super) fn not_ready(server: &str, error: Error) -> Error {
+    let message = format!("Redis at {server} is not ready: {error}");
+    Error::with_source(error.kind(), message, error)
+}
+
 /// The error of a reply that `reply` cannot read.
 pub(super) fn unexpected_reply() -> Error {
     unreachable(

@@ -121,7 +121,7 @@ impl Lane {
         names: Names,
         owed: Owed,
     ) -> Self {
-        let connector = Connector::for_lane(upstream, floors.clone(), limit);
+        let connector = Connector::for_lane(upstream, floors.clone(), limit, names.client_name());
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 queue: Queue::new(owed),

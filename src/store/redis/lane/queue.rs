@@ -98,9 +98,10 @@ impl Queue {
 
     /// Appends a call.
     pub(super) fn push(&mut self, start: Start, answer: Option<AnswerTo>) -> Id {
-        if !self.resting.is_empty() {
-            let key = start.call.key();
-            self.wake(|resting| resting.entry.call.key() == key);
+        if !self.resting.is_empty()
+            && let Some(key) = start.call.key()
+        {
+            self.wake(|resting| resting.entry.call.key() == Some(key));
         }
         let due = match (&answer, &start.failure) {
             (None, Failure::Repeat { expires, .. }) => *expires,
@@ -245,11 +246,12 @@ impl Queue {
 
     /// Fails the forgotten calls for the key of a call that has run. They were started earlier and must not run after that call.
     fn give_up_forgotten_before(&mut self, later: Id) {
-        let Some(key) = self.calls.get_mut(later).map(|it| it.call.key().clone()) else {
+        let later = self.calls.get_mut(later);
+        let Some(key) = later.and_then(|it| it.call.key().cloned()) else {
             return;
         };
         for id in std::mem::take(&mut self.forgotten) {
-            let is_overtaken = |entry: &mut Entry| *entry.call.key() == key;
+            let is_overtaken = |entry: &mut Entry| entry.call.key() == Some(&key);
             if !self.calls.get_mut(id).is_some_and(is_overtaken) {
                 self.forgotten.push(id);
                 continue;

@@ -83,6 +83,14 @@ pub(super) struct HintSource {
     version: u64,
 }
 
+/// A bucket whose calls show whether a lane works.
+#[derive(Debug)]
+pub(super) struct Probe {
+    /// The name of the lane's server.
+    pub(super) server: Arc<str>,
+    pub(super) bucket: usize,
+}
+
 /// A change that concerns a subscription.
 #[derive(Debug)]
 pub(super) enum Change {
@@ -172,12 +180,55 @@ impl Topology {
     where
         Called: Future<Output = Outcome>,
     {
-        let bucket = bucket(key);
+        self.call_at(bucket(key), deadline, start).await
+    }
+
+    /// Makes one call at the server of a bucket, as [`call`](Self::call) does.
+    pub(super) async fn call_at<Called>(
+        &self,
+        bucket: usize,
+        deadline: Instant,
+        start: impl Fn(&Arc<Lane>, CallForm) -> Called,
+    ) -> Outcome
+    where
+        Called: Future<Output = Outcome>,
+    {
         match self {
             Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
                 start(lanes.of(bucket), CallForm::default()).await
             }
             Self::Cluster(cluster) => cluster.call(bucket, deadline, start).await,
+        }
+    }
+
+    /// Returns one probe for each lane.
+    pub(super) async fn probes(&self, deadline: Instant) -> Result<Vec<Probe>, Error> {
+        let probe = |bucket| Probe {
+            server: self.name().clone(),
+            bucket,
+        };
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
+                Ok((0..lanes.0.len()).map(probe).collect())
+            }
+            Self::Cluster(cluster) => cluster.probes(deadline).await,
+        }
+    }
+
+    /// Returns the addresses of the nodes that together have all keys, in ascending order. Outside of a Cluster, there is one node,
+    /// with an empty address.
+    pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
+        match self {
+            Self::Single { .. } | Self::Sentinel { .. } => Ok(vec!["".into()]),
+            Self::Cluster(cluster) => cluster.nodes(deadline).await,
+        }
+    }
+
+    /// A lane to one of the [`nodes`](Self::nodes).
+    pub(super) fn lane_to(&self, node: &Arc<str>) -> Arc<Lane> {
+        match self {
+            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.of(0).clone(),
+            Self::Cluster(cluster) => cluster.lane_to(node, 0),
         }
     }
 

@@ -21,7 +21,7 @@ mod slot_map;
 mod slots;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -36,12 +36,13 @@ use self::{
     node::Node,
     slot_map::{PAUSE, SlotMap},
 };
-use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Topology};
+use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Probe, Topology};
 use crate::{
     Error,
     store::redis::{
         explain,
         lane::Lane,
+        names::BUCKETS,
         outcome::{Outcome, Redirect},
     },
     sync::Mutex,
@@ -225,12 +226,34 @@ impl Cluster {
         }
     }
 
+    /// Returns one probe for each lane to each node. Fails if a bucket has no node.
+    pub(super) async fn probes(&self, deadline: Instant) -> Result<Vec<Probe>, Error> {
+        self.refresh(deadline).await?;
+        let (mut seen, mut probes) = (HashSet::new(), Vec::new());
+        for bucket in 0..BUCKETS {
+            let Some(server) = self.slot_map.owner(bucket) else {
+                self.mark_stale();
+                return Err(explain::no_owner());
+            };
+            if seen.insert((server.clone(), bucket % self.settings.count)) {
+                probes.push(Probe { server, bucket });
+            }
+        }
+        Ok(probes)
+    }
+
+    /// Returns the addresses of all nodes that have a bucket, in ascending order.
+    pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
+        self.refresh(deadline).await?;
+        Ok(self.slot_map.nodes())
+    }
+
     /// Resumes calls that were started outside of a runtime.
     pub(super) fn resume(&self) {
         self.nodes.lock().values().for_each(|lanes| lanes.resume());
     }
 
-    fn lane_to(&self, address: &Arc<str>, bucket: usize) -> Arc<Lane> {
+    pub(super) fn lane_to(&self, address: &Arc<str>, bucket: usize) -> Arc<Lane> {
         self.lanes_to(address).of(bucket).clone()
     }
 

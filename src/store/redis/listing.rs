@@ -1,0 +1,176 @@
+//! The keys of a store, in pages: SCAN, on one node after another.
+//!
+//! A cursor is `<cursor of SCAN>@<address of the node>`, with an empty address outside of a Cluster.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    calls::{Operation, Scan},
+    lane::{Before, Failure, Start},
+    outcome::Outcome,
+    reply::{self, Scanned},
+};
+use crate::{
+    Error, LockKey,
+    store::{Cursor, KeyPage, List, StoreFuture},
+};
+
+/// The number of names that the server looks at in one step, which takes the server less than a millisecond.
+const LONGEST_STEP: usize = 1000;
+/// The least number of names in one step.
+const SHORTEST_STEP: usize = 10;
+/// The number of names after which a page ends, however few keys are on it.
+const MOST_NAMES: usize = 10_000;
+
+/// Where the next step of a listing starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Position {
+    /// The cursor of SCAN.
+    cursor: u64,
+    /// The address of the node.
+    node: Arc<str>,
+}
+
+impl Shared {
+    /// Lists keys until the page is full, until [`MOST_NAMES`] names were looked at, or until half of the time limit has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// The listing has no effect on the keys.
+    pub(super) fn list(self: &Arc<Self>, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        let shared = self.clone();
+        Box::pin(async move {
+            let now = Instant::now();
+            let last_start = now + shared.timeout / 2;
+            let deadline = now + shared.timeout;
+            let mut at = request.cursor.as_ref().map(Position::read).transpose()?;
+            let nodes = shared.topology.nodes(deadline).await?;
+            let pattern = Bytes::from(shared.names.pattern(&request.prefix));
+            let at_most = request.at_most.max(1);
+            let (mut keys, mut seen, mut empty_steps) = (BTreeSet::new(), 0, 0);
+            loop {
+                let Some(from) = Position::first_from(at.as_ref(), &nodes) else {
+                    at = None;
+                    break;
+                };
+                let is_over = seen >= MOST_NAMES || seen > 0 && Instant::now() >= last_start;
+                if keys.len() >= at_most || is_over {
+                    at = Some(from);
+                    break;
+                }
+                // A step without a key means that keys are rare among the names, and so a longer step brings few keys.
+                let step = (at_most - keys.len()) << (2 * empty_steps).min(10);
+                let count = step.clamp(SHORTEST_STEP, LONGEST_STEP);
+                let scan = Scan {
+                    cursor: from.cursor,
+                    count,
+                    pattern: pattern.clone(),
+                };
+                match shared.scan(&from.node, scan, deadline).await {
+                    Ok(scanned) => {
+                        let found = shared.keys(&scanned, &request.prefix);
+                        empty_steps = if found.is_empty() { empty_steps + 1 } else { 0 };
+                        keys.extend(found);
+                        at = Some(from.after(scanned.next));
+                    }
+                    Err(error) if keys.is_empty() => return Err(error),
+                    // The caller gets the keys, and the next page tries again.
+                    Err(_) => {
+                        at = Some(from);
+                        break;
+                    }
+                }
+                seen += count;
+            }
+            Ok(KeyPage {
+                keys: keys.into_iter().collect(),
+                next: at.as_ref().map(Position::write),
+            })
+        })
+    }
+
+    /// Makes one step at a node.
+    async fn scan(&self, node: &Arc<str>, scan: Scan, deadline: Instant) -> Result<Scanned, Error> {
+        let outcome = self.topology.lane_to(node).call(Start {
+            call: Operation::Scan(scan).into(),
+            before: Before::Nothing,
+            failure: Failure::Forget,
+            deadline,
+        });
+        let outcome = outcome.await;
+        if !matches!(outcome, Outcome::Answered(_)) {
+            self.topology.mark_stale();
+        }
+        reply::scanned(outcome.value()?)
+    }
+
+    /// The keys of the names, without names that only look like those of keys.
+    fn keys(&self, scanned: &Scanned, prefix: &str) -> Vec<LockKey> {
+        let key = |name: &Value| match name {
+            Value::BulkString(name) => self.names.key(name),
+            _ => None,
+        };
+        let keys = scanned.names.iter().filter_map(key);
+        keys.filter(|key| key.as_str().starts_with(prefix))
+            .collect()
+    }
+}
+
+impl Position {
+    /// The position itself, or the start of the next node if its node has gone. `None` at the end.
+    fn first_from(at: Option<&Self>, nodes: &[Arc<str>]) -> Option<Self> {
+        let Some(at) = at else {
+            return nodes.first().map(Self::start_of);
+        };
+        let node = nodes.iter().find(|node| **node >= at.node)?;
+        let is_same = *node == at.node;
+        Some(if is_same {
+            at.clone()
+        } else {
+            Self::start_of(node)
+        })
+    }
+
+    fn start_of(node: &Arc<str>) -> Self {
+        Self {
+            cursor: 0,
+            node: node.clone(),
+        }
+    }
+
+    /// The position after a step, with the cursor that the server has returned.
+    fn after(self, next: u64) -> Self {
+        match next {
+            0 => Self::end_of(&self.node),
+            cursor => Self { cursor, ..self },
+        }
+    }
+
+    /// The position behind the last name of a node, which comes before every other node behind that node.
+    fn end_of(node: &Arc<str>) -> Self {
+        Self {
+            cursor: 0,
+            node: format!("{node}!").into(),
+        }
+    }
+
+    fn write(&self) -> Cursor {
+        Cursor::new(format!("{}@{}", self.cursor, self.node))
+    }
+
+    fn read(cursor: &Cursor) -> Result<Self, Error> {
+        let position = cursor.as_str().split_once('@');
+        let position = position.and_then(|(cursor, node)| {
+            Some(Self {
+                cursor: cursor.parse().ok()?,
+                node: node.into(),
+            })
+        });
+        position.ok_or_else(Cursor::foreign)
+    }
+}
