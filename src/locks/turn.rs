@@ -15,6 +15,7 @@ use crate::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    trace::Hold,
 };
 
 /// A request that waits for its turn, and the turn once granted.
@@ -30,6 +31,7 @@ pub(crate) struct Turn {
     guards: AtomicUsize,
     /// A guard has released the turn on behalf of all guards.
     released: AtomicBool,
+    hold: Hold,
 }
 
 /// The lease and the token that a turn was granted with.
@@ -60,6 +62,7 @@ impl Turn {
             waiting: Mutex::default(),
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
+            hold: Hold::default(),
         })
     }
 
@@ -122,7 +125,11 @@ impl Turn {
 
     /// Counts a dropped guard. Returns whether no guard is left.
     pub(super) fn remove_guard(&self) -> bool {
-        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.guards.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.end_hold();
+        }
+        is_last
     }
 
     pub(super) fn guards(&self) -> usize {
@@ -136,7 +143,20 @@ impl Turn {
 
     /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
-        self.released.swap(true, Ordering::AcqRel)
+        let was_released = self.released.swap(true, Ordering::AcqRel);
+        self.end_hold();
+        was_released
+    }
+
+    /// The time for which the turn lasts, for the telemetry.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn end_hold(&self) {
+        let lease = self.granted().map(|granted| &granted.lease);
+        self.hold
+            .end(|| lease.is_some_and(|lease| lease.loss().is_some()));
     }
 }
 
