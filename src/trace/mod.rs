@@ -17,8 +17,12 @@ mod metrics;
 mod span;
 #[cfg(feature = "redis")]
 mod store_call;
+#[cfg(all(test, feature = "metrics"))]
+mod tests;
 mod turn;
 
+#[cfg(test)]
+pub(crate) use self::metrics::REFUSAL;
 pub(crate) use self::{
     events::*,
     metrics::{Idempotent, KeepResult, RenewalResult, Role, TurnOutcome},
