@@ -74,7 +74,10 @@ async fn connects_and_hints_are_counted() {
     let (one, other) = (locks(&server).await, locks(&server).await);
     let listening = async |instances: f64| {
         let listening = r#"hints_total{kind="listening"}"#;
-        eventually("hints arrive", async || scrape.value(listening) == instances).await;
+        eventually("hints arrive", async || {
+            scrape.value(listening) == instances
+        })
+        .await;
     };
     let guard = one.lock("a").await.unwrap();
     listening(1.0).await;

@@ -24,7 +24,8 @@
 //!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none, or if
 //!    the driver's runtime has ended.
 //! 7. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, the spawning of the driver, log events, and metrics.
+//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and the recorder of metrics. Log
+//!    events follow when the mutex is free.
 
 mod deadlines;
 mod driver;
