@@ -7,6 +7,7 @@
 //! | [Guarantees](guarantees) | before you rely on a lock: which properties hold, under which assumptions, and which do not |
 //! | [Cookbook](cookbook) | while you build: complete snippets for services, jobs, consumers and tests |
 //! | [Operating](operating) | before you deploy, and when you are on call |
+//! | [Metrics](metrics) | when you set up monitoring: metrics, spans, events, and a dashboard |
 //! | [Comparison](comparison) | while you choose: other libraries, and when not to use this crate |
 //!
 //! The words that all chapters use:
@@ -27,6 +28,7 @@
 pub mod comparison;
 pub mod cookbook;
 pub mod guarantees;
+pub mod metrics;
 pub mod operating;
 
 #[cfg(test)]

@@ -44,7 +44,24 @@
 //!
 //! # What to alert on
 //!
-//! Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
+//! By metrics, with the feature `metrics`; [Metrics](super::metrics) lists all of them, and the dashboard `docs/grafana.json` plots them:
+//!
+//! | alert | for | meaning |
+//! |---|---|---|
+//! | `increase(distributed_lock_losses_total{reason!="closed"}[5m]) > 0` | 0 m | turns lost their lease; a page if the resource does not compare tokens |
+//! | `rate(distributed_lock_refusals_total{reason="misconfigured"}[5m]) > 0` | 0 m | a layer is misconfigured; the event `lock.refused` names the fix |
+//! | `rate(distributed_lock_refusals_total{reason="store-unreachable"}[5m]) > 0` | 2 m | requests get 503: the store is out of reach |
+//! | `rate(distributed_lock_failed_open_total[5m]) > 0` | 0 m | requests run without their lock; fine only if that is acceptable |
+//! | `rate(distributed_lock_records_total{result!="kept"}[5m]) > 0` | 0 m | answers were not kept: a retry may run its handler again |
+//! | `rate(distributed_lock_renewals_total{result="unknown"}[1m]) > 0` | a third of the lease | renewals get no answer; losses follow |
+//! | `distributed_lock_owed_releases > 0` | 2 m | the store does not answer releases: keys stay locked for up to a lease |
+//! | `distributed_lock_keys > 100000` | 5 m | near [`max_keys`](crate::LocksBuilder::max_keys) (131,072): further keys are refused |
+//! | `distributed_lock_longest_line > 500` | 5 m | near [`longest_line`](crate::LocksBuilder::longest_line) (1,024): one key is hot, or a handler hangs |
+//! | 99th percentile of `distributed_lock_wait_seconds` above your own limit | 10 m | contention: hot keys, or long turns (`distributed_lock_hold_seconds`) |
+//! | 99th percentile of `distributed_lock_store_call_seconds` above 50 ms | 10 m | a slow server or network |
+//! | `rate(distributed_lock_connects_total[10m]) > 0.1` | 10 m | connections break again and again |
+//!
+//! By events. Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
 //! personal data. At other levels, `owner` identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
 //!
 //! | event | level | meaning | alert |
@@ -61,7 +78,7 @@
 //! | `redis.evicts` | warn | the server may evict leases | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //!
-//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own:
+//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own without the feature `metrics`:
 //!
 //! | field | alert |
 //! |---|---|

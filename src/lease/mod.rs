@@ -42,6 +42,19 @@ pub enum Loss {
     Closed,
 }
 
+impl Loss {
+    /// A stable word for programs, such as a label of a metric.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::NotOurs => "not_ours",
+            Self::Expired => "expired",
+            Self::GaveUp => "gave_up",
+            Self::MaxHold => "max_hold",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

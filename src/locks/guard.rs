@@ -226,13 +226,13 @@ impl LockGuard {
             return Ok(());
         }
         let ended = self.inner().end_turn(self.granted(), true);
-        ended.confirmed().await
+        trace::releasing(self.token(), ended.confirmed()).await
     }
 
     /// Confirms the lease, which other turns may go on to use, and ends this turn. If the future is dropped, the drop of
     /// the guard ends the turn.
     async fn release_shared(self) -> Result<(), Error> {
-        let answer = self.confirm().await;
+        let answer = trace::releasing(self.token(), self.confirm()).await;
         if let Status::Lost(loss) = self.status() {
             return Err(lost(Some(loss)));
         }
@@ -430,6 +430,22 @@ impl LockGuard {
     pub(crate) fn abandon(self, content: &Bytes) {
         self.0.set_released();
         self.inner().finish(self.granted(), content);
+    }
+
+    /// Describes the turn that has just begun.
+    pub(crate) fn acquired(&self) -> trace::Acquired<'_> {
+        let granted = self.granted();
+        trace::Acquired::Turn {
+            owner: &granted.lease.owner,
+            token: granted.token,
+            passed_on: granted.number > 1,
+            hold: self.hold(),
+        }
+    }
+
+    /// The time for which the turn lasts.
+    pub(crate) fn hold(&self) -> &trace::Hold {
+        self.0.hold()
     }
 
     /// Whether this is the only guard of the turn.

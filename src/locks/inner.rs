@@ -9,7 +9,7 @@ use super::{
     contender::Contender,
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost},
     lines::Lines,
-    renewing::Renewing,
+    renewing::{Renewing, result_of},
 };
 use crate::{
     Error, LockKey, Loss,
@@ -47,6 +47,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
+        trace::describe();
         let scheduler = Arc::new(Scheduler::new());
         let instance = Instance::new();
         Self {
@@ -88,14 +89,14 @@ impl Inner {
     /// Does the follow-up of a transition, after the lock of the line is free.
     pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
         for (lease, loss) in follow_up.lost {
-            trace::lost(key.as_str(), lease.owner, loss);
+            trace::lost(lease.owner, loss, loss.code());
         }
         for owner in follow_up
             .released
             .into_iter()
             .chain(follow_up.more_released)
         {
-            trace::releasing(key.as_str(), owner);
+            trace::released(key.as_str(), owner);
         }
         if let Some(number) = follow_up.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
@@ -128,7 +129,9 @@ impl Inner {
             refill: 0,
             mode: lease.mode(),
         }]);
-        match renewal.next().await {
+        let answer = renewal.next().await;
+        trace::renewed(result_of(answer.as_ref().map(|(_, answer)| answer)));
+        match answer {
             Some((_, Renewed::Renewed { .. })) => {
                 if lease.extend(now(), sent) {
                     return Ok(());
@@ -184,6 +187,7 @@ impl LeaseEvents for Inner {
     }
 
     fn on_hint(self: &Arc<Self>, hint: Hint) {
+        trace::hint(hint.kind());
         match hint {
             Hint::Free(key) => drop(self.with_line(&key, |line, _| line.wake_contender())),
             Hint::Next(key) => drop(self.with_line(&key, |line, _| line.is_next())),

@@ -5,10 +5,13 @@
 //! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
 //! [`LockGuard`]. All clones of a handle share one [`Inner`].
 
+mod acquired;
 mod config;
 #[cfg(feature = "redis")]
 mod connect;
 mod contender;
+#[cfg(feature = "metrics")]
+mod gauges;
 mod guard;
 mod inner;
 mod line;
@@ -296,7 +299,7 @@ impl Locks {
         wait: Wait,
     ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
         let waiter = Waiter::new(&self.0, key, request);
-        trace::acquiring(key.as_str(), async move {
+        let waiting = async move {
             // Pinned outside of the timeout: the waiter must still be in line when `waited_in_vain` looks at the
             // line.
             let mut waiter = pin!(waiter);
@@ -307,7 +310,8 @@ impl Locks {
                 Some(outcome) => outcome,
                 None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
             }
-        })
+        };
+        trace::acquiring(waiting, acquired::describe)
     }
 
     /// The error of a request that had no turn within `limit`: the store was away, or the key was held.

@@ -13,7 +13,7 @@ use crate::{
     lease::Lease,
     store::{Renew, Renewed},
     time::Instant,
-    trace,
+    trace::{self, RenewalResult},
 };
 
 /// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even if the renewal is
@@ -69,6 +69,7 @@ impl Inner {
     /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
+        trace::renewed(result_of(Some(&answer)));
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -98,6 +99,15 @@ impl Inner {
                 self.lose(lease, Loss::GaveUp);
             }
         }
+    }
+}
+
+/// The answer to a renewal, as the telemetry needs it. A missing answer counts as *not ours*.
+pub(super) fn result_of(answer: Option<&Renewed>) -> RenewalResult {
+    match answer {
+        Some(Renewed::Renewed { .. }) => RenewalResult::Renewed,
+        Some(Renewed::NotOurs) | None => RenewalResult::NotOurs,
+        Some(Renewed::Unknown(_)) => RenewalResult::Unknown,
     }
 }
 

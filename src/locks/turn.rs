@@ -17,6 +17,7 @@ use crate::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
+    trace::Hold,
 };
 
 /// A request that waits for its turn, and the turn once granted.
@@ -36,6 +37,7 @@ pub(crate) struct Turn {
     released: AtomicBool,
     /// Why the turn was lost, if its lease goes on without the turn.
     loss: OnceLock<Loss>,
+    hold: Hold,
 }
 
 /// The lease and the token that a turn was granted with.
@@ -73,6 +75,7 @@ impl Turn {
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
             loss: OnceLock::new(),
+            hold: Hold::default(),
         })
     }
 
@@ -147,7 +150,11 @@ impl Turn {
 
     /// Counts a dropped guard. Returns whether no guard is left.
     pub(super) fn remove_guard(&self) -> bool {
-        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.guards.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.end_hold();
+        }
+        is_last
     }
 
     pub(super) fn guards(&self) -> usize {
@@ -161,7 +168,20 @@ impl Turn {
 
     /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
-        self.released.swap(true, Ordering::AcqRel)
+        let was_released = self.released.swap(true, Ordering::AcqRel);
+        self.end_hold();
+        was_released
+    }
+
+    /// The time for which the turn lasts, for the telemetry.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn end_hold(&self) {
+        let lease = self.granted().map(|granted| &granted.lease);
+        self.hold
+            .end(|| lease.is_some_and(|lease| lease.loss().is_some()));
     }
 }
 

@@ -150,6 +150,7 @@ impl Settings {
     /// Waits for the turn; `None` if the request may go on without one.
     pub(super) async fn acquire(self: Arc<Self>, wanted: Wanted) -> Result<Option<Guards>, Error> {
         if self.fail_open && self.outage.is_on() {
+            trace::unlocked();
             return Ok(None);
         }
         let until = wanted.wait.map(|limit| later(Instant::now(), limit));
@@ -164,6 +165,7 @@ impl Settings {
             Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
                 self.outage.begin();
                 trace::failed_open(&error);
+                trace::unlocked();
                 Ok(None)
             }
             outcome => {

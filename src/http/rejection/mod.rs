@@ -266,6 +266,7 @@ impl Rejection {
         trace::refused(
             self.instance(),
             reason,
+            reason.code(),
             self.background(),
             reason.concerns(),
         );

@@ -197,6 +197,8 @@ mod tests {
                 reason.status().as_u16()
             );
             assert!(docs.contains(&heading), "no heading {heading:?}");
+            // Each refusal is counted by its code.
+            assert!(crate::trace::REFUSAL.texts.contains(&reason.code()));
         }
     }
 }

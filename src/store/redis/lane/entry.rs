@@ -15,7 +15,10 @@ use super::super::{
     owed::Debt,
     script::By,
 };
-use crate::store::{Acquire, Ending, Owner, Queueing, Release};
+use crate::{
+    store::{Acquire, Ending, Owner, Queueing, Release},
+    trace::{StoreCall, StoreOperation},
+};
 
 /// Stands for a duration whose end cannot be represented as an `Instant`.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
@@ -72,7 +75,14 @@ pub(in super::super) enum Failure {
 
 /// The receiver of a call's outcome.
 #[derive(Debug)]
-pub(super) enum AnswerTo {
+pub(super) struct AnswerTo {
+    receiver: Receiver,
+    /// The time of the call, for the telemetry.
+    time: StoreCall,
+}
+
+#[derive(Debug)]
+enum Receiver {
     One(oneshot::Sender<Outcome>),
     /// A channel for the outcomes of several calls, each with its index.
     Batch(usize, mpsc::UnboundedSender<(usize, Outcome)>),
@@ -150,12 +160,45 @@ pub(super) struct Reply {
 }
 
 impl AnswerTo {
+    /// The receiver of the outcome of a call that starts now.
+    pub(super) fn one(call: &Call, to: oneshot::Sender<Outcome>) -> Self {
+        Self {
+            receiver: Receiver::One(to),
+            time: call.operation().begin(),
+        }
+    }
+
+    /// The receiver of the outcome of one of several calls that start now.
+    pub(super) fn batch(
+        call: &Call,
+        index: usize,
+        to: mpsc::UnboundedSender<(usize, Outcome)>,
+    ) -> Self {
+        Self {
+            receiver: Receiver::Batch(index, to),
+            time: call.operation().begin(),
+        }
+    }
+
     /// Sends the outcome. Returns whether the caller still waits.
     pub(super) fn send(self, outcome: Outcome) -> bool {
-        match self {
-            Self::One(to) => to.send(outcome).is_ok(),
-            Self::Batch(index, to) => to.send((index, outcome)).is_ok(),
+        self.time.end(outcome.result());
+        match self.receiver {
+            Receiver::One(to) => to.send(outcome).is_ok(),
+            Receiver::Batch(index, to) => to.send((index, outcome)).is_ok(),
         }
+    }
+}
+
+impl Operation {
+    /// Begins to measure a call.
+    pub(in super::super) fn begin(&self) -> StoreCall {
+        StoreCall::begin(match self {
+            Self::Acquire(_) => StoreOperation::Acquire,
+            Self::Renew(_) => StoreOperation::Renew,
+            Self::Release(_) => StoreOperation::Release,
+            _ => StoreOperation::Other,
+        })
     }
 }
 

@@ -40,6 +40,7 @@ use super::{
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
     order::{Id, Order},
 };
+use crate::{Error, store::Owner};
 
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -57,6 +58,8 @@ pub(super) struct Queue {
     pub(super) resting: Vec<Resting>,
     /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
+    /// The releases that have failed for their callers, for the log. The driver logs them once the mutex is free.
+    pub(super) failed_releases: Vec<(Owner, Error)>,
     owed: Owed,
 }
 
@@ -76,6 +79,7 @@ impl Queue {
             forgotten: Vec::new(),
             resting: Vec::new(),
             deadlines: Deadlines::default(),
+            failed_releases: Vec::new(),
             owed,
         }
     }
