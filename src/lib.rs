@@ -1,8 +1,11 @@
-// The README's picture as a data URI: rustdoc does not copy `docs/request.svg`, and the first definition of a link counts.
+// The README's pictures as data URIs: rustdoc does not copy files from `docs/`, and the first definition of a link counts.
 #![cfg_attr(not(doctest), doc = include_str!("../docs/request.md"))]
+#![cfg_attr(not(doctest), doc = include_str!("../docs/admin.md"))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 pub mod guide;
 pub mod key;
 pub mod store;

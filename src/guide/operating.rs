@@ -168,6 +168,8 @@
 //!
 //! # Reading the keys with redis-cli
 //!
+//! The [admin page](crate::admin) (feature `admin`) shows the same in a browser: who holds a key, since when, and who waits.
+//!
 //! The output below is from a real server: two replicas of `examples/ledger.rs`, one of which works on account 7 while the other waits.
 //!
 //! ```text

@@ -6,5 +6,7 @@ pub mod read_body;
 pub mod rejection;
 pub mod single_flight;
 
+pub(crate) mod json;
+
 #[cfg(feature = "axum")]
 mod extract;

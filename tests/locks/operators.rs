@@ -1,5 +1,7 @@
 //! What operators see and do through `Locks`.
 
+use std::time::Duration;
+
 use tokio::time::sleep;
 use tower_distributed_lock::{
     ErrorKind, HeldKey, Loss, Status,
@@ -63,7 +65,7 @@ async fn held_tells_how_long_the_turn_and_the_first_request_last() {
     drop(first);
     let second = second.await.unwrap();
     let held = locks.held();
-    assert_eq!(held[0].leases[0].held_for, 0 * SECOND, "another turn");
+    assert_eq!(held[0].leases[0].held_for, Duration::ZERO, "another turn");
     assert_eq!(held[0].leases[0].token, Some(second.token()));
     assert_eq!(held[0].waiting, 1);
     drop(second);

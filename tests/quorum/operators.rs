@@ -42,14 +42,14 @@ async fn a_key_that_a_majority_holds_is_listed_by_every_majority() {
     let (nodes, store) = memory::<3>();
     let mut keys = BTreeSet::new();
     // Each key is missing at one of the nodes.
-    for away in 0..3 {
-        nodes[away].set_fault(Some(Fault::Unreachable));
+    for (index, away) in nodes.iter().enumerate() {
+        away.set_fault(Some(Fault::Unreachable));
         for n in 0..10 {
-            let key = key(&format!("k/{away}/{n}"));
+            let key = key(&format!("k/{index}/{n}"));
             store.take(&key, owner()).await;
             keys.insert(key);
         }
-        nodes[away].set_fault(None);
+        away.set_fault(None);
     }
     let request = List::all().at_most(4);
     assert_eq!(rest(&store, request.clone()).await, keys);

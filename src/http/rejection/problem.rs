@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Rejection;
+use crate::http::json::Quoted;
 
 /// Where each reason is explained: the headings of the module `rejection`.
 const TYPES: &str =
@@ -24,34 +25,10 @@ pub(super) fn json(rejection: &Rejection) -> String {
     json
 }
 
-/// A text as a JSON string.
-struct Quoted<'a>(&'a str);
-
-impl std::fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c))?,
-                c => f.write_char(c)?,
-            }
-        }
-        f.write_char('"')
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rejection::Reason;
-
-    #[test]
-    fn a_detail_cannot_break_out_of_its_string() {
-        let hostile = Quoted("a\"b\\c\n\u{7f}ü").to_string();
-        assert_eq!(hostile, r#""a\"b\\c\u000a\u007fü""#);
-    }
 
     #[test]
     fn a_refusal_is_a_problem_document() {

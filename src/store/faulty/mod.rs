@@ -263,7 +263,7 @@ impl Store for FaultyStore {
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
         let page = self.call(None, |_| {}, move |store| store.list_now(&request));
-        Box::pin(page.map(|page| page.flatten()))
+        Box::pin(page.map(|page| page.and_then(std::convert::identity)))
     }
 
     fn ping(&self) -> StoreFuture<Result<(), Error>> {

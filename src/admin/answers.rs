@@ -1,0 +1,154 @@
+//! The answers to the page, as JSON.
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+
+use super::json::Object;
+use crate::{
+    Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats,
+    store::{Holder, Inspection, Instance, Mode, Owner},
+};
+
+/// An answer with a document.
+pub(super) struct Answer(pub(super) Object);
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (kind, self.0.finish()).into_response()
+    }
+}
+
+/// An answer that says why there is no other.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    why: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let status = match error.kind() {
+            // The only setting that a request can choose is the cursor.
+            ErrorKind::InvalidKey | ErrorKind::InvalidConfig => StatusCode::BAD_REQUEST,
+            ErrorKind::Foreign => StatusCode::CONFLICT,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let answer = Answer(Object::new().text("error", self.why));
+        (self.status, answer).into_response()
+    }
+}
+
+pub(super) fn stats(stats: &Stats) -> Object {
+    Object::new()
+        .number("keys", stats.keys)
+        .number("waiting", stats.waiting)
+        .number("leases", stats.leases)
+        .number("calls", stats.calls)
+        .number("running", stats.running)
+        .number("releases", stats.releases)
+}
+
+/// How long the first request of all lines has waited.
+pub(super) fn longest_wait(held: &[HeldKey]) -> Duration {
+    let waits = held.iter().filter_map(|held| held.longest_wait);
+    waits.max().unwrap_or_default()
+}
+
+/// A key that this instance holds or waits for.
+pub(super) fn held_key(held: &HeldKey) -> Object {
+    Object::new()
+        .text("key", &held.key)
+        .array("leases", held.leases.iter().map(lease))
+        .number("waiting", held.waiting)
+        .maybe_millis("longest_wait_ms", held.longest_wait)
+}
+
+fn lease(lease: &LeaseView) -> Object {
+    Object::new()
+        .text("attempt", lease.owner.attempt)
+        .object("mode", mode(lease.mode))
+        .maybe_text("token", lease.token)
+        .number("turns", lease.turns)
+        .millis("held_ms", lease.held_for)
+        .millis("remaining_ms", lease.remaining)
+        .maybe_text("loss", lease.loss)
+}
+
+/// A key of the fleet, with the length of its queue.
+pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
+    found(key, seen, here).number("queue", seen.queue.len())
+}
+
+/// A key of the fleet, with everything that is known of it.
+pub(super) fn key(
+    key: &LockKey,
+    seen: &Inspection,
+    here: Instance,
+    local: Option<&HeldKey>,
+) -> Object {
+    found(key, seen, here)
+        .array("queue", seen.queue.iter().map(|owned| owner(*owned, here)))
+        .maybe_object("local", local.map(held_key))
+}
+
+fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
+    let record = seen.record.as_ref().map(|record| {
+        Object::new()
+            .number("bytes", record.len())
+            .maybe_millis("remaining_ms", seen.record_remaining)
+    });
+    Object::new()
+        .text("key", key)
+        .array(
+            "holders",
+            seen.holders.iter().map(|found| holder(found, here)),
+        )
+        .maybe_object("record", record)
+        .text("token", seen.fence)
+}
+
+fn holder(holder: &Holder, here: Instance) -> Object {
+    let fingerprint = holder.fingerprint.as_deref().map(hex);
+    owner(holder.owner, here)
+        .object("mode", mode(holder.mode))
+        .millis("remaining_ms", holder.remaining)
+        .maybe_text("fingerprint", fingerprint)
+        .maybe_text("label", holder.label.as_deref())
+}
+
+/// Numbers of acquisitions and tokens are texts, because a script's numbers have only 53 bits.
+fn owner(owner: Owner, here: Instance) -> Object {
+    Object::new()
+        .text("instance", owner.instance)
+        .text("attempt", owner.attempt)
+        .bool("here", owner.instance == here)
+}
+
+fn mode(mode: Mode) -> Object {
+    match mode {
+        Mode::Permit { of } => Object::new()
+            .text("name", "permit")
+            .number("of", of as usize),
+        mode => Object::new().text("name", mode),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,161 @@
+//! The page's questions.
+
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+
+use axum::extract::State;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http::StatusCode;
+
+use super::{
+    Admin,
+    answers::{self, Answer, Refusal},
+    form::Form,
+    json::Object,
+};
+use crate::{
+    Error, ErrorKind, LockKey, Locks,
+    store::{Cursor, Inspection, List},
+    time::{later, now, timeout},
+};
+
+/// The number of keys on a page.
+const PAGE: usize = 50;
+
+/// How many keys of a page are inspected at a time.
+const AT_A_TIME: usize = 10;
+
+/// After this time, a page of the fleet ends with the keys that were found until then. In a store with few locks among many
+/// other keys, that can be none.
+const LOOKING: Duration = Duration::from_millis(500);
+
+/// How long the page waits for a sign of life of the store.
+const PING: Duration = Duration::from_secs(2);
+
+type Answered = Result<Answer, Refusal>;
+
+/// The load of this instance, and one page of its keys.
+pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered {
+    let (prefix, offset) = (form.text("prefix"), form.number("offset")?);
+    let locks = &admin.locks;
+    let store = ping(locks).await;
+    let mut held = locks.held();
+    let longest_wait = answers::longest_wait(&held);
+    held.retain(|held| held.key.as_str().starts_with(prefix));
+    // The keys are in ascending order, and stay in that order where lines are equally long.
+    held.sort_by_key(|held| Reverse(held.waiting));
+    // A page that has become empty shows the last keys instead.
+    let offset = offset.min(held.len().saturating_sub(1) / PAGE * PAGE);
+    let page = held.iter().skip(offset).take(PAGE);
+    Ok(Answer(
+        Object::new()
+            .text("instance", locks.instance())
+            .bool("may_force_release", admin.force_release)
+            .bool("closed", locks.is_closed())
+            .object("store", store)
+            .object("stats", answers::stats(&locks.stats()))
+            .millis("longest_wait_ms", longest_wait)
+            .array("keys", page.map(answers::held_key))
+            .number("total", held.len())
+            .number("offset", offset)
+            .number("page_size", PAGE),
+    ))
+}
+
+/// Whether the store answers, and how soon. What this instance holds is shown although the store hangs, so the wait is limited.
+async fn ping(locks: &Locks) -> Object {
+    let asked = now();
+    let error = match locks.is_closed() {
+        true => None,
+        false => match timeout(PING, locks.ping()).await {
+            Some(answer) => answer.err().map(|error| error.to_string()),
+            None => Some(format!("no answer within {PING:?}")),
+        },
+    };
+    Object::new()
+        .millis("ping_ms", now().saturating_duration_since(asked))
+        .maybe_text("error", error)
+}
+
+/// One page of the fleet's keys: locks, and also records if the form asks for them.
+pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
+    let (locks, records) = (&admin.locks, !form.text("records").is_empty());
+    let mut request = List::starting_with(form.text("prefix")).at_most(PAGE);
+    request.cursor = match form.text("cursor") {
+        "" => None,
+        text => Some(text.parse::<Cursor>()?),
+    };
+    let until = later(now(), LOOKING);
+    let mut rows = BTreeMap::new();
+    // A single listing may find few keys, only keys that are not wanted, or keys of the listing before.
+    loop {
+        let page = locks.list(request.clone()).await?;
+        rows.extend(inspect_all(locks, page.keys, records).await?);
+        request.cursor = page.next;
+        if request.cursor.is_none() || rows.len() >= PAGE || now() >= until {
+            break;
+        }
+    }
+    let answer = Object::new().array("keys", rows.into_values());
+    Ok(Answer(answer.maybe_text("next", request.cursor)))
+}
+
+async fn inspect_all(
+    locks: &Locks,
+    keys: Vec<LockKey>,
+    records: bool,
+) -> Result<Vec<(LockKey, Object)>, Error> {
+    stream::iter(keys)
+        .map(async |key| {
+            let row = fleet_key(locks, &key, records).await?;
+            Ok(row.map(|row| (key, row)))
+        })
+        .buffered(AT_A_TIME)
+        .try_filter_map(async |row| Ok(row))
+        .try_collect()
+        .await
+}
+
+/// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
+async fn fleet_key(locks: &Locks, key: &LockKey, records: bool) -> Result<Option<Object>, Error> {
+    match locks.inspect(key).await {
+        Ok(seen) => {
+            let is_lock = !seen.holders.is_empty() || !seen.queue.is_empty();
+            let wanted = is_lock || (records && seen.record.is_some());
+            Ok(wanted.then(|| answers::fleet_key(key, &seen, locks.instance())))
+        }
+        // One unreadable key must not hide the others.
+        Err(error) if error.kind() == ErrorKind::Foreign => {
+            let row = answers::fleet_key(key, &Inspection::default(), locks.instance());
+            Ok(Some(row.text("error", error)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything that is known of a key.
+pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
+    let (locks, key) = (&admin.locks, form.key()?);
+    let seen = locks.inspect(&key).await?;
+    let held = locks.held();
+    let local = held.iter().find(|held| held.key == key);
+    Ok(Answer(answers::key(&key, &seen, locks.instance(), local)))
+}
+
+/// Takes a key away from its holders. If the form names an owner, only while that owner is among them: since the page was
+/// shown, another request may have got the key.
+pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
+    if !admin.force_release {
+        let why = "this page only reads: build it with `Admin::allow_force_release`";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, why));
+    }
+    let key = form.key()?;
+    if let Some(owner) = form.owner()? {
+        let seen = admin.locks.inspect(&key).await?;
+        if !seen.holders.iter().any(|holder| holder.owner == owner) {
+            let why = "the key has another holder by now, or none";
+            return Err(Refusal::new(StatusCode::CONFLICT, why));
+        }
+    }
+    let released = admin.locks.force_release(key).await?;
+    Ok(Answer(Object::new().bool("released", released)))
+}

@@ -1,0 +1,137 @@
+// The details of one key, refreshed while they are open, and the forced release.
+
+const LEASE_WARNING = [
+  "Take this key away from its holder?",
+  "The holder is not stopped: it goes on working until its next renewal tells it of the loss. Until then two requests may hold the key, and only their tokens tell them apart.",
+];
+
+const RECORD_WARNING = ["Remove this record?", "Without the record, a repetition of the request runs again."];
+
+const details = {
+  key: null,
+  mayRelease: false,
+
+  open(key) {
+    this.key = key;
+    $("details-key").replaceChildren(...keyNodes(key));
+    $("details-state").textContent = "";
+    $("details-body").replaceChildren();
+    $("release-result").textContent = "";
+    this.ask(false);
+    $("release").hidden = true;
+    if (!$("details").open) $("details").showModal();
+    history.replaceState(null, "", `#key=${encodeURIComponent(key)}`);
+    poller.now();
+  },
+
+  closed() {
+    this.key = null;
+    history.replaceState(null, "", location.pathname + location.search);
+  },
+
+  async refresh() {
+    const key = this.key;
+    if (key === null) return;
+    try {
+      const found = await call("key", { key });
+      if (this.key === key) this.show(found);
+    } catch (error) {
+      if (this.key === key) $("details-state").textContent = `Not up to date: ${reasonOf(error)}`;
+    }
+  },
+
+  show(found) {
+    this.found = found;
+    const taken = found.holders.length > 0 || found.record !== null;
+    const parts = [];
+    for (const holder of found.holders) parts.push(holderCard(holder));
+    if (found.record) parts.push(recordCard(found.record));
+    if (found.local) parts.push(section("In this process", localList(found.local)));
+    if (found.queue.length > 0) parts.push(section(`Queue of the store (${count(found.queue.length)})`, queueList(found)));
+    parts.push(section("Highest token", make("code", {}, found.token)));
+    $("details-state").textContent = stateOf(found);
+    $("details-body").replaceChildren(...parts);
+    const [question, consequence] = found.record ? RECORD_WARNING : LEASE_WARNING;
+    $("release-warning").replaceChildren(make("strong", {}, question), ` ${consequence}`);
+    $("release").hidden = !this.mayRelease || (!taken && $("release-confirm").hidden);
+  },
+
+  // Shows or hides the confirmation.
+  ask(asking) {
+    $("release-ask").hidden = asking;
+    $("release-confirm").hidden = !asking;
+    if (asking) {
+      // The holder that is asked about, which may be another one when the answer is given.
+      const [holder] = this.found.holders;
+      this.owner = holder ? `${holder.instance}:${holder.attempt}` : "";
+      $("release-result").textContent = "";
+      $("release-no").focus();
+    }
+  },
+
+  async release() {
+    const key = this.key;
+    $("release-yes").disabled = true;
+    try {
+      const { released } = await call("force_release", { key, owner: this.owner });
+      $("release-result").textContent = released ? "Released." : "Nothing was released: the key was free already.";
+      this.ask(false);
+      poller.now();
+    } catch (error) {
+      $("release-result").textContent = `${error instanceof Refused ? "Not released" : "Perhaps not released"}: ${reasonOf(error)}.`;
+    } finally {
+      $("release-yes").disabled = false;
+    }
+  },
+};
+
+function stateOf({ holders, record, queue }) {
+  const waiting = queue.length > 0 ? `, ${count(queue.length)} in the queue` : "";
+  if (record) return `Recorded${waiting}`;
+  if (holders.length === 0) return `Free${waiting}`;
+  return (holders.length === 1 ? "Held" : `Held by ${count(holders.length)}`) + waiting;
+}
+
+function section(title, ...content) {
+  return make("section", {}, make("h3", {}, title), content);
+}
+
+function list(entries) {
+  const pairs = entries.filter((entry) => entry !== null);
+  return make("dl", {}, pairs.map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]).flat());
+}
+
+function holderCard(holder) {
+  return section("Holder", make("div", { class: "card" }, list([
+    ["Host", [holder.label ?? "–", " ", holder.here ? tag("this instance", "here") : ""]],
+    ["Instance", make("code", {}, holder.instance)],
+    ["Acquisition", make("code", {}, holder.attempt)],
+    ["Mode", modeName(holder.mode)],
+    ["Lease ends in", [duration(holder.remaining_ms), make("span", { class: "muted" }, " unless renewed")]],
+    holder.fingerprint === null ? null : ["Fingerprint", make("code", {}, holder.fingerprint)],
+  ])));
+}
+
+function recordCard(record) {
+  return section("Record", make("div", { class: "card" }, list([
+    ["Size", bytes(record.bytes)],
+    record.remaining_ms === null ? null : ["Kept for", duration(record.remaining_ms)],
+  ])));
+}
+
+function queueList({ queue }) {
+  return make("ol", {}, queue.slice(0, 200).map(({ instance, attempt, here }) => make("li", {},
+    make("code", { title: instance }, `${shortId(instance)}:${attempt}`), " ", here ? tag("this instance", "here") : "")));
+}
+
+function localList({ leases, waiting, longest_wait_ms: longest }) {
+  const losses = leases.filter((lease) => lease.loss !== null);
+  return list([
+    ["State", stateTag(leases)],
+    isHeld(leases) ? ["Held for", duration(heldFor(leases))] : null,
+    isHeld(leases) && leases[0].token !== null ? ["Token", make("code", {}, leases[0].token)] : null,
+    ["Requests waiting", count(waiting)],
+    longest === null ? null : ["Longest wait", duration(longest)],
+    losses.length > 0 ? ["Loss", losses[0].loss] : null,
+  ]);
+}

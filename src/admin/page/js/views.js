@@ -1,0 +1,118 @@
+// The two tables: the keys of the instance that answers, and the keys of the whole fleet.
+
+const instanceView = {
+  table: new Table([
+    { label: "Key", kind: "name" },
+    { label: "State", kind: "state", cell: ({ leases }) => stateTag(leases) },
+    { label: "Mode", kind: "mode", cell: ({ leases: [lease] }) => (lease ? modeName(lease.mode) : "") },
+    { label: "Held for", kind: "number", cell: ({ leases }) => (isHeld(leases) ? duration(heldFor(leases)) : "") },
+    { label: "Waiting", kind: "number", cell: ({ waiting }) => waitingTag(waiting) },
+    { label: "Longest wait", kind: "number", cell: ({ longest_wait_ms: ms }) => (ms === null ? "" : duration(ms)) },
+  ], (key) => details.open(key)),
+  offset: 0,
+  period: 1000,
+
+  fields() {
+    return { prefix: $("prefix").value, offset: this.offset };
+  },
+
+  show(answer) {
+    this.answer = answer;
+    this.table.show(answer.keys);
+    const from = answer.total === 0 ? 0 : answer.offset + 1;
+    $("range").textContent = `${count(from)}–${count(answer.offset + answer.keys.length)} of ${count(answer.total)}`;
+    $("previous").disabled = answer.offset === 0;
+    $("next").disabled = answer.offset + answer.keys.length >= answer.total;
+    showEmpty(answer.total === 0, this.table, "This instance holds no key and waits for none");
+  },
+
+  first() {
+    this.offset = 0;
+  },
+
+  turn(pages) {
+    this.offset = Math.max(0, this.offset + pages * this.answer.page_size);
+  },
+};
+
+const fleetView = {
+  table: new Table([
+    { label: "Key", kind: "name" },
+    { label: "Holder", kind: "holder", cell: (item) => holderCell(item) },
+    { label: "Mode", kind: "mode", cell: ({ holders: [holder] }) => (holder ? modeName(holder.mode) : "") },
+    { label: "Time left", kind: "number", cell: (item) => timeLeft(item) },
+    { label: "Queue", kind: "number", cell: ({ queue }) => waitingTag(queue) },
+  ], (key) => details.open(key)),
+  // The cursors of the pages up to this one; the first page has none.
+  cursors: [""],
+  period: 2000,
+
+  fields() {
+    return { prefix: $("prefix").value, cursor: this.cursors.at(-1), records: $("records").checked ? "1" : "" };
+  },
+
+  show(answer) {
+    this.answer = answer;
+    this.table.show(answer.keys);
+    $("range").textContent = `Page ${count(this.cursors.length)}: ${count(answer.keys.length)} keys`;
+    $("previous").disabled = this.cursors.length === 1;
+    $("next").disabled = answer.next === null;
+    const more = answer.next === null ? "" : " was found yet; the next page goes on looking for one";
+    showEmpty(answer.keys.length === 0, this.table, `No key${more}`);
+  },
+
+  first() {
+    this.cursors = [""];
+  },
+
+  turn(pages) {
+    if (pages > 0) this.cursors.push(this.answer.next);
+    else this.cursors.pop();
+  },
+};
+
+function showEmpty(isEmpty, table, text) {
+  const prefix = $("prefix").value;
+  const shown = isEmpty ? make("p", { class: "empty" }, prefix ? `${text} that begins with “${prefix}”.` : `${text}.`) : table.element;
+  const now = $("rows").firstChild;
+  if (isEmpty ? now?.textContent !== shown.textContent : now !== shown) $("rows").replaceChildren(shown);
+}
+
+function waitingTag(number) {
+  return number > 0 ? tag(count(number), "waiting") : "";
+}
+
+function isHeld(leases) {
+  return leases.some(({ turns }) => turns > 0);
+}
+
+function heldFor(leases) {
+  return Math.max(...leases.map(({ held_ms: ms }) => ms));
+}
+
+function stateTag(leases) {
+  const loss = leases.find((lease) => lease.loss !== null)?.loss;
+  if (loss) return make("span", { class: "tag lost", title: loss }, "lost");
+  if (isHeld(leases)) return tag("held", "here");
+  return tag(leases.length > 0 ? "between turns" : "held elsewhere");
+}
+
+function holderCell({ holders, record, error }) {
+  if (error) return make("span", { class: "tag lost", title: error }, "unreadable");
+  if (record) return tag("record");
+  if (holders.length === 0) return tag("free");
+  const { instance, label, here } = holders[0];
+  const id = make("code", { class: "id", title: instance }, shortId(instance));
+  return [
+    label === null ? null : `${label} `,
+    id,
+    here ? " " : null,
+    here ? tag("this instance", "here") : null,
+    holders.length > 1 ? ` and ${count(holders.length - 1)} more` : null,
+  ];
+}
+
+function timeLeft({ holders, record }) {
+  const left = record ? record.remaining_ms : holders[0]?.remaining_ms;
+  return left === undefined || left === null ? "" : duration(left);
+}

@@ -1,0 +1,308 @@
+//! What the page is told, on the embedded store and on a real Redis.
+
+use std::{io, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tower_distributed_lock::{
+    Error, LockGuard, Locks,
+    store::{Fault, FaultyStore, MemoryStore, RedisStore},
+};
+
+use crate::{
+    demo::Server,
+    support::{eventually, redis_server::RedisServer},
+};
+
+/// A place for the locks of several instances.
+pub(crate) enum Fleet {
+    Memory(MemoryStore),
+    Redis(RedisServer),
+}
+
+impl Fleet {
+    pub(crate) fn memory() -> Self {
+        Self::Memory(MemoryStore::new())
+    }
+
+    pub(crate) async fn redis() -> Self {
+        Self::Redis(RedisServer::start().await)
+    }
+
+    pub(crate) fn instance(&self, label: &str) -> Locks {
+        let builder = match self {
+            Self::Memory(store) => Locks::builder(store.clone()),
+            Self::Redis(server) => {
+                let store = RedisStore::builder(server.url()).label(label);
+                Locks::builder(store.build().unwrap())
+            }
+        };
+        builder.wait_forever().build().unwrap()
+    }
+
+    /// The label that the store keeps with a lease of this instance.
+    fn stored_label(&self, label: &str) -> Value {
+        match self {
+            Self::Memory(_) => Value::Null,
+            Self::Redis(_) => label.into(),
+        }
+    }
+}
+
+/// Runs each of these tests on both stores.
+macro_rules! on_both_stores {
+    ($($test:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Fleet::memory()).await;
+            })*
+        }
+
+        mod redis {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Fleet::redis().await).await;
+            })*
+        }
+    };
+}
+
+on_both_stores!(
+    an_instance_tells_what_it_holds_and_who_waits,
+    the_longest_lines_come_first,
+    the_fleet_is_told_with_holders_and_queues,
+    a_key_is_told_with_its_queue_in_order,
+    records_are_told_only_when_asked_for,
+    a_forced_release_gives_the_key_to_the_next,
+    a_forced_release_spares_another_holder_than_the_one_it_names,
+    hostile_keys_survive_the_journey,
+);
+
+/// Waits for a key in the background, until the queue of the store has this length.
+async fn queue(locks: &Locks, key: &str, length: usize) -> JoinHandle<Result<LockGuard, Error>> {
+    let (waiting, wanted) = (locks.clone(), key.to_owned());
+    let task = tokio::spawn(async move { waiting.lock(wanted).await });
+    eventually("the attempt is queued", async || {
+        locks.inspect(key).await.unwrap().queue.len() == length
+    })
+    .await;
+    task
+}
+
+async fn an_instance_tells_what_it_holds_and_who_waits(fleet: Fleet) {
+    let (ours, theirs) = (fleet.instance("ours"), fleet.instance("theirs"));
+    let guard = ours.lock("orders/1").await.unwrap();
+    let _elsewhere = theirs.lock("orders/2").await.unwrap();
+    let _waiting = queue(&ours, "orders/2", 1).await;
+    let server = Server::read_only(&ours).await;
+
+    let told = server.ask("instance", &[]).await;
+    assert_eq!(told["instance"], ours.instance().to_string());
+    assert_eq!(told["store"]["error"], Value::Null);
+    assert_eq!(told["closed"], false);
+    assert_eq!(
+        (&told["stats"]["keys"], &told["stats"]["waiting"]),
+        (&json!(2), &json!(1))
+    );
+    let [waited, held] = told["keys"].as_array().unwrap().as_slice() else {
+        panic!("{told}");
+    };
+    assert_eq!(
+        (&held["key"], &held["waiting"]),
+        (&json!("orders/1"), &json!(0))
+    );
+    assert_eq!(held["leases"][0]["token"], guard.token().to_string());
+    assert_eq!(held["leases"][0]["mode"], json!({ "name": "exclusive" }));
+    assert!(held["leases"][0]["remaining_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(
+        (&waited["key"], &waited["waiting"]),
+        (&json!("orders/2"), &json!(1))
+    );
+    assert_eq!(waited["leases"], json!([]));
+    assert!(waited["longest_wait_ms"].as_f64().unwrap() > 0.0);
+
+    let told = server.ask("instance", &[("prefix", "orders/1")]).await;
+    assert_eq!(
+        (&told["total"], &told["keys"][0]["key"]),
+        (&json!(1), &json!("orders/1"))
+    );
+}
+
+async fn the_longest_lines_come_first(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let mut guards = Vec::new();
+    for key in ["a", "b", "c"] {
+        guards.push(locks.lock(key).await.unwrap());
+    }
+    let wait = || {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.lock("c").await })
+    };
+    let _waiting = [wait(), wait()];
+    eventually("two requests wait", async || locks.stats().waiting == 2).await;
+    let server = Server::read_only(&locks).await;
+    let told = server.ask("instance", &[]).await;
+    let keys = told["keys"].as_array().unwrap().iter();
+    let keys: Vec<_> = keys.map(|key| key["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["c", "a", "b"]);
+    assert_eq!(told["keys"][0]["waiting"], 2);
+}
+
+async fn the_fleet_is_told_with_holders_and_queues(fleet: Fleet) {
+    let (ours, theirs) = (fleet.instance("ours"), fleet.instance("theirs"));
+    let _here = ours.lock("orders/1").await.unwrap();
+    let elsewhere = theirs.lock("orders/2").await.unwrap();
+    let _other = theirs.lock("users/1").await.unwrap();
+    let _waiting = queue(&ours, "orders/2", 1).await;
+    let server = Server::read_only(&ours).await;
+
+    let told = server.ask("fleet", &[("prefix", "orders/")]).await;
+    assert_eq!(told["next"], Value::Null);
+    let [here, there] = told["keys"].as_array().unwrap().as_slice() else {
+        panic!("{told}");
+    };
+    assert_eq!(
+        (&here["key"], &here["queue"]),
+        (&json!("orders/1"), &json!(0))
+    );
+    assert_eq!(here["holders"][0]["here"], true);
+    assert_eq!(
+        (&there["key"], &there["queue"]),
+        (&json!("orders/2"), &json!(1))
+    );
+    let holder = &there["holders"][0];
+    assert_eq!(holder["here"], false);
+    assert_eq!(holder["instance"], theirs.instance().to_string());
+    assert_eq!(holder["attempt"], elsewhere.owner().attempt.to_string());
+    assert_eq!(holder["label"], fleet.stored_label("theirs"));
+    assert!((1.0..=30_000.0).contains(&holder["remaining_ms"].as_f64().unwrap()));
+}
+
+async fn a_key_is_told_with_its_queue_in_order(fleet: Fleet) {
+    let instances = ["first", "second", "third"].map(|label| fleet.instance(label));
+    let [first, second, third] = &instances;
+    let guard = first.lock("a").await.unwrap();
+    let _waiting = [queue(third, "a", 1).await, queue(second, "a", 2).await];
+    let server = Server::read_only(second).await;
+
+    let told = server.ask("key", &[("key", "a")]).await;
+    assert_eq!(told["holders"][0]["label"], fleet.stored_label("first"));
+    assert_eq!(told["record"], Value::Null);
+    let token: u64 = told["token"].as_str().unwrap().parse().unwrap();
+    assert!(token >= guard.token());
+    let queue = told["queue"].as_array().unwrap().iter();
+    let queue: Vec<_> = queue
+        .map(|place| (&place["instance"], &place["here"]))
+        .collect();
+    let (third, second) = (third.instance().to_string(), second.instance().to_string());
+    assert_eq!(
+        queue,
+        [
+            (&json!(third), &json!(false)),
+            (&json!(second), &json!(true))
+        ]
+    );
+    assert_eq!(told["local"]["waiting"], 1);
+
+    let told = server.ask("key", &[("key", "free")]).await;
+    assert_eq!((&told["holders"], &told["queue"]), (&json!([]), &json!([])));
+    assert_eq!(told["local"], Value::Null);
+}
+
+async fn records_are_told_only_when_asked_for(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let work = async |_: LockGuard| Ok::<_, io::Error>("paid".to_owned());
+    let hour = Duration::from_secs(3600);
+    locks.run_once("webhook/17", hour, work).await.unwrap();
+    let server = Server::read_only(&locks).await;
+
+    assert_eq!(server.ask("fleet", &[]).await["keys"], json!([]));
+    let told = server.ask("fleet", &[("records", "1")]).await;
+    let [kept] = told["keys"].as_array().unwrap().as_slice() else {
+        panic!("{told}");
+    };
+    assert!(kept["record"]["bytes"].as_u64().unwrap() > 0);
+    assert!(
+        !told.to_string().contains("paid"),
+        "the content is not told"
+    );
+    let key = kept["key"].as_str().unwrap();
+    let told = server.ask("key", &[("key", key)]).await;
+    assert!((1.0..=3.6e6).contains(&told["record"]["remaining_ms"].as_f64().unwrap()));
+}
+
+async fn a_forced_release_gives_the_key_to_the_next(fleet: Fleet) {
+    let (ours, theirs) = (fleet.instance("ours"), fleet.instance("theirs"));
+    let stuck = theirs.lock("a").await.unwrap();
+    let waiting = queue(&ours, "a", 1).await;
+    let server = Server::releasing(&ours).await;
+
+    let told = server.ask("force_release", &[("key", "a")]).await;
+    assert_eq!(told, json!({ "released": true }));
+    let next = waiting.await.unwrap().unwrap();
+    assert!(next.token() > stuck.token());
+    assert!(stuck.confirm().await.is_err());
+    drop(next);
+    let told = server.ask("force_release", &[("key", "free")]).await;
+    assert_eq!(told, json!({ "released": false }));
+}
+
+async fn a_forced_release_spares_another_holder_than_the_one_it_names(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let before = locks.lock("a").await.unwrap();
+    let (first, token) = (before.owner().to_string(), before.token());
+    before.release().await.unwrap();
+    let guard = locks.lock("a").await.unwrap();
+    assert!(guard.token() > token);
+    let server = Server::releasing(&locks).await;
+
+    let fields = [("key", "a"), ("owner", &*first)];
+    let answer = server.try_ask("force_release", &fields).await;
+    assert_eq!(answer.status, http::StatusCode::CONFLICT);
+    assert!(guard.confirm().await.is_ok());
+    let owner = guard.owner().to_string();
+    let fields = [("key", "a"), ("owner", &*owner)];
+    let told = server.ask("force_release", &fields).await;
+    assert_eq!(told, json!({ "released": true }));
+    assert!(guard.confirm().await.is_err());
+}
+
+async fn hostile_keys_survive_the_journey(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let server = Server::read_only(&locks).await;
+    for key in [
+        r#"<img src=x onerror="alert(1)">"#,
+        r#"","key":"forged"#,
+        r"\u0022\",
+        "a&key=b=c%26+d",
+        "*[?]^\\*",
+        "ünï/中\u{202e}\u{2028}",
+    ] {
+        let _guard = locks.lock(key).await.unwrap();
+        let told = server.ask("key", &[("key", key)]).await;
+        assert_eq!(
+            (&told["key"], &told["holders"][0]["here"]),
+            (&json!(key), &json!(true))
+        );
+        for name in ["instance", "fleet"] {
+            let told = server.ask(name, &[("prefix", key)]).await;
+            assert_eq!(told["keys"][0]["key"], key, "{name}");
+            assert_eq!(told["keys"].as_array().unwrap().len(), 1, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_told_beside_what_is_held() {
+    let store = FaultyStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let _guard = locks.lock("a").await.unwrap();
+    let server = Server::read_only(&locks).await;
+    store.set_fault(Some(Fault::Unreachable));
+    let told = server.ask("instance", &[]).await;
+    assert!(told["store"]["error"].is_string());
+    assert_eq!(told["keys"][0]["key"], "a");
+    let answer = server.try_ask("fleet", &[]).await;
+    assert_eq!(answer.status, http::StatusCode::SERVICE_UNAVAILABLE);
+}

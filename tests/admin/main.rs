@@ -1,0 +1,13 @@
+//! The page that shows the locks: its JSON over real HTTP, and the page itself in a real browser.
+
+mod browser;
+mod demo;
+mod json;
+mod many;
+mod requests;
+mod screenshot;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../../examples/admin/traffic.rs"]
+mod traffic;
+mod webdriver;
