@@ -217,8 +217,10 @@ impl Writer<'_> {
         if request.block > 1 || !is_exclusive {
             self.number(request.block.max(1).into());
         }
-        for owner in &request.more {
-            self.holder(*owner, request.mode);
+        if request.mode.is_permit() {
+            for owner in &request.more {
+                self.holder(*owner, request.mode);
+            }
         }
     }
 
