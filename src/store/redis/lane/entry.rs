@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::super::{
-    calls::{Call, Operation},
+    calls::{Call, Operation, ReleaseAll},
     connection::{Connection, Peer},
     outcome::{Outcome, Redirect},
     owed::Debt,
@@ -107,7 +107,7 @@ impl Entry {
     }
 
     /// The release that must follow if the call fails, for an acquire with [`Failure::CleanUp`].
-    pub(super) fn undo(&self) -> Option<Release> {
+    pub(super) fn undo(&self) -> Option<ReleaseAll> {
         match (&self.failure, self.call.operation()) {
             (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
             _ => None,
@@ -117,16 +117,16 @@ impl Entry {
     /// The owner of an acquire or a release.
     pub(super) fn owner(&self) -> Option<Owner> {
         match self.call.operation() {
-            Operation::Acquire(Acquire { owner, .. })
-            | Operation::Release(Release { owner, .. }) => Some(*owner),
+            Operation::Acquire(Acquire { owner, .. }) => Some(*owner),
+            Operation::Release(releasing) => Some(releasing.release.owner),
             _ => None,
         }
     }
 }
 
-/// The release that undoes an acquire: of the lease, or of the place in the queue.
-pub(in super::super) fn release_of(request: &Acquire) -> Release {
-    Release {
+/// The release that undoes an acquire: of the leases of all its owners, or of the place in the queue.
+pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
+    let release = Release {
         key: request.key.clone(),
         owner: request.owner,
         ending: Ending::Free,
@@ -135,6 +135,10 @@ pub(in super::super) fn release_of(request: &Acquire) -> Release {
             _ => request.lease,
         },
         mode: request.mode,
+    };
+    ReleaseAll {
+        release,
+        more: request.more.clone(),
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) use self::{
     pending::Pending,
 };
 use super::{
-    calls::{Dialect, Operation},
+    calls::{Dialect, Operation, ReleaseAll},
     connection::{BUFFERED, Connection, Connector},
     explain,
     floors::Floors,
@@ -66,7 +66,7 @@ use super::{
     owed::Owed,
     topology::Upstream,
 };
-use crate::{Error, store::Release, sync::Mutex};
+use crate::{Error, sync::Mutex};
 
 /// The number of calls in one message: enough to save round trips, few enough not to delay others.
 pub(super) const BATCH: usize = 128;
@@ -204,7 +204,7 @@ impl Lane {
     }
 
     /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
-    pub(super) fn clean_up(&self, release: Release, until_expiry: bool) {
+    pub(super) fn clean_up(&self, release: ReleaseAll, until_expiry: bool) {
         let mut state = self.0.state.lock();
         state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);

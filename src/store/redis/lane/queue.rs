@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        calls::Operation,
+        calls::{Operation, ReleaseAll},
         explain,
         outcome::{Answered, Outcome},
         owed::Owed,
@@ -40,7 +40,6 @@ use super::{
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
     order::{Id, Order},
 };
-use crate::store::Release;
 
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -140,8 +139,8 @@ impl Queue {
     }
 
     /// Queues the release of an acquire that may have taken effect.
-    pub(super) fn clean_up(&mut self, release: Release, until_expiry: bool) {
-        let expires = after(release.owed_for);
+    pub(super) fn clean_up(&mut self, release: ReleaseAll, until_expiry: bool) {
+        let expires = after(release.release.owed_for);
         let start = Start {
             call: Operation::Release(release).into(),
             before: Before::Nothing,
