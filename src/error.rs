@@ -53,8 +53,8 @@ pub enum ErrorKind {
     InvalidKey,
     /// The configuration cannot work.
     InvalidConfig,
-    /// The key has a value in the store that is not a lock: the record of an idempotent request, or data of another
-    /// program.
+    /// The key is in use for something else: for the record of an idempotent request, for data of another program, or for
+    /// permits where a lock was asked for (or the other way round).
     Foreign,
 }
 

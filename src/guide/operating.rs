@@ -299,6 +299,7 @@
 //! | commands, uncontended request | 2: one before the handler, one after it |
 //! | commands, idempotent request | 2 the first time, 1 for each replay |
 //! | commands, hot key in one process | 158 for 10,000 turns |
+//! | commands, hot key that is shared, one process | fewer than 200 for 10,000 reads |
 //! | commands, a lock, a wait in another process, and the hand-over | 5 |
 //! | commands, held lease | 1 renewal per third of the lease (10 s) |
 //! | 10,000 leases held at once, default lease | 1.3 % of a core in the process, 1.1 % of a core in Redis |
@@ -352,7 +353,7 @@
 //! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
 //! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |
 //! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
-//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there | the event `lock.refused`, which names the fix |
+//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there; one key is used for locks and for [permits](super::modes#locks-and-permits-at-one-key); a [quorum](super::modes#a-quorum-has-no-permits) is asked for permits | the event `lock.refused`, which names the fix |
 //! | hand-over between processes takes up to a second | hints do not arrive: the ACL lacks `&tdl:*` or `+publish`, or a proxy has no pub/sub | `redis.subscription_lost` |
 //! | a free key is taken about 0.3 s late | the head of the queue has crashed, and the next in the queue gives it a head start | nothing to do |
 //! | `ErrorKind::Foreign`, the message names permits | one key is used both for locks and for permits | use different keys |

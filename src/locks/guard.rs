@@ -229,17 +229,18 @@ impl LockGuard {
         trace::releasing(self.token(), ended.confirmed()).await
     }
 
-    /// Confirms the lease, which other turns may go on to use, and ends this turn. If the future is dropped, the drop of
-    /// the guard ends the turn.
+    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn also waits for the
+    /// release of the lease. If the future is dropped, the drop of the guard ends the turn.
     async fn release_shared(self) -> Result<(), Error> {
         let answer = trace::releasing(self.token(), self.confirm()).await;
         if let Status::Lost(loss) = self.status() {
             return Err(lost(Some(loss)));
         }
-        if !self.0.set_released() {
-            drop(self.inner().end_turn(self.granted(), false));
+        if self.0.set_released() {
+            return answer;
         }
-        answer
+        let ended = self.inner().end_turn(self.granted(), true);
+        answer.and(ended.confirmed().await)
     }
 
     /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively

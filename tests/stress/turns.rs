@@ -46,7 +46,8 @@ impl Actor {
         limit: Duration,
     ) -> Result<Vec<LockGuard>, Error> {
         let (locks, way) = (self.locks().clone(), self.random.within(0..10));
-        let tried = match (self.uses().mode(&mut self.random), way) {
+        let mode = self.uses().mode(&mut self.random);
+        let tried = match (mode, way) {
             (Mode::Exclusive, 0..2) => return locks.lock_all(all).await,
             (Mode::Exclusive, 2..4) => locks.try_lock(key).await?,
             (Mode::Exclusive, 4..6) => none_in_time(locks.lock_within(key, limit).await)?,
@@ -60,6 +61,11 @@ impl Actor {
             #[allow(unreachable_patterns)] // within the crate, there are no other modes
             (mode, _) => unreachable!("no request asks for {mode}"),
         };
+        if let Some(guard) = tried.iter().find(|guard| guard.mode() != mode) {
+            let found = guard.mode();
+            let violation = format!("{key}: asked for {mode}, and was granted {found}");
+            self.world.witness.violation(violation);
+        }
         Ok(tried.into_iter().collect())
     }
 

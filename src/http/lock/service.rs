@@ -113,7 +113,10 @@ impl Settings {
         let keys = match self.key.derive(parts) {
             Ok(Derived::Key(key)) => {
                 match RequestGuards::find(&parts.extensions, &self.locks, &key) {
-                    Some(held) => return enter(Guards::One(held), mode),
+                    Some(held) if is_enough(&held, mode) => {
+                        return Plan::Enter(Guards::One(held));
+                    }
+                    Some(held) => return Plan::Refuse(other_mode(&held, mode)),
                     None => Keys::One(key),
                 }
             }
@@ -122,9 +125,13 @@ impl Settings {
                 if wanted.is_empty() {
                     return Plan::Pass(NotLocked::NoKey);
                 }
+                let mut held = wanted.iter().flat_map(|(_, held)| held);
+                if let Some(held) = held.find(|held| !is_enough(held, mode)) {
+                    return Plan::Refuse(other_mode(held, mode));
+                }
                 let held = wanted.iter().map(|(_, held)| held.clone());
                 if let Some(held) = held.collect::<Option<Vec<_>>>() {
-                    return enter(Guards::from(held), mode);
+                    return Plan::Enter(Guards::from(held));
                 }
                 Keys::Several(wanted)
             }
@@ -222,21 +229,22 @@ impl Settings {
     }
 }
 
-/// The plan for a request whose keys were all locked by layers further out. A key that is only shared, or that has permits, does not
-/// become exclusive.
-fn enter(guards: Guards, mode: Mode) -> Plan {
-    let is_enough = |held: Mode| match mode {
-        Mode::Permit { .. } => held.is_permit(),
-        Mode::Shared => !held.is_permit(),
-        _ => held == mode,
-    };
-    let mut held = guards.as_slice().iter().map(LockGuard::mode);
-    match held.find(|held| !is_enough(*held)) {
-        None => Plan::Enter(guards),
-        Some(held) => Plan::Refuse(Rejection::misconfigured(format!(
-            "a layer further out has locked the same key ({held}), and this layer wants the key {mode}: use one layer, or different keys"
-        ))),
+/// Whether the guard of a layer further out serves a layer that wants the key in this mode. A key that is only shared, or that has
+/// permits, does not become exclusive.
+fn is_enough(held: &LockGuard, mode: Mode) -> bool {
+    match (held.mode(), mode) {
+        (Mode::Permit { of: fewer }, Mode::Permit { of }) => fewer <= of,
+        (held, Mode::Shared) => !held.is_permit(),
+        (held, mode) => held == mode,
     }
+}
+
+/// The refusal of a request whose key a layer further out has locked in a mode that is not enough.
+fn other_mode(held: &LockGuard, mode: Mode) -> Rejection {
+    let held = held.mode();
+    Rejection::misconfigured(format!(
+        "a layer further out has locked the same key ({held}), and this layer wants the key {mode}: use one layer, or different keys"
+    ))
 }
 
 /// A gRPC client that has given up does not wait in line any more.
