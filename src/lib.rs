@@ -31,5 +31,5 @@ pub use self::{
     },
     key::LockKey,
     lease::Loss,
-    locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status},
+    locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
 };

@@ -7,7 +7,7 @@ use http::{StatusCode, header};
 
 use super::json::Object;
 use crate::{
-    Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats,
+    Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -54,7 +54,8 @@ impl IntoResponse for Refusal {
     }
 }
 
-pub(super) fn stats(stats: &Stats) -> Object {
+/// The present load, and what the instance has done so far.
+pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
     Object::new()
         .number("keys", stats.keys)
         .number("waiting", stats.waiting)
@@ -62,6 +63,9 @@ pub(super) fn stats(stats: &Stats) -> Object {
         .number("calls", stats.calls)
         .number("running", stats.running)
         .number("releases", stats.releases)
+        .number("turns", totals.turns)
+        .number("passed_on", totals.passed_on)
+        .millis("waited_ms", totals.waited)
 }
 
 /// How long the first request of all lines has waited.

@@ -52,7 +52,7 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
             .bool("may_force_release", admin.force_release)
             .bool("closed", locks.is_closed())
             .object("store", store)
-            .object("stats", answers::stats(&locks.stats()))
+            .object("stats", answers::stats(&locks.stats(), &locks.totals()))
             .millis("longest_wait_ms", longest_wait)
             .array("keys", page.map(answers::held_key))
             .number("total", held.len())

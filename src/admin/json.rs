@@ -29,7 +29,7 @@ impl Object {
         }
     }
 
-    pub(super) fn number(self, name: &str, number: usize) -> Self {
+    pub(super) fn number(self, name: &str, number: impl std::fmt::Display) -> Self {
         self.member(name, number)
     }
 

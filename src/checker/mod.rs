@@ -44,8 +44,9 @@ use shuttle::{
 /// The items of the crate that `turns` and the witness use, under the names that the stress test gives them.
 mod subject {
     pub(crate) use crate::{
-        LockGuard, Loss, Status,
+        Error, ErrorKind, LockGuard, Loss, Status,
         idempotency::RunOnceError,
+        store::Mode,
         sync::Mutex,
         time::{Instant, now},
     };

@@ -4,7 +4,13 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 
-use super::{clock::sleep, patience::Patience, random::Random, turns::Planned, world::World};
+use super::{
+    clock::sleep,
+    patience::Patience,
+    random::Random,
+    turns::{Planned, Uses},
+    world::World,
+};
 use crate::{Error, ErrorKind, LockGuard, Locks};
 
 /// One task, which makes a few requests on one instance.
@@ -49,22 +55,16 @@ impl Actor {
     }
 
     pub(super) async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
-        let locks = self.locks().clone();
-        let keys = &self.world.keys;
-        let key = self.random.pick(keys).as_str();
-        match self.random.within(0..10) {
-            0..5 => Ok(vec![locks.lock(key).await?]),
-            5..7 => Ok(locks.try_lock(key).await?.into_iter().collect()),
-            7..9 => {
-                let limit = self.random.millis(0..4_000);
-                match locks.lock_within(key, limit).await {
-                    // Time may pass before the store's answer is taken.
-                    Err(error) if error.kind() == ErrorKind::Unreachable => Ok(Vec::new()),
-                    outcome => Ok(vec![outcome?]),
-                }
-            }
-            _ => locks.lock_all(keys.iter().map(String::as_str)).await,
-        }
+        let keys = self.world.keys.clone();
+        let (key, limit) = (
+            self.random.pick(&keys).clone(),
+            self.random.millis(0..4_000),
+        );
+        self.ask_for(&key, keys, limit).await
+    }
+
+    pub(super) fn uses(&self) -> Uses {
+        self.world.setup.uses
     }
 
     pub(super) async fn hold(&mut self) {

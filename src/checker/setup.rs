@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::random::Random;
+use super::{random::Random, turns::Uses};
 use crate::{Locks, store::FaultyStore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) may_lose: bool,
     /// Whether requests claim their keys.
     pub(super) claims: bool,
+    /// How requests that do not claim use their keys.
+    pub(super) uses: Uses,
     /// If set, the store forgets its leases while the answer to a renewal is under way.
     pub(super) forgets: Option<Forgetting>,
     /// Most turns last exactly for `max_hold`.
@@ -81,6 +83,7 @@ impl Setup {
             may_fail: false,
             may_lose: true,
             claims: false,
+            uses: uses(random),
             forgets: None,
             to_the_edge: true,
             instances: 1,
@@ -99,6 +102,7 @@ impl Setup {
             may_fail: true,
             may_lose: true,
             claims: false,
+            uses: uses(random),
             forgets: Some(Forgetting::draw(lease / 3, random)),
             to_the_edge: false,
             instances: 2,
@@ -117,7 +121,8 @@ impl Setup {
             pass_turns: *random.pick(&[0, 1, 16]),
             may_fail,
             may_lose,
-            claims: random.percent(30),
+            claims: random.percent(25),
+            uses: uses(random),
             forgets: None,
             to_the_edge: false,
             instances: random.within(1..3) as usize,
@@ -192,4 +197,8 @@ impl Setup {
             _ => Duration::ZERO,
         }
     }
+}
+
+fn uses(random: &mut Random) -> Uses {
+    *random.pick(&[Uses::Locks, Uses::Reports, Uses::Reports, Uses::Permits(2)])
 }

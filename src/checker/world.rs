@@ -169,7 +169,7 @@ impl World {
                     .inspect(LockKey::new(key).expect("a short key"))
                     .await;
                 let seen = seen.expect("there is no fault any more");
-                if seen.holder.is_some() || !seen.queue.is_empty() {
+                if !seen.holders.is_empty() || !seen.queue.is_empty() {
                     left.push(format!("left in the store: {seen:?}"));
                 }
             }

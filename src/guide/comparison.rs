@@ -18,7 +18,8 @@
 //! | a dead waiter delays the others by | – | – | – | 5 s each (`FairLock`) | – | – | less than 0.5 s each |
 //! | waiters of one process share one place | no | no | no | n. d. | n. d. | no | yes |
 //! | several keys together | no | no | **atomically** | `MultiLock` | n. d. | no | one after another, in a fixed order |
-//! | read-write locks, semaphores | no | no | no | **yes, and more** | **yes** | no | no |
+//! | reader-writer locks | no | no | no | yes | yes | no | yes; the readers of one process share one lease |
+//! | semaphores | no | no | no | yes | yes | no | yes, except on a quorum |
 //! | independent servers (Redlock) | no | yes | no | deprecated | yes | yes | yes, with tokens |
 //! | waits for replicas | no | no | no | **yes, by default** | n. d. | n. d. | optional |
 //! | Redis Cluster, Sentinel | by the client | Cluster | n. d. | yes | by the client | by the client | yes |
@@ -67,7 +68,7 @@
 //!
 //! # Where others are better
 //!
-//! - **Redisson** has read-write locks, semaphores, latches and many more objects, waits for replicas by default, and has been in production for many
+//! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default, and has been in production for many
 //!   years.
 //! - **DistributedLock for .NET** works on the database that you already have.
 //! - **async-redis-lock** takes several keys in one atomic step. Here the keys are taken one after another, and the first is held while the second
@@ -86,7 +87,7 @@
 //!   paused process remains a problem there, too.
 //! - **One process.** `tokio::sync::Mutex` is simpler. (A map of mutexes by key needs care; [`Locks::in_memory`](crate::Locks::in_memory) has done
 //!   that work.)
-//! - **Readers that may run together, or at most *n* at once.** There are only exclusive locks here.
+//! - **At most *n* at once, in one process.** [Tower's concurrency limit](super::modes#when-to-take-a-permit-and-when-towers-limit-is-enough) needs no store.
 //! - **Rate limits.** A lock limits how many run, not how often.
 //! - **A queue of work.** A message broker keeps messages while no consumer runs; a line keeps requests only while their clients wait.
 //! - **Leadership for days.** It [works](super::cookbook::work#leader-like-work), but a platform with leases of its own (Kubernetes `Lease` objects)

@@ -2,8 +2,8 @@
 //!
 //! # In short
 //!
-//! - A lock of this crate is a **lease**: exclusive use of a key for a limited time, renewed while the holder lives.
-//! - While a lease is valid, no other request in the fleet has a turn at the key.
+//! - A lock of this crate is a **lease**: the use of a key for a limited time, renewed while the holder lives.
+//! - While an exclusive lease is valid, no other request in the fleet has a turn at the key. Keys can also be [shared or counted](super::modes).
 //! - A lease is a statement about time. A process that stops, and a store that forgets, break that statement, and no lock with an expiry can
 //!   prevent that.
 //! - The **fencing token** covers these cases: the resource itself refuses a writer whose turn is over. If two writers at once would do
@@ -13,11 +13,11 @@
 //!
 //! | property | statement | assumptions |
 //! |---|---|---|
-//! | exclusion | two turns at a key do not overlap | the store keeps the lease for its whole time; clocks run at the same speed, to within 1 %; the holder does not act after its loss |
-//! | tokens rise | a later turn at a key has a higher token, across crashes and restarts of processes and servers | see [tokens](#tokens-when-a-server-forgets) |
+//! | exclusion | two turns at a key do not overlap, unless both [share](super::modes) the key; and at most *n* of *n* permits are held | the store keeps the lease for its whole time; clocks run at the same speed, to within 1 %; the holder does not act after its loss |
+//! | tokens rise | a later turn at a key has a higher token (turns that share the key may have the same one), across crashes and restarts of processes and servers | see [tokens](#tokens-when-a-server-forgets) |
 //! | no stuck key | the key of a crashed process is free after the lease; the key of a dropped or panicked request is free at once | the store can be reached, otherwise: after the lease |
 //! | loss is reported | a holder that cannot confirm its lease is told so, at the latest at the lease's deadline on its own clock, even if the store hangs | the process runs |
-//! | fairness | first come, first served: in a process, and between processes | a process may pass a key on to its own waiters for up to 16 turns or 10 ms after another process began to wait; in a quorum, order is best effort |
+//! | fairness | first come, first served: in a process, and between processes | a process may pass a key on to its own waiters for up to 16 turns or 10 ms after another process began to wait, and lets no reader overtake a waiting writer; in a quorum, order is best effort |
 //! | one run | a request with an `Idempotency-Key` that a living process began is not begun again | the store can be reached and keeps its data |
 //!
 //! # What does not hold

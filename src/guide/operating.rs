@@ -44,7 +44,24 @@
 //!
 //! # What to alert on
 //!
-//! Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
+//! By metrics, with the feature `metrics`; [Metrics](super::metrics) lists all of them, and the dashboard `docs/grafana.json` plots them:
+//!
+//! | alert | for | meaning |
+//! |---|---|---|
+//! | `increase(distributed_lock_losses_total{reason!="closed"}[5m]) > 0` | 0 m | turns lost their lease; a page if the resource does not compare tokens |
+//! | `rate(distributed_lock_refusals_total{reason="misconfigured"}[5m]) > 0` | 0 m | a layer is misconfigured; the event `lock.refused` names the fix |
+//! | `rate(distributed_lock_refusals_total{reason="store-unreachable"}[5m]) > 0` | 2 m | requests get 503: the store is out of reach |
+//! | `rate(distributed_lock_failed_open_total[5m]) > 0` | 0 m | requests run without their lock; fine only if that is acceptable |
+//! | `rate(distributed_lock_records_total{result!="kept"}[5m]) > 0` | 0 m | answers were not kept: a retry may run its handler again |
+//! | `rate(distributed_lock_renewals_total{result="unknown"}[1m]) > 0` | a third of the lease | renewals get no answer; losses follow |
+//! | `distributed_lock_owed_releases > 0` | 2 m | the store does not answer releases: keys stay locked for up to a lease |
+//! | `distributed_lock_keys > 100000` | 5 m | near [`max_keys`](crate::LocksBuilder::max_keys) (131,072): further keys are refused |
+//! | `distributed_lock_longest_line > 500` | 5 m | near [`longest_line`](crate::LocksBuilder::longest_line) (1,024): one key is hot, or a handler hangs |
+//! | 99th percentile of `distributed_lock_wait_seconds` above your own limit | 10 m | contention: hot keys, or long turns (`distributed_lock_hold_seconds`) |
+//! | 99th percentile of `distributed_lock_store_call_seconds` above 50 ms | 10 m | a slow server or network |
+//! | `rate(distributed_lock_connects_total[10m]) > 0.1` | 10 m | connections break again and again |
+//!
+//! By events. Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
 //! personal data. At other levels, `owner` identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
 //!
 //! | event | level | meaning | alert |
@@ -61,7 +78,7 @@
 //! | `redis.evicts` | warn | the server may evict leases | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //!
-//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own:
+//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own without the feature `metrics`:
 //!
 //! | field | alert |
 //! |---|---|
@@ -175,6 +192,19 @@
 //! 1794825688328926
 //! ```
 //!
+//! A lock that several hold at the same time is a sorted set. Each holder is scored with the time (Unix, in ms) at which its lease ends:
+//!
+//! ```text
+//! $ redis-cli TYPE 'tdl:2:{b2089}:lock:orders/42'
+//! zset
+//!
+//! $ redis-cli ZRANGE 'tdl:2:{b2089}:lock:orders/42' 0 -1 WITHSCORES
+//! shared:1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:4@vm
+//! 1794825721000
+//! shared:e76580f3-d58a-492d-b8ee-d2147d15c156:9@vm
+//! 1794825722500
+//! ```
+//!
 //! | part | meaning |
 //! |---|---|
 //! | `tdl` | the [prefix](crate::store::RedisStoreBuilder::prefix) |
@@ -184,8 +214,10 @@
 //! | `lease:` or `wanted:` | the key is held; `wanted`: and others wait, or have waited |
 //! | `1bf136fa-…:1` | the owner: the instance, and the number of its acquisition. Log events have the same text as `owner` |
 //! | `@vm` | the [label](crate::store::RedisStoreBuilder::label) of the holder, by default its host name |
+//! | `shared:` | one of the holders that share the key |
+//! | `permit:4:` | the holder of one of four permits |
 //! | `record:` | a kept answer; its TTL is the rest of [`retain`](crate::IdempotencyLayer::retain) |
-//! | members of the queue | one owner per waiting instance at its place in the order, and `until:` with the time (Unix, in ms) until which the place is kept |
+//! | members of the queue | one owner per waiting instance at its place in the order, with `shared:` or `permit:4:` in front if it does not want the key for itself alone; `until:` with the time (Unix, in ms) until which the place is kept; `free:` if the key was offered |
 //!
 //! # Matching a guard, a log line and a key
 //!
@@ -224,7 +256,8 @@
 //!
 //! ```text
 //! redis-cli --scan --pattern 'tdl:2:*:lock:*' | while read -r name; do
-//!   redis-cli GET "$name" | grep -q '1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:1' && echo "$name"
+//!   { redis-cli GET "$name"; redis-cli ZRANGE "$name" 0 -1; } 2>&1 |
+//!     grep -q '1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:1\b' && echo "$name"
 //! done
 //! ```
 //!
@@ -236,7 +269,7 @@
 //!    [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
 //! 2. **Stop the holder** that the label names. A graceful stop releases its keys as its handlers end; a kill frees them after the lease.
 //! 3. **Take the key away**: [`Locks::force_release`](crate::Locks::force_release), from any instance, which also tells the next in the queue; or
-//!    `redis-cli DEL 'tdl:2:{b…}:lock:…'`.
+//!    `redis-cli DEL 'tdl:2:{b…}:lock:…'`; or from one of several holders, `redis-cli ZREM` with its member.
 //!
 //! ```
 //! use tower_distributed_lock::{Error, Locks};
@@ -266,11 +299,13 @@
 //! | commands, uncontended request | 2: one before the handler, one after it |
 //! | commands, idempotent request | 2 the first time, 1 for each replay |
 //! | commands, hot key in one process | 158 for 10,000 turns |
+//! | commands, hot key that is shared, one process | fewer than 200 for 10,000 reads |
 //! | commands, a lock, a wait in another process, and the hand-over | 5 |
 //! | commands, held lease | 1 renewal per third of the lease (10 s) |
 //! | 10,000 leases held at once, default lease | 1.3 % of a core in the process, 1.1 % of a core in Redis |
 //! | server time of an acquire | at most 1.7 × that of a script with `SET NX PX` (the test's limit) |
 //! | server time of a release | at most 1.4 × that of compare-and-delete (the test's limit) |
+//! | server time of a shared acquire, or of a permit | at most 1.5 × that of an exclusive acquire if the key is free, 2.5 × beside other holders (the test's limits) |
 //! | memory, held key of 24 bytes | 152 bytes; 200 more while one instance waits |
 //! | memory, record | about 300 bytes more than the body, with two headers |
 //! | memory, token counters | 72 bytes each, at most 4,096 of them: below 300 KB |
@@ -318,8 +353,9 @@
 //! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
 //! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |
 //! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
-//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there | the event `lock.refused`, which names the fix |
+//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there; one key is used for locks and for [permits](super::modes#locks-and-permits-at-one-key); a [quorum](super::modes#a-quorum-has-no-permits) is asked for permits | the event `lock.refused`, which names the fix |
 //! | hand-over between processes takes up to a second | hints do not arrive: the ACL lacks `&tdl:*` or `+publish`, or a proxy has no pub/sub | `redis.subscription_lost` |
 //! | a free key is taken about 0.3 s late | the head of the queue has crashed, and the next in the queue gives it a head start | nothing to do |
+//! | `ErrorKind::Foreign`, the message names permits | one key is used both for locks and for permits | use different keys |
 //! | `ErrorKind::Foreign` | another program uses the same names | choose another [prefix](crate::store::RedisStoreBuilder::prefix) |
 //! | `release` returns `Lost` | the lease ended before the release: work may have overlapped | `lock.lost`; compare tokens at the resource |

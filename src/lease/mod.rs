@@ -17,7 +17,7 @@ pub(crate) use scheduler::{LeaseEvents, Scheduler};
 
 use crate::{
     LockKey,
-    store::Owner,
+    store::{Mode, Owner},
     sync::{
         Notify,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -40,6 +40,19 @@ pub enum Loss {
     MaxHold,
     /// [`Locks::close`](crate::Locks::close) stopped waiting for this turn.
     Closed,
+}
+
+impl Loss {
+    /// A stable word for programs, such as a label of a metric.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::NotOurs => "not_ours",
+            Self::Expired => "expired",
+            Self::GaveUp => "gave_up",
+            Self::MaxHold => "max_hold",
+            Self::Closed => "closed",
+        }
+    }
 }
 
 impl fmt::Display for Loss {
@@ -74,11 +87,15 @@ pub(crate) struct Lease {
     pub(crate) fingerprint: Option<Bytes>,
     /// How long the store keeps the lease after each renewal.
     pub(crate) length: Duration,
+    /// The mode that the lease was acquired in.
+    acquired: Mode,
+    /// The lease was acquired exclusively, and is shared now.
+    downgraded: AtomicBool,
     /// The atomics count nanoseconds since this time.
     epoch: Instant,
     /// When the lease ends for its holder, or [`ENDED`] once the lease is over.
     deadline: AtomicU64,
-    /// When the current turn reaches its longest time.
+    /// When the current turn, or the first of several, reaches its longest time.
     turn_ends: AtomicU64,
     /// How often the lease was doubted.
     doubts: AtomicU64,
@@ -102,12 +119,15 @@ impl Lease {
         fingerprint: Option<Bytes>,
         sent: Instant,
         length: Duration,
+        mode: Mode,
     ) -> Self {
         Self {
             key,
             owner,
             fingerprint,
             length,
+            acquired: mode,
+            downgraded: AtomicBool::new(false),
             epoch: sent,
             deadline: AtomicU64::new(nanos(validity(length)).max(1)),
             turn_ends: AtomicU64::new(u64::MAX / 4),
@@ -117,6 +137,19 @@ impl Lease {
             loss: OnceLock::new(),
             loss_told: Notify::new(),
         }
+    }
+
+    /// How many may hold the key beside this lease.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.downgraded.load(Ordering::Acquire) {
+            true => Mode::Shared,
+            false => self.acquired,
+        }
+    }
+
+    /// Makes an exclusive lease a shared one. Every later renewal tells the store.
+    pub(crate) fn downgrade(&self) {
+        self.downgraded.store(true, Ordering::Release);
     }
 
     /// When the lease must be considered gone.
@@ -195,7 +228,7 @@ impl Lease {
         self.recording.store(true, Ordering::Release);
     }
 
-    /// When the current turn reaches its longest time.
+    /// When the current turn, or the first of several, reaches its longest time.
     pub(crate) fn turn_ends(&self) -> Instant {
         later(
             self.epoch,
@@ -203,15 +236,12 @@ impl Lease {
         )
     }
 
-    /// Sets the end of a turn that begins now and may last for `max_hold`.
-    pub(crate) fn begin_turn(&self, now: Instant, max_hold: Duration) {
-        let ends = later(now, max_hold).saturating_duration_since(self.epoch);
-        self.turn_ends.store(nanos(ends), Ordering::Release);
-    }
-
-    /// Removes the end of the turn, because the next turn has not begun.
-    pub(crate) fn between_turns(&self) {
-        self.turn_ends.store(u64::MAX / 4, Ordering::Release);
+    /// Sets the end of the current turn, or of the first of several; `None` if no turn is under way.
+    pub(crate) fn set_turn_ends(&self, at: Option<Instant>) {
+        let ends = at.map_or(u64::MAX / 4, |at| {
+            nanos(at.saturating_duration_since(self.epoch))
+        });
+        self.turn_ends.store(ends, Ordering::Release);
     }
 
     /// Ends the lease and sets the loss. Called under the lock of the key's line.

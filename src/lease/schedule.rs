@@ -49,8 +49,9 @@ impl Schedule {
         self.times(entry).remove(&id);
     }
 
-    /// Removes and returns the keys of all leases that end by `now`, and of all that are to be renewed by `soon`.
-    pub(crate) fn take_due(&mut self, now: Instant, soon: Instant) -> Vec<LockKey> {
+    /// Removes and returns all leases that end by `now`, and all that are to be renewed by `soon`: their keys, and
+    /// the numbers of their attempts.
+    pub(crate) fn take_due(&mut self, now: Instant, soon: Instant) -> Vec<(LockKey, u64)> {
         let mut due = Vec::new();
         take_until(&mut self.ends, now, &mut due);
         take_until(&mut self.renewals, soon, &mut due);
@@ -74,11 +75,12 @@ impl Schedule {
     }
 }
 
-/// Moves the keys of all entries up to `until` into `due`.
-fn take_until(times: &mut Times, until: Instant, due: &mut Vec<LockKey>) {
+/// Moves all entries up to `until` into `due`.
+fn take_until(times: &mut Times, until: Instant, due: &mut Vec<(LockKey, u64)>) {
     while let Some(first) = times.first_entry()
         && first.key().0 <= until
     {
-        due.push(first.remove());
+        let ((_, attempt), key) = first.remove_entry();
+        due.push((key, attempt));
     }
 }

@@ -181,6 +181,8 @@ async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
 
 async fn sleep_until_some(at: Option<Instant>) {
     match at {
+        // A sleep would last until the timer's next tick, up to a millisecond, which a request may wait for.
+        Some(at) if at <= now() => {}
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }

@@ -21,11 +21,11 @@ use bytes::Bytes;
 
 use super::{
     inner::Inner,
-    line::{AfterFailure, Demand, Line, Transition, Wake},
+    line::{AfterFailure, Demand, Line, Place, Transition, Wake},
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    lease::Lease,
+    lease::{Lease, validity},
     store::{Acquire, Acquired, Ending, Grant, Held, Mode, Owner, Queueing, Release, StoreFuture},
     sync::Notify,
     time::{Instant, later, now, timeout_at},
@@ -45,8 +45,8 @@ pub(crate) struct Contender {
     number: u64,
     /// The question that the store has not answered yet.
     question: Option<Question>,
-    /// The owner that has a place in the store's queue.
-    queued: Option<Owner>,
+    /// The attempt's place in the store's queue.
+    queued: Option<Place>,
     /// How long to pause after the next failure.
     back_off: Duration,
     /// The line does not need this contender any more.
@@ -56,6 +56,9 @@ pub(crate) struct Contender {
 /// An `acquire` that the store has not answered yet.
 struct Question {
     owner: Owner,
+    /// See [`Acquire::more`].
+    more: Vec<Owner>,
+    mode: Mode,
     sent: Instant,
     /// How often the store had come back before the question was sent.
     reconnects: u64,
@@ -72,6 +75,14 @@ enum Step {
     Settled,
     /// Ask again: at once, or after a pause that a wake-up can cut short.
     AskAgain(Option<Duration>),
+}
+
+impl Question {
+    /// A lease that was granted to one of the question's owners.
+    fn lease(&self, key: LockKey, owner: Owner) -> Lease {
+        let fingerprint = self.fingerprint.clone();
+        Lease::new(key, owner, fingerprint, self.sent, self.lease, self.mode)
+    }
 }
 
 impl Contender {
@@ -164,12 +175,14 @@ impl Contender {
             lease,
             block: demand.block,
             queueing,
-            mode: Mode::Exclusive,
+            mode: demand.mode,
             fingerprint: demand.fingerprint.clone(),
-            more: Vec::new(),
+            more: demand.more.clone(),
         });
         Question {
             owner: demand.owner,
+            more: demand.more,
+            mode: demand.mode,
             sent: demand.at,
             reconnects,
             waits: queueing != Queueing::No,
@@ -182,7 +195,7 @@ impl Contender {
     /// Handles the store's answer.
     fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Step {
         match answer {
-            Ok(Acquired::Granted(grant)) => self.granted(question, grant),
+            Ok(Acquired::Granted(grant)) => self.granted(question, &grant),
             Ok(Acquired::Held(held)) => self.held(&question, &held),
             Ok(Acquired::Recorded(record)) => {
                 self.line(|line, _| line.recorded(&record));
@@ -196,41 +209,45 @@ impl Contender {
         }
     }
 
-    /// Gives a granted lease to the line. A lease whose time was over before the answer came is released instead, and
-    /// the question counts as failed.
-    fn granted(&mut self, question: Question, grant: Grant) -> Step {
+    /// Gives the granted leases to the line. Leases whose time was over before the answer came are released instead,
+    /// and the question counts as failed.
+    fn granted(&mut self, question: Question, grant: &Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
-        let lease = Arc::new(Lease::new(
-            self.key.clone(),
-            owner,
-            question.fingerprint,
-            sent,
-            question.lease,
-        ));
-        let in_time = self.line(|line, t| {
-            let in_time = lease.is_valid(t.now);
-            if in_time {
-                // A later reconnect finds the lease in its line and doubts the lease there. An earlier one is found
-                // here.
-                if self.inner.reconnects() != question.reconnects {
+        let asked = 1 + question.more.len() as u32;
+        let owners = || {
+            let owners = std::iter::once(owner).chain(question.more.iter().copied());
+            owners.take(grant.count as usize)
+        };
+        let settled = self.line(|line, t| {
+            // A later reconnect finds the leases in their line and doubts them there. An earlier one is found here.
+            let is_doubted = self.inner.reconnects() != question.reconnects;
+            let new_lease = |owner| {
+                let lease = question.lease(self.key.clone(), owner);
+                if is_doubted {
                     lease.doubt();
                 }
-                line.granted(lease, sent, grant, t);
+                Arc::new(lease)
+            };
+            let in_time = later(sent, validity(question.lease)) > t.now;
+            if in_time {
+                line.granted(owners().map(new_lease), sent, grant, asked, t);
             }
             in_time
         });
-        if in_time == Some(true) {
+        if settled == Some(true) {
             self.settled = true;
             return Step::Settled;
         }
-        drop(self.inner.store.start_release(Release {
-            key: self.key.clone(),
-            owner,
-            ending: Ending::Free,
-            owed_for: question.lease,
-            mode: Mode::Exclusive,
-        }));
+        for owner in owners() {
+            drop(self.inner.store.start_release(Release {
+                key: self.key.clone(),
+                owner,
+                mode: question.mode,
+                ending: Ending::Free,
+                owed_for: question.lease,
+            }));
+        }
         let took = now() - sent;
         let lease = question.lease;
         self.failed(&Error::new(
@@ -244,7 +261,10 @@ impl Contender {
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
-        self.queued = question.waits.then_some(question.owner);
+        self.queued = question.waits.then_some(Place {
+            owner: question.owner,
+            mode: question.mode,
+        });
         let waiters_left = self.line(|line, _| line.held(held)).unwrap_or(false);
         if !waiters_left {
             // At once: a contending line without requests would refuse the next request that does not wait.

@@ -1,4 +1,14 @@
 //! The handle to a turn.
+//!
+//! A [`LockGuard`] is a counted reference to a [`Turn`]. The count of guards is apart from the count of the `Arc`,
+//! because the line and the waiter also have the turn, and must not keep the turn from ending:
+//!
+//! ```text
+//! LockGuard ──▶ Arc<Turn> ──▶ Granted { lease, number, token }
+//!    clone: guards + 1            │
+//!    drop:  guards - 1            └─▶ Arc<Lease>: deadline, loss, doubts
+//!           0 left: the line ends the turn
+//! ```
 
 use std::{
     fmt,
@@ -17,13 +27,14 @@ use super::{
     watch,
 };
 use crate::{
-    Error, LockKey, Loss,
-    store::{Owner, Released},
+    Error, ErrorKind, LockKey, Loss,
+    store::{Mode, Owner, Released},
     time::{Instant, now},
     trace,
 };
 
-/// The exclusive use of a key, for as long as this guard or a clone of the guard lives.
+/// The use of a key, for as long as this guard or a clone of the guard lives: exclusive, shared with others, or one of
+/// several permits, as [`mode`](LockGuard::mode) tells.
 ///
 /// - Dropping the last clone ends the turn: the next local request gets its turn, or the key is released in the
 ///   background. Nothing is awaited, so a guard can be dropped anywhere, even outside of a runtime.
@@ -52,6 +63,19 @@ use crate::{
 pub struct LockGuard(Arc<Turn>);
 
 /// The state of a guard's turn, from [`LockGuard::status`].
+///
+/// ```
+/// use tower_distributed_lock::{LockGuard, Status};
+///
+/// fn describe(guard: &LockGuard) -> String {
+///     match guard.status() {
+///         Status::Held => format!("held for another {:?}", guard.remaining()),
+///         Status::Released => "released".into(),
+///         Status::Lost(loss) => format!("lost: {loss}"),
+///         _ => "in a state that this program does not know".into(),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
@@ -87,7 +111,35 @@ impl LockGuard {
         &self.0.inner
     }
 
+    /// Returns how many may hold the key at the same time as this guard.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::store::Mode;
+    ///
+    /// assert_eq!(locks.lock("reports/7").await?.mode(), Mode::Exclusive);
+    /// assert_eq!(locks.lock_shared("reports/7").await?.mode(), Mode::Shared);
+    /// assert_eq!(locks.permit("exports", 4).await?.mode(), Mode::Permit { of: 4 });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn mode(&self) -> Mode {
+        self.granted().lease.mode()
+    }
+
     /// Returns the locked key.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert_eq!(guard.key().as_str(), "orders/42");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &LockKey {
         &self.granted().lease.key
     }
@@ -95,11 +147,24 @@ impl LockGuard {
     /// Returns the owner of the lease: the text that log events, [`Locks::held`] and the store have for this turn.
     ///
     /// Turns that a process passes on under one lease have the same owner and different tokens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// println!("working as {}", guard.owner()); // find the same text in Redis, or on the admin page
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn owner(&self) -> Owner {
         self.granted().lease.owner
     }
 
     /// Returns the fencing token, which rises with every turn at a key across the whole fleet.
+    ///
+    /// The token of a shared guard, or of a permit, is above those of all earlier exclusive guards and below those of all
+    /// later ones. Guards that share a key may have the same token.
     ///
     /// Send the token along with every write. A resource that keeps the highest token seen, and refuses lower tokens,
     /// is safe even from a process that was paused for longer than its lease and has not noticed yet.
@@ -127,11 +192,48 @@ impl LockGuard {
     /// suspended virtual machine). After the machine wakes up, this method can return `true` although the lease has
     /// expired in the store, until the next renewal reports the loss. A resource that compares
     /// [`token`](LockGuard::token)s is safe in that case, too.
+    ///
+    /// Call `is_held` between the steps of a long computation that never awaits, and that [`run`](LockGuard::run) could
+    /// therefore not interrupt:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// # fn step(_: u32) {}
+    /// let guard = locks.lock("reports/7").await?;
+    /// let finished = tokio::task::spawn_blocking(move || {
+    ///     for part in 0..100 {
+    ///         if !guard.is_held() {
+    ///             return false; // another holder may have begun
+    ///         }
+    ///         step(part);
+    ///     }
+    ///     true
+    /// });
+    /// assert!(finished.await.unwrap());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_held(&self) -> bool {
         self.status() == Status::Held
     }
 
     /// Returns how long the lease lasts if no further renewal succeeds, or zero if the key is not held any more.
+    ///
+    /// The value jumps up with every renewal. Use the value as a time limit for a call that must not outlast the lease:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// # async fn pay() {}
+    /// let guard = locks.lock("orders/42").await?;
+    /// let paid = tokio::time::timeout(guard.remaining(), pay()).await;
+    /// assert!(paid.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         match self.status() {
             Status::Held => self
@@ -144,11 +246,26 @@ impl LockGuard {
     }
 
     /// Returns whether the turn is still under way, or how the turn ended.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::Status;
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// let clone = guard.clone();
+    /// assert_eq!(clone.status(), Status::Held);
+    /// guard.release().await?;
+    /// assert_eq!(clone.status(), Status::Released);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn status(&self) -> Status {
         let lease = &self.granted().lease;
         if self.0.is_released() {
             Status::Released
-        } else if let Some(loss) = lease.loss() {
+        } else if let Some(loss) = self.0.loss() {
             Status::Lost(loss)
         } else if !lease.is_valid(now()) {
             // The line has not been told of the loss yet.
@@ -191,6 +308,20 @@ impl LockGuard {
     /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks the store, which
     /// costs a round trip even where the lease is passed on to another local request.
     ///
+    /// Prefer `release` to a drop where the result matters: a job that reports success, or a test that checks that no lease
+    /// was lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// // Do the work, then:
+    /// guard.release().await?; // an error means that another holder may have worked at the same time
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, so another request may have had the key at
@@ -202,8 +333,12 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// The turn ends at the first poll. The release continues in the background when the future is dropped.
+    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When the future is dropped
+    /// before that, the turn ends, and the release continues in the background.
     pub async fn release(self) -> Result<(), Error> {
+        if self.mode() == Mode::Shared {
+            return self.release_shared().await;
+        }
         if let Status::Lost(loss) = self.status() {
             // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
             drop(self.inner().end_turn(self.granted(), false));
@@ -213,7 +348,71 @@ impl LockGuard {
             return Ok(());
         }
         let ended = self.inner().end_turn(self.granted(), true);
-        ended.confirmed().await
+        trace::releasing(self.token(), ended.confirmed()).await
+    }
+
+    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn also waits for the
+    /// release of the lease. If the future is dropped, the drop of the guard ends the turn.
+    async fn release_shared(self) -> Result<(), Error> {
+        let answer = trace::releasing(self.token(), self.confirm()).await;
+        if let Status::Lost(loss) = self.status() {
+            return Err(lost(Some(loss)));
+        }
+        if self.0.set_released() {
+            return answer;
+        }
+        let ended = self.inner().end_turn(self.granted(), true);
+        answer.and(ended.confirmed().await)
+    }
+
+    /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively
+    /// before this turn has ended. Requests that share the key, and wait ahead of the first request that wants
+    /// the key for itself, get their turns now.
+    ///
+    /// The token of this guard does not change. Guards that share the key from now on have higher tokens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("reports/7").await?;
+    /// // Write the report, then let others read it as well.
+    /// guard.downgrade().await?;
+    /// let reading = locks.lock_shared("reports/7").await?;
+    /// assert!(locks.try_lock("reports/7").await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A guard that already shares the key is not changed.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, or the turn has ended.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not answer. The guard is shared from now
+    ///   on in this process, and the next renewal tells the store.
+    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig): the guard holds a permit, or the claim of an idempotent
+    ///   request.
+    ///
+    /// # Cancel safety
+    ///
+    /// The guard is shared as soon as the future was polled. If the future is dropped, the store learns of that with
+    /// the next renewal at the latest.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let granted = self.granted();
+        if self.mode().is_permit() || granted.lease.fingerprint.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "only the guard of an exclusive lock can be downgraded, not that of a permit or of an idempotent request",
+            ));
+        }
+        let is_under_way = self.inner().with_line(&granted.lease.key, |line, t| {
+            line.downgrade(&self.0, granted, t)
+        });
+        match is_under_way {
+            Some(true) => self.confirm().await,
+            _ => Err(lost(self.0.loss())),
+        }
     }
 }
 
@@ -247,6 +446,19 @@ impl LockGuard {
     }
 
     /// Runs a future like [`run`](LockGuard::run), for as long as the leases of all `guards` are held.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::LockGuard;
+    ///
+    /// let guards = locks.lock_all(["accounts/1", "accounts/2"]).await?;
+    /// let moved = LockGuard::run_with(&guards, async { 100 }).await?;
+    /// # assert_eq!(moved, 100);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -356,6 +568,22 @@ impl LockGuard {
         self.inner().finish(self.granted(), content);
     }
 
+    /// Describes the turn that has just begun.
+    pub(crate) fn acquired(&self) -> trace::Acquired<'_> {
+        let granted = self.granted();
+        trace::Acquired::Turn {
+            owner: &granted.lease.owner,
+            token: granted.token,
+            passed_on: granted.number > 1,
+            hold: self.hold(),
+        }
+    }
+
+    /// The time for which the turn lasts.
+    pub(crate) fn hold(&self) -> &trace::Hold {
+        self.0.hold()
+    }
+
     /// Whether this is the only guard of the turn.
     pub(crate) fn is_only_one(&self) -> bool {
         self.0.guards() == 1
@@ -368,24 +596,29 @@ impl LockGuard {
 
     /// Resolves when the lease is lost, without keeping the turn from ending.
     fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
-        watch::loss(self.inner().clone(), self.granted().lease.clone())
+        watch::loss(self.0.clone())
     }
 
     /// Restarts the time that `max_hold` allows the turn. Returns whether the turn is still under way.
     pub(crate) fn begin_anew(&self) -> bool {
         let granted = self.granted();
         self.inner()
-            .with_line(&granted.lease.key, |line, t| line.begin_anew(granted, t))
+            .with_line(&granted.lease.key, |line, t| {
+                line.begin_anew(&self.0, granted, t)
+            })
             .unwrap_or(false)
     }
 
     /// Returns a handle that does not keep the turn from ending.
-    pub(crate) fn downgrade(&self) -> WeakGuard {
+    pub(crate) fn weak(&self) -> WeakGuard {
         WeakGuard(Arc::downgrade(&self.0))
     }
 }
 
 /// A handle that does not keep the turn from ending.
+///
+/// The extensions of a request and the task-local of a handler have weak guards, so that neither a copy of the
+/// extensions nor a forgotten task keeps a key locked.
 #[derive(Clone)]
 pub(crate) struct WeakGuard(Weak<Turn>);
 

@@ -9,12 +9,12 @@ use super::{
     contender::Contender,
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost},
     lines::Lines,
-    renewing::Renewing,
+    renewing::{Renewing, result_of},
 };
 use crate::{
     Error, LockKey, Loss,
     lease::{Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Mode, Renew, Renewed, Store},
+    store::{Hint, Hints, Instance, Renew, Renewed, Store},
     sync::{
         Notify, Runtime,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -47,6 +47,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
+        trace::describe();
         let scheduler = Arc::new(Scheduler::new());
         let instance = Instance::new();
         Self {
@@ -86,12 +87,16 @@ impl Inner {
     }
 
     /// Does the follow-up of a transition, after the lock of the line is free.
-    fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
-        if let Some((lease, loss)) = follow_up.lost {
-            trace::lost(key.as_str(), lease.owner, loss);
+    pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        for (lease, loss) in follow_up.lost {
+            trace::lost(lease.owner, loss, loss.code());
         }
-        if let Some(owner) = follow_up.released {
-            trace::releasing(key.as_str(), owner);
+        for owner in follow_up
+            .released
+            .into_iter()
+            .chain(follow_up.more_released)
+        {
+            trace::released(key.as_str(), owner);
         }
         if let Some(number) = follow_up.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
@@ -122,9 +127,11 @@ impl Inner {
             owner: lease.owner,
             lease: lease.length,
             refill: 0,
-            mode: Mode::Exclusive,
+            mode: lease.mode(),
         }]);
-        match renewal.next().await {
+        let answer = renewal.next().await;
+        trace::renewed(result_of(answer.as_ref().map(|(_, answer)| answer)));
+        match answer {
             Some((_, Renewed::Renewed { .. })) => {
                 if lease.extend(now(), sent) {
                     return Ok(());
@@ -180,6 +187,7 @@ impl LeaseEvents for Inner {
     }
 
     fn on_hint(self: &Arc<Self>, hint: Hint) {
+        trace::hint(hint.kind());
         match hint {
             Hint::Free(key) => drop(self.with_line(&key, |line, _| line.wake_contender())),
             Hint::Next(key) => drop(self.with_line(&key, |line, _| line.is_next())),

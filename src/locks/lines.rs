@@ -13,6 +13,7 @@ use std::{collections::hash_map::Entry, sync::Arc};
 use super::{
     inner::Inner,
     line::{Demand, DueRenewal, FollowUp, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
+    totals::Totals,
     turn::Turn,
 };
 use crate::{
@@ -52,6 +53,7 @@ struct Shard {
     /// Requests are numbered across all lines of a shard, so that a request which leaves late is not taken for a
     /// request in a later line of the same key.
     numbers: Numbers,
+    totals: Totals,
 }
 
 /// The result of joining a line.
@@ -59,6 +61,7 @@ pub(crate) struct Joined {
     pub(crate) turn: Arc<Turn>,
     /// Set if the request is the first of its line: the demand to send to the store.
     pub(crate) first: Option<Demand>,
+    pub(crate) follow_up: FollowUp,
 }
 
 /// The work for leases whose scheduled time has come.
@@ -104,9 +107,10 @@ impl Lines {
         if self.is_closed() {
             return Err(closed().into());
         }
-        let (lines, mut t) = self.transition(&mut shard, now());
+        let now = now();
+        let (lines, mut t) = self.transition(&mut shard, now);
         // Numbered under the lock, so that numbers rise from the head of a line to its end.
-        let turn = Turn::new(inner.clone(), t.numbers.take(), request, t.now);
+        let turn = Turn::new(inner.clone(), t.numbers.take(), request, now);
         let first = match lines.entry(key.clone()) {
             Entry::Occupied(mut line) => {
                 line.get_mut().join(&turn, &mut t)?;
@@ -118,7 +122,11 @@ impl Lines {
                 line.demand(key, None, &mut t)
             }
         };
-        Ok(Joined { turn, first })
+        Ok(Joined {
+            turn,
+            first,
+            follow_up: t.follow_up,
+        })
     }
 
     /// Runs a transition on the line of a key, if there is one, and removes the line if the transition has ended it.
@@ -142,10 +150,10 @@ impl Lines {
         let soon = later(now, self.limits.pace.together());
         for shard in &self.shards {
             let mut shard = shard.lock();
-            for key in shard.schedule.take_due(now, soon) {
+            for (key, attempt) in shard.schedule.take_due(now, soon) {
                 let (lines, mut t) = self.transition(&mut shard, now);
                 if let Some(line) = lines.get_mut(&key) {
-                    due.renewals.extend(line.look(&mut t));
+                    due.renewals.extend(line.look(attempt, &mut t));
                     let follow_up = t.follow_up;
                     self.remove_if_gone(lines, &key);
                     due.follow_ups.push((key, follow_up));
@@ -163,7 +171,7 @@ impl Lines {
             let mut shard = shard.lock();
             let (lines, mut t) = self.transition(&mut shard, now());
             let concerned = lines.iter_mut().filter(|(key, _)| is_concerned(key));
-            concerned.for_each(|(_, line)| line.doubt_lease(&mut t));
+            concerned.for_each(|(_, line)| line.doubt_leases(&mut t));
         }
     }
 
@@ -193,8 +201,17 @@ impl Lines {
     /// The leases of all lines that have a turn under way or about to begin.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let mut leases = Vec::new();
-        self.each(|line| leases.extend(line.lease().cloned()));
+        self.each(|line| leases.extend(line.leases().cloned()));
         leases
+    }
+
+    /// What all lines have done so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        for shard in &self.shards {
+            sum.add(shard.lock().totals);
+        }
+        sum
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -263,6 +280,8 @@ impl Lines {
             store: &*self.store,
             instance: self.instance,
             numbers: &mut shard.numbers,
+            totals: &mut shard.totals,
+            away: None,
             follow_up: FollowUp::default(),
         };
         (&mut shard.lines, transition)
@@ -285,6 +304,7 @@ impl Shard {
                 next: index as u64 + 1,
                 step: SHARDS as u64,
             },
+            totals: Totals::default(),
         }
     }
 }

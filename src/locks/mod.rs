@@ -4,15 +4,36 @@
 //! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
 //! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
 //! [`LockGuard`]. All clones of a handle share one [`Inner`].
+//!
+//! ```text
+//! lock("a") ──┐
+//! lock("a") ──┼─▶ Line of "a" ──▶ Contender ──▶ Store        ask: `Acquire`; answer: a lease and tokens
+//! lock("a") ──┘       │
+//!                     │ turn 1 (token 41) ──▶ LockGuard ──▶ dropped: the lease is passed on, no call to the store
+//!                     │ turn 2 (token 42) ──▶ LockGuard ──▶ dropped: the lease is passed on
+//!                     │ turn 3 (token 43) ──▶ LockGuard ──▶ dropped: no request waits, the lease is released
+//! ```
+//!
+//! | part | file | task |
+//! |---|---|---|
+//! | the handle | `mod.rs`, `modes.rs`, `several.rs`, `operators.rs`, `shutdown.rs`, `connect.rs`, `config.rs` | the methods that users call |
+//! | the request | `waiter.rs`, `turn.rs`, `guard.rs` | from the wait in line to the end of the turn |
+//! | the line | `lines.rs`, `line/` | the state of a key in this process |
+//! | the store's side | `contender.rs`, `renewing.rs`, `recording.rs` | calls to the store, and the handling of their answers |
+//! | shared state | `inner.rs` | the store, the settings, the lines and the scheduler |
 
+mod acquired;
 mod config;
 #[cfg(feature = "redis")]
 mod connect;
 mod contender;
+#[cfg(feature = "metrics")]
+mod gauges;
 mod guard;
 mod inner;
 mod line;
 mod lines;
+mod modes;
 mod operators;
 mod recording;
 pub(crate) mod reentry;
@@ -21,6 +42,7 @@ mod several;
 mod shutdown;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod turn;
 mod waiter;
 mod watch;
@@ -35,6 +57,7 @@ pub use guard::{LockGuard, Status};
 pub use operators::{HeldKey, LeaseView};
 pub(crate) use shutdown::Busy;
 pub use shutdown::{Closed, Stats};
+pub use totals::Totals;
 
 use self::{
     config::Config,
@@ -44,11 +67,12 @@ use self::{
 };
 pub(crate) use self::{
     line::{Holding, NoTurn},
+    modes::permit,
     recording::Late,
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, Mode, Store},
     time::{Instant, now, timeout},
     trace,
 };
@@ -91,6 +115,23 @@ impl Locks {
     /// Creates locks for a service that runs as one process, on a new [`MemoryStore`] and with default settings.
     ///
     /// Use [`builder`](Locks::builder) to change the settings, or to use a store that other processes share.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::in_memory();
+    /// let one_more_handle = locks.clone(); // the same locks
+    /// let other = Locks::in_memory(); // other locks, on a store of their own
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert!(one_more_handle.try_lock("orders/42").await?.is_none());
+    /// assert!(other.try_lock("orders/42").await?.is_some());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn in_memory() -> Self {
         Self(Arc::new(Inner::new(
             Arc::new(MemoryStore::new()),
@@ -149,10 +190,29 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<LockGuard, Error> {
-        self.lock_waiting(key, self.usual_wait()).await
+        self.lock_waiting(key, Mode::Exclusive, self.usual_wait())
+            .await
     }
 
     /// Locks a key like [`lock`](Locks::lock), waiting for at most `limit`.
+    ///
+    /// A limit of zero still asks the store once, and fails with [`ErrorKind::Held`] unless the key is free at that moment;
+    /// [`try_lock`](Locks::try_lock) is the clearer way to do that.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::ErrorKind;
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// let error = locks.lock_within("orders/42", Duration::from_millis(10)).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Held);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -167,7 +227,8 @@ impl Locks {
         key: impl TryInto<LockKey, Error: Into<Error>>,
         limit: Duration,
     ) -> Result<LockGuard, Error> {
-        self.lock_waiting(key, Wait::AtMost(limit)).await
+        self.lock_waiting(key, Mode::Exclusive, Wait::AtMost(limit))
+            .await
     }
 
     /// Locks a key only if it is free, without waiting and without joining the store's queue.
@@ -196,7 +257,10 @@ impl Locks {
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<Option<LockGuard>, Error> {
-        none_if_held(self.lock_waiting(key, Wait::NotAtAll).await)
+        none_if_held(
+            self.lock_waiting(key, Mode::Exclusive, Wait::NotAtAll)
+                .await,
+        )
     }
 
     /// Claims a key for work that is to be done once. `fingerprint` is a digest of that work.
@@ -243,12 +307,14 @@ impl Locks {
     pub(crate) async fn lock_for_layer(
         &self,
         key: &LockKey,
+        mode: Mode,
         wait: Wait,
         holding: Holding,
         fail_fast: bool,
     ) -> Result<LockGuard, Error> {
         reentry::check(self, key)?;
         let request = WaitRequest {
+            mode,
             fail_fast,
             holding,
             ..request(None, wait)
@@ -262,17 +328,24 @@ impl Locks {
         self.0.config.check_holding(holding)
     }
 
+    /// Locks a key for a caller outside of the layers. A key that the calling handler's own request holds is refused.
     async fn lock_waiting(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
+        mode: Mode,
         wait: Wait,
     ) -> Result<LockGuard, Error> {
         let key = key.try_into().map_err(Into::into)?;
         reentry::check(self, &key)?;
-        let turn = self.turn(&key, request(None, wait), wait).await;
+        let request = WaitRequest {
+            mode,
+            ..request(None, wait)
+        };
+        let turn = self.turn(&key, request, wait).await;
         turn.map_err(NoTurn::into_error)
     }
 
+    /// Waits for the turn of a request, within the limit of `wait`. All methods that lock a key end here.
     fn turn<'a>(
         &'a self,
         key: &'a LockKey,
@@ -280,7 +353,7 @@ impl Locks {
         wait: Wait,
     ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
         let waiter = Waiter::new(&self.0, key, request);
-        trace::acquiring(key.as_str(), async move {
+        let waiting = async move {
             // Pinned outside of the timeout: the waiter must still be in line when `waited_in_vain` looks at the
             // line.
             let mut waiter = pin!(waiter);
@@ -291,7 +364,8 @@ impl Locks {
                 Some(outcome) => outcome,
                 None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
             }
-        })
+        };
+        trace::acquiring(waiting, acquired::describe)
     }
 
     /// The error of a request that had no turn within `limit`: the store was away, or the key was held.
@@ -310,6 +384,7 @@ impl Locks {
     }
 }
 
+/// The result of a `try_` method: a key that is held is `None`, and not an error.
 fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
     match outcome {
         Ok(guards) => Ok(Some(guards)),
@@ -318,8 +393,10 @@ fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// A request for the exclusive use of a key, with the settings of the [`Locks`].
 fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
     WaitRequest {
+        mode: Mode::Exclusive,
         patient: wait != Wait::NotAtAll,
         fail_fast: false,
         fingerprint,

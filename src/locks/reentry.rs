@@ -18,8 +18,8 @@ pub(crate) enum WeakGuards {
 impl WeakGuards {
     pub(crate) fn of(guards: &[LockGuard]) -> Self {
         match guards {
-            [guard] => Self::One(guard.downgrade()),
-            guards => Self::Several(guards.iter().map(LockGuard::downgrade).collect()),
+            [guard] => Self::One(guard.weak()),
+            guards => Self::Several(guards.iter().map(LockGuard::weak).collect()),
         }
     }
 

@@ -11,9 +11,9 @@ use super::{
 use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
-    store::{Mode, Renew, Renewed},
+    store::{Renew, Renewed},
     time::Instant,
-    trace,
+    trace::{self, RenewalResult},
 };
 
 /// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even if the renewal is
@@ -41,7 +41,7 @@ impl Renewing {
             owner: renewal.lease.owner,
             lease: renewal.lease.length,
             refill: renewal.refill,
-            mode: Mode::Exclusive,
+            mode: renewal.lease.mode(),
         });
         let mut answers = self.inner.store.renew(requests.collect());
         while let Some((index, answer)) = answers.next().await {
@@ -69,6 +69,7 @@ impl Inner {
     /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
+        trace::renewed(result_of(Some(&answer)));
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -98,6 +99,15 @@ impl Inner {
                 self.lose(lease, Loss::GaveUp);
             }
         }
+    }
+}
+
+/// The answer to a renewal, as the telemetry needs it. A missing answer counts as *not ours*.
+pub(super) fn result_of(answer: Option<&Renewed>) -> RenewalResult {
+    match answer {
+        Some(Renewed::Renewed { .. }) => RenewalResult::Renewed,
+        Some(Renewed::NotOurs) | None => RenewalResult::NotOurs,
+        Some(Renewed::Unknown(_)) => RenewalResult::Unknown,
     }
 }
 

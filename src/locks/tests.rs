@@ -85,7 +85,7 @@ impl Store for Buggy {
                             owner,
                             ending,
                             owed_for: SECOND,
-                            mode: crate::store::Mode::Exclusive,
+                            mode: Mode::Exclusive,
                         })
                         .await
                 });
@@ -307,7 +307,14 @@ fn patient() -> WaitRequest {
 
 fn lease(inner: &Inner, key: &LockKey, length: Duration) -> Arc<Lease> {
     let owner = inner.lines.fresh_owner(key);
-    let lease = Lease::new(key.clone(), owner, None, Instant::now(), length);
+    let lease = Lease::new(
+        key.clone(),
+        owner,
+        None,
+        Instant::now(),
+        length,
+        Mode::Exclusive,
+    );
     Arc::new(lease)
 }
 
@@ -324,7 +331,7 @@ fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, t
     };
     let granted = inner.with_line(&lease.key.clone(), |line, t| {
         assert!(line.is_contended_by(contender));
-        line.granted(lease, sent, grant, t);
+        line.granted(std::iter::once(lease), sent, &grant, 1, t);
     });
     assert!(granted.is_some(), "the line is there");
 }

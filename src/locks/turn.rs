@@ -10,12 +10,14 @@ use super::{
     line::{NoTurn, WaitRequest},
 };
 use crate::{
+    Loss,
     lease::Lease,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
+    trace::Hold,
 };
 
 /// A request that waits for its turn, and the turn once granted.
@@ -33,6 +35,9 @@ pub(crate) struct Turn {
     guards: AtomicUsize,
     /// A guard has released the turn on behalf of all guards.
     released: AtomicBool,
+    /// Why the turn was lost, if its lease goes on without the turn.
+    loss: OnceLock<Loss>,
+    hold: Hold,
 }
 
 /// The lease and the token that a turn was granted with.
@@ -69,6 +74,8 @@ impl Turn {
             waiting: Mutex::default(),
             guards: AtomicUsize::new(0),
             released: AtomicBool::new(false),
+            loss: OnceLock::new(),
+            hold: Hold::default(),
         })
     }
 
@@ -115,6 +122,18 @@ impl Turn {
         self.granted.get()
     }
 
+    /// Ends the turn as lost, while its lease goes on. The caller wakes the lease's watchers. Called under the lock of the
+    /// line.
+    pub(super) fn lose(&self, loss: Loss) {
+        let _ = self.loss.set(loss);
+    }
+
+    /// Why the turn or its lease was lost.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let lease = || self.granted()?.lease.loss();
+        self.loss.get().copied().or_else(lease)
+    }
+
     /// Counts a guard: the first one, or a clone of an existing one.
     pub(super) fn add_guard(&self) {
         self.guards.fetch_add(1, Ordering::AcqRel);
@@ -131,7 +150,11 @@ impl Turn {
 
     /// Counts a dropped guard. Returns whether no guard is left.
     pub(super) fn remove_guard(&self) -> bool {
-        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.guards.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            self.end_hold();
+        }
+        is_last
     }
 
     pub(super) fn guards(&self) -> usize {
@@ -145,7 +168,20 @@ impl Turn {
 
     /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
-        self.released.swap(true, Ordering::AcqRel)
+        let was_released = self.released.swap(true, Ordering::AcqRel);
+        self.end_hold();
+        was_released
+    }
+
+    /// The time for which the turn lasts, for the telemetry.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn end_hold(&self) {
+        let lease = self.granted().map(|granted| &granted.lease);
+        self.hold
+            .end(|| lease.is_some_and(|lease| lease.loss().is_some()));
     }
 }
 

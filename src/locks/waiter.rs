@@ -52,6 +52,7 @@ impl<'a> Waiter<'a> {
         let joined = inner.lines.join(inner, key, self.request.clone())?;
         let number = joined.turn.id;
         self.turn = Some(joined.turn);
+        inner.finish_transition(key, joined.follow_up);
         if let Some(demand) = joined.first {
             self.contender = Some(Contender::first(inner, key, number, demand));
         }
@@ -88,7 +89,7 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if let Some(turn) = self.turn.take() {
             self.inner
-                .with_line(self.key, |line, _| line.leave(turn.id));
+                .with_line(self.key, |line, t| line.leave(turn.id, t));
             // The request has left the line: the turn has been granted, or never will be.
             if let Some(granted) = turn.granted() {
                 drop(self.inner.end_turn(granted, false));

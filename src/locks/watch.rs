@@ -1,29 +1,37 @@
-//! Waiting for the loss of a lease.
+//! Waiting for the loss of a turn.
 
 use std::sync::Arc;
 
-use super::{inner::Inner, line::Lost};
+use super::{
+    inner::Inner,
+    line::{Granted, Lost},
+    turn::Turn,
+};
 use crate::{
     Loss,
     lease::Lease,
     time::{Instant, can_sleep, sleep_until},
 };
 
-/// Resolves when the lease is lost. Never resolves if the lease ends in any other way.
-pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
+/// Resolves when the turn or its lease is lost. Never resolves if the lease ends in any other way.
+pub(super) async fn loss(turn: Arc<Turn>) -> Loss {
+    let inner = &turn.inner;
+    let Some(Granted { lease, .. }) = turn.granted() else {
+        return std::future::pending().await;
+    };
     let mut is_under_way = true;
     loop {
         // The scheduler ends with its runtime. The current runtime may be a different one, and can run the next
         // scheduler.
-        let started = inner.scheduler.start(&inner);
+        let started = inner.scheduler.start(inner);
         let told = lease.loss_told();
-        if let Some(loss) = lease.loss() {
+        if let Some(loss) = turn.loss() {
             return loss;
         }
         if started && !inner.scheduler.is_running() {
             continue;
         }
-        let end = end_to_watch(&inner, &lease).filter(|_| is_under_way);
+        let end = end_to_watch(inner, lease).filter(|_| is_under_way);
         let Some((end, loss)) = end else {
             told.await;
             continue;
@@ -32,7 +40,7 @@ pub(super) async fn loss(inner: Arc<Inner>, lease: Arc<Lease>) -> Loss {
             biased;
             () = told => {}
             () = sleep_until(end) => {
-                is_under_way = inner.lose(&lease, loss) != Lost::NotHere;
+                is_under_way = inner.lose(lease, loss) != Lost::NotHere;
             }
         }
     }

@@ -355,6 +355,21 @@ pub enum Hint {
     Moved(MovedKeys),
 }
 
+impl Hint {
+    /// A stable word for programs, such as a label of a metric.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Free(_) => "free",
+            Self::Next(_) => "next",
+            Self::Wanted(_) => "wanted",
+            Self::Listening => "listening",
+            Self::Reconnected => "reconnected",
+            #[cfg(feature = "redis")]
+            Self::Moved(_) => "moved",
+        }
+    }
+}
+
 /// The keys of [`Hint::Moved`].
 #[cfg(feature = "redis")]
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,11 +24,22 @@ suite::conformance!(redis_store, crate::redis::Redis, ());
 suite::conformance!(
     quorum_of_memory,
     crate::quorum::OfMemory,
-    (start_paused = true)
+    (start_paused = true),
+    without permits
 );
 
 #[cfg(feature = "redis")]
-suite::conformance!(quorum_of_three, crate::quorum::OfRedis<3>, ());
+suite::conformance!(
+    quorum_of_three,
+    crate::quorum::OfRedis<3>,
+    (),
+    without permits
+);
 
 #[cfg(feature = "redis")]
-suite::conformance!(quorum_of_five, crate::quorum::OfRedis<5>, ());
+suite::conformance!(
+    quorum_of_five,
+    crate::quorum::OfRedis<5>,
+    (),
+    without permits
+);

@@ -5,7 +5,7 @@ mod support;
 
 use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};
-use tower_distributed_lock::store::{RedisStore, Store};
+use tower_distributed_lock::store::{Acquire, Mode, Owner, RedisStore, Release, Store};
 
 use support::{redis_server::RedisServer, words::*};
 
@@ -101,6 +101,80 @@ async fn measure(
     let free = |n| store.start_release(ending(&name_of(n), a));
     let plainly = cost(server, (0..CALLS).map(delete)).await;
     release.add(cost(server, (0..CALLS).map(free)).await, plainly);
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+/// The ratios of the other modes' costs to those of an exclusive lease: on a free key, and beside another holder.
+struct ModeCosts {
+    acquire: Ratio,
+    release: Ratio,
+    beside: Ratio,
+}
+
+#[tokio::test]
+async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    for mode in [Mode::Shared, Mode::Permit { of: 4 }] {
+        let mut costs = ModeCosts {
+            acquire: Ratio::new(),
+            release: Ratio::new(),
+            beside: Ratio::new(),
+        };
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            rounds += 1;
+            measure_mode(&server, &store, mode, &mut costs).await;
+            let is_cheap = costs.acquire.get() <= 1.5 && costs.beside.get() <= 2.5;
+            if rounds > 20 && is_cheap && costs.release.get() <= 1.5 {
+                break;
+            }
+        }
+        let [acquire, release, beside] =
+            [&costs.acquire, &costs.release, &costs.beside].map(Ratio::get);
+        println!(
+            "{mode}, {rounds} rounds: acquire {acquire:.2} ×, beside another holder {beside:.2} ×, release {release:.2} × exclusive"
+        );
+        assert!(acquire <= 1.5, "{mode}: an acquire costs {acquire:.2} ×");
+        assert!(release <= 1.5, "{mode}: a release costs {release:.2} ×");
+        assert!(beside <= 2.5, "{mode}: beside another {beside:.2} ×");
+    }
+}
+
+async fn measure_mode(
+    server: &RedisServer,
+    store: &RedisStore,
+    mode: Mode,
+    ModeCosts {
+        acquire,
+        release,
+        beside,
+    }: &mut ModeCosts,
+) {
+    let (a, b) = (owner(), owner());
+    let name_of = |n| key(&format!("orders/{n}"));
+    let take = |mode: Mode, owner: Owner| {
+        move |n| {
+            store.acquire(Acquire {
+                mode,
+                ..waiting(&name_of(n), owner)
+            })
+        }
+    };
+    let free = |mode: Mode, owner: Owner| {
+        move |n| {
+            store.start_release(Release {
+                mode,
+                ..ending(&name_of(n), owner)
+            })
+        }
+    };
+    let taken = cost(server, (0..CALLS).map(take(Mode::Exclusive, a))).await;
+    let freed = cost(server, (0..CALLS).map(free(Mode::Exclusive, a))).await;
+    acquire.add(cost(server, (0..CALLS).map(take(mode, a))).await, taken);
+    beside.add(cost(server, (0..CALLS).map(take(mode, b))).await, taken);
+    release.add(cost(server, (0..CALLS).map(free(mode, a))).await, freed);
+    join_all((0..CALLS).map(free(mode, b))).await;
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 

@@ -6,8 +6,10 @@ mod handover;
 mod hot_key;
 mod ledger;
 mod many_leases;
+mod modes;
 mod outage;
 mod processes;
+mod reports;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;

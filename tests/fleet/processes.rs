@@ -1,4 +1,4 @@
-//! Requests to replicas of the ledger.
+//! Requests to replicas.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -49,8 +49,8 @@ impl Replica {
     }
 }
 
-/// `None` if the replica ended, or was killed, before its answer.
-async fn send(
+/// Sends a request. `None` if the replica ended, or was killed, before its answer.
+pub(crate) async fn send(
     addr: SocketAddr,
     method: &'static str,
     path: String,

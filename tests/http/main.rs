@@ -9,6 +9,7 @@ mod leaving;
 #[cfg(feature = "tracing")]
 mod log;
 mod loss;
+mod modes;
 mod nested;
 mod order;
 mod own_words;

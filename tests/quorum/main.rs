@@ -8,6 +8,7 @@ mod cost;
 mod frozen;
 mod healing;
 mod majority;
+mod modes;
 mod operators;
 mod patterns;
 mod rates;

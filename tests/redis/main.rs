@@ -7,6 +7,7 @@ mod foreign;
 mod format;
 mod late;
 mod listening;
+mod modes;
 mod operators;
 mod order;
 mod orphans;

@@ -6,7 +6,7 @@ use redis::Value;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     Error, ErrorKind,
-    store::{RedisStore, Released, Renewed, Store},
+    store::{Acquire, Acquired, Mode, RedisStore, Released, Renewed, Store},
 };
 
 use crate::{
@@ -104,7 +104,8 @@ async fn the_error_for_a_missing_permission_says_so() {
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start().await;
     let rule = "ACL SETUSER app on >secret ~tdl:* resetchannels &tdl:* +eval +evalsha +script|load +get +set +psetex +del +exists +incr +incrby \
-                +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +publish +subscribe \
+                +pttl +pexpire +time +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +zcard +zcount +zrank +zremrangebyscore \
+                +publish +subscribe \
                 +client|info +client|kill +hello +echo +info";
     let _: Value = server
         .send(&rule.split_whitespace().collect::<Vec<_>>())
@@ -126,7 +127,34 @@ async fn the_documented_permissions_are_enough() {
     granted(store.queue(&key, b).await);
     store.record(&key, b, b"done").await;
     store.raise_fence(key.clone(), 7).await.unwrap();
-    assert!(store.force_release(key).await.unwrap());
+    assert!(store.force_release(key.clone()).await.unwrap());
+
+    for mode in [Mode::Shared, Mode::Permit { of: 2 }] {
+        let (c, brief) = (owner(), Duration::from_millis(1));
+        let crashes = Acquire {
+            lease: brief,
+            mode,
+            ..attempt(&key, a)
+        };
+        granted(store.acquire(crashes).await.unwrap());
+        granted(store.ask_as(mode, &key, b).await);
+        let waits = match mode {
+            Mode::Shared => Mode::Exclusive,
+            _ => Mode::Permit { of: 1 },
+        };
+        held(store.queue_as(waits, &key, c).await);
+        assert!(is_renewed(&store.renew_as(mode, &key, b, 2).await));
+        store.see(&key).await;
+        store.free_as(mode, &key, b).await;
+        eventually("the key is free", async || {
+            matches!(store.queue_as(waits, &key, c).await, Acquired::Granted(_))
+        })
+        .await;
+        if waits == Mode::Exclusive {
+            assert!(is_renewed(&store.renew_as(mode, &key, c, 0).await));
+        }
+        assert!(store.force_release(key.clone()).await.unwrap());
+    }
 }
 
 #[tokio::test]

@@ -22,7 +22,9 @@ mod world;
 /// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {
     pub(crate) use tokio::time::Instant;
-    pub(crate) use tower_distributed_lock::{LockGuard, Loss, Status, idempotency::RunOnceError};
+    pub(crate) use tower_distributed_lock::{
+        Error, ErrorKind, LockGuard, Loss, Status, idempotency::RunOnceError, store::Mode,
+    };
 
     pub(crate) fn now() -> Instant {
         Instant::now()

@@ -12,7 +12,7 @@ use super::{
     patience::Patience,
     random::Random,
     subject::now,
-    turns::Planned,
+    turns::{Planned, Uses},
     world::{LONG_LEASE, World},
 };
 
@@ -30,8 +30,8 @@ pub(crate) struct Actor {
 pub(crate) enum Habits {
     /// Locks, holds for a moment, drops, pauses for some microseconds.
     Brisk,
-    /// Everything that plain locks can do.
-    Wild,
+    /// Everything that locks or permits can do.
+    Wild(Uses),
     /// `run_once`.
     Claims,
     /// Calls the store itself: takes a key, and releases the key without waiting for the first answer.
@@ -55,7 +55,7 @@ impl Actor {
     async fn request(&mut self) {
         match self.habits {
             Habits::Brisk => self.brisk().await,
-            Habits::Wild => self.lock().await,
+            Habits::Wild(_) => self.lock().await,
             Habits::Claims => self.claim_of_the_moment().await,
             Habits::Bare => self.bare().await,
         }
@@ -71,25 +71,18 @@ impl Actor {
 
     /// Asks in one of the ways there are.
     pub(super) async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
-        let locks = self.locks().clone();
-        let key = self.random.pick(&self.keys).as_str();
-        match self.random.within(0..10) {
-            0..4 => Ok(vec![locks.lock(key).await?]),
-            4..6 => Ok(locks.try_lock(key).await?.into_iter().collect()),
-            6..8 => {
-                let limit = self.random.micros(0..50_000);
-                match locks.lock_within(key, limit).await {
-                    // The limit may be over before the store's answer is taken.
-                    Err(error) if error.kind() == ErrorKind::Unreachable => Ok(Vec::new()),
-                    outcome => Ok(vec![outcome?]),
-                }
-            }
-            _ => {
-                // One guard for each turn: a key that is given twice is one turn.
-                let mut keys = self.keys.clone();
-                keys.truncate(2);
-                locks.lock_all(keys).await
-            }
+        let key = self.random.pick(&self.keys).clone();
+        // One guard for each turn: a key that is given twice is one turn.
+        let mut keys = self.keys.clone();
+        keys.truncate(2);
+        let limit = self.random.micros(0..50_000);
+        self.ask_for(&key, keys, limit).await
+    }
+
+    pub(super) fn uses(&self) -> Uses {
+        match self.habits {
+            Habits::Wild(uses) => uses,
+            _ => Uses::Locks,
         }
     }
 
@@ -167,7 +160,7 @@ impl Actor {
     pub(super) fn failed(&self, error: &Error) {
         let setup = &self.world.setup;
         let expected = match error.kind() {
-            ErrorKind::Held => self.habits == Habits::Wild,
+            ErrorKind::Held => matches!(self.habits, Habits::Wild(_)),
             ErrorKind::Unreachable => setup.may_fail,
             ErrorKind::Lost => setup.may_lose,
             _ => false,

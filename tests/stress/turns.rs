@@ -6,16 +6,69 @@
 use std::time::Duration;
 
 use super::{
+    random::Random,
     requests::Actor,
-    subject::{LockGuard, RunOnceError},
+    subject::{Error, ErrorKind, LockGuard, Mode, RunOnceError},
     witness::{Inside, is_result_of},
 };
+
+/// What the requests of an actor use its keys for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Uses {
+    /// Exclusive locks.
+    Locks,
+    /// Shared and exclusive locks.
+    Reports,
+    /// Permits, so many at each key.
+    Permits(u32),
+}
+
+impl Uses {
+    fn mode(self, random: &mut Random) -> Mode {
+        match self {
+            Self::Reports if random.percent(65) => Mode::Shared,
+            Self::Permits(of) => Mode::Permit { of },
+            _ => Mode::Exclusive,
+        }
+    }
+}
 
 /// The error or panic of a request that was to end without a result.
 #[derive(Debug)]
 pub(crate) struct Planned;
 
 impl Actor {
+    /// Asks for a key in one of the ways there are, or for all keys. `limit` is for a request that waits only so long.
+    pub(super) async fn ask_for(
+        &mut self,
+        key: &str,
+        all: Vec<String>,
+        limit: Duration,
+    ) -> Result<Vec<LockGuard>, Error> {
+        let (locks, way) = (self.locks().clone(), self.random.within(0..10));
+        let mode = self.uses().mode(&mut self.random);
+        let tried = match (mode, way) {
+            (Mode::Exclusive, 0..2) => return locks.lock_all(all).await,
+            (Mode::Exclusive, 2..4) => locks.try_lock(key).await?,
+            (Mode::Exclusive, 4..6) => none_in_time(locks.lock_within(key, limit).await)?,
+            (Mode::Exclusive, _) => Some(locks.lock(key).await?),
+            (Mode::Shared, 2..4) => locks.try_lock_shared(key).await?,
+            (Mode::Shared, 4..6) => none_in_time(locks.lock_shared_within(key, limit).await)?,
+            (Mode::Shared, _) => Some(locks.lock_shared(key).await?),
+            (Mode::Permit { of }, 2..4) => locks.try_permit(key, of).await?,
+            (Mode::Permit { of }, 4..6) => none_in_time(locks.permit_within(key, of, limit).await)?,
+            (Mode::Permit { of }, _) => Some(locks.permit(key, of).await?),
+            #[allow(unreachable_patterns)] // within the crate, there are no other modes
+            (mode, _) => unreachable!("no request asks for {mode}"),
+        };
+        if let Some(guard) = tried.iter().find(|guard| guard.mode() != mode) {
+            let found = guard.mode();
+            let violation = format!("{key}: asked for {mode}, and was granted {found}");
+            self.world.witness.violation(violation);
+        }
+        Ok(tried.into_iter().collect())
+    }
+
     /// A turn at one or several keys.
     pub(super) async fn lock(&mut self) {
         let (asked, patience) = (self.world.witness.asked(), self.patience());
@@ -35,11 +88,26 @@ impl Actor {
             false => Vec::new(),
         };
         self.hold().await;
+        if self.uses() == Uses::Reports && self.random.percent(30) {
+            self.downgrade(&inside).await;
+            self.hold().await;
+        }
         match self.random.within(0..10) {
             0 => std::panic::resume_unwind(Box::new(Planned)),
             1..4 => self.release(inside).await,
             4 => drop(clones),
             _ => drop(inside),
+        }
+    }
+
+    /// Lets others share the keys, and does not always wait for the answer.
+    async fn downgrade(&mut self, inside: &[Inside]) {
+        self.note("downgrades");
+        for inside in inside {
+            let patience = self.patience();
+            if let Some(Err(error)) = patience.of(inside.guard().downgrade()).await {
+                self.failed(&error);
+            }
         }
     }
 
@@ -77,5 +145,13 @@ impl Actor {
             Some(Err(RunOnceError::Lock(error))) => self.failed(&error),
             Some(Err(error)) => witness.violation(format_args!("{key}: {error:?}")),
         }
+    }
+}
+
+/// Nothing for a request whose limit was over, perhaps before the store's answer was taken.
+fn none_in_time(outcome: Result<LockGuard, Error>) -> Result<Option<LockGuard>, Error> {
+    match outcome {
+        Err(error) if matches!(error.kind(), ErrorKind::Held | ErrorKind::Unreachable) => Ok(None),
+        outcome => outcome.map(Some),
     }
 }

@@ -1,8 +1,10 @@
 //! The properties that hold in every world, watched from outside through the guards alone.
 //!
-//! 1. Two guards of different turns at one key are never held at the same time. A guard that is lost stays lost, so two
-//!    guards that are seen held one after the other under the witness's lock were held at the same time.
-//! 2. Tokens rise: a held guard has a higher token than every turn that entered before.
+//! 1. Two guards of different turns at one key are never held at the same time, unless both share the key; and never more
+//!    permits than there are. A guard that is lost stays lost, so guards that are seen held one after the other under the
+//!    witness's lock were held at the same time.
+//! 2. Tokens rise: a held guard has a higher token than every exclusive turn that entered before; and an exclusive one, than
+//!    every turn that entered before.
 //! 3. A turn is lost to `max_hold` only when that turn itself has lasted so long.
 //! 4. In one instance, the work of one claim does not begin a second time before its end.
 //!
@@ -14,7 +16,7 @@
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
-use super::subject::{Instant, LockGuard, Loss, Mutex, Status, now};
+use super::subject::{Instant, LockGuard, Loss, Mode, Mutex, Status, now};
 
 #[derive(Debug)]
 pub(crate) struct Witness {
@@ -40,6 +42,7 @@ struct Seen {
     inside: Vec<Entry>,
     entered: u64,
     highest_token: u64,
+    highest_exclusive_token: u64,
     /// When the last turn left that was held to its end.
     left: Option<Instant>,
 }
@@ -113,24 +116,33 @@ impl Witness {
     pub(crate) fn enter(self: &Arc<Self>, guard: LockGuard, asked: Asked) -> Inside {
         let view = self.view();
         let mut seen = self.seen(&guard);
-        let (token, highest) = (guard.token(), seen.highest_token);
+        let is_exclusive = guard.mode() == Mode::Exclusive;
+        let token = guard.token();
+        let highest = match is_exclusive {
+            true => seen.highest_token,
+            false => seen.highest_exclusive_token,
+        };
         if token <= highest && guard.is_held() && view.is_sound(asked) && view.is_current(self) {
             self.violation(format_args!(
                 "{}: token {token} entered after token {highest}",
                 guard.key()
             ));
         }
-        seen.highest_token = highest.max(token);
+        seen.highest_token = seen.highest_token.max(token);
+        if is_exclusive {
+            seen.highest_exclusive_token = token.max(highest);
+        }
         seen.entered += 1;
         let id = seen.entered;
-        // The turn began after the request, and after the end of every turn before.
-        let began = seen.left.map_or(asked.at, |left| left.max(asked.at));
+        // The turn began after the request, and an exclusive one after the end of every turn before.
+        let left = seen.left.filter(|_| is_exclusive);
+        let began = left.map_or(asked.at, |left| left.max(asked.at));
         seen.inside.push(Entry {
             id,
             asked,
             guard: guard.clone(),
         });
-        self.check_alone(&seen, id, view);
+        self.check_room(&seen, id, view);
         drop(seen);
         let inside = Inside {
             witness: self.clone(),
@@ -172,10 +184,13 @@ impl Witness {
         self.violations.lock().clone()
     }
 
-    /// How many turns entered, and how many works began.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let turns = self.keys.values().map(|seen| seen.lock().entered).sum();
-        (turns, self.works.lock().begun)
+    /// How many turns entered at each key, and how many works began.
+    pub(crate) fn counts(&self) -> (Vec<(&str, u64)>, u64) {
+        let turns = self
+            .keys
+            .iter()
+            .map(|(key, seen)| (key.as_str(), seen.lock().entered));
+        (turns.collect(), self.works.lock().begun)
     }
 
     fn seen(&self, guard: &LockGuard) -> impl std::ops::DerefMut<Target = Seen> + '_ {
@@ -191,7 +206,8 @@ impl Witness {
         View { memory, ran_out }
     }
 
-    fn check_alone(&self, seen: &Seen, id: u64, view: View) {
+    /// Checks that the modes of the turns inside leave room for each other.
+    fn check_room(&self, seen: &Seen, id: u64, view: View) {
         let counts = |entry: &&Entry| view.is_sound(entry.asked) && entry.guard.is_held();
         let Some(mine) = seen
             .inside
@@ -201,16 +217,23 @@ impl Witness {
         else {
             return;
         };
+        let mode = mine.guard.mode();
         let others = seen.inside.iter().filter(|entry| entry.id != id);
-        for other in others.filter(counts) {
-            if view.is_current(self) {
-                self.violation(format_args!(
-                    "{}: tokens {} and {} are held at the same time",
-                    mine.guard.key(),
-                    other.guard.token(),
-                    mine.guard.token()
-                ));
-            }
+        let others: Vec<_> = others.filter(counts).collect();
+        let is_shared = |other: &&Entry| other.guard.mode() == Mode::Shared;
+        let has_room = match mode {
+            Mode::Shared => others.iter().all(is_shared),
+            Mode::Permit { of } => others.len() < of as usize,
+            _ => others.is_empty(),
+        };
+        // The mode may have changed meanwhile, but not back.
+        if !has_room && mine.guard.mode() == mode && view.is_current(self) {
+            let tokens: Vec<_> = others.iter().map(|other| other.guard.token()).collect();
+            self.violation(format_args!(
+                "{}: token {} ({mode}) is held at the same time as {tokens:?}",
+                mine.guard.key(),
+                mine.guard.token()
+            ));
         }
     }
 }
@@ -259,7 +282,7 @@ impl Inside {
         let guard = self.guard.take()?;
         let view = self.witness.view();
         let mut seen = self.witness.seen(&guard);
-        self.witness.check_alone(&seen, self.id, view);
+        self.witness.check_room(&seen, self.id, view);
         let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
         if registered

@@ -20,6 +20,7 @@ use tower_distributed_lock::{
 use super::{
     random::Random,
     requests::{Actor, Habits},
+    turns::Uses,
     witness::{Settings, Witness},
 };
 
@@ -206,7 +207,8 @@ struct Part {
     habits: Habits,
 }
 
-/// For each instance a pair on a key of its own, some of a crowd on few keys, some claims, and calls of the bare store.
+/// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers, some that share permits,
+/// some claims, and calls of the bare store.
 fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
     for instance in 0..instances {
@@ -220,7 +222,9 @@ fn cast(instances: usize) -> Vec<Part> {
             }));
         };
         add(2, &pair, Habits::Brisk);
-        add(3, &hot, Habits::Wild);
+        add(3, &hot, Habits::Wild(Uses::Locks));
+        add(4, &["report".to_owned()], Habits::Wild(Uses::Reports));
+        add(3, &["exports".to_owned()], Habits::Wild(Uses::Permits(2)));
         add(3, &[], Habits::Claims);
         add(2, &[], Habits::Bare);
     }
@@ -266,7 +270,7 @@ impl Run {
         self.until("nothing is left", || self.leftovers());
         let (turns, works) = self.world.witness.counts();
         println!(
-            "{}: {turns} turns, {works} works in {:?}",
+            "{}: {turns:?} turns, {works} works in {:?}",
             self.name,
             began.elapsed()
         );

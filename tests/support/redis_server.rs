@@ -184,7 +184,7 @@ impl RedisServer {
 
     /// How often a client sent each command since RESETSTAT; calls of scripts and of tests do not count.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
-        const OF_SCRIPTS_AND_TESTS: [&str; 22] = [
+        const OF_SCRIPTS_AND_TESTS: [&str; 26] = [
             "psetex",
             "incr",
             "get",
@@ -201,6 +201,10 @@ impl RedisServer {
             "zrange",
             "zrangebyscore",
             "zrevrangebyscore",
+            "zcard",
+            "zcount",
+            "zrank",
+            "zremrangebyscore",
             "info",
             "config",
             "keys",

@@ -1,12 +1,13 @@
-//! Processes of the example `ledger`.
+//! Processes of the examples `ledger` and `reports`.
 
 use std::{
+    collections::BTreeMap,
     env,
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::OnceLock,
+    sync::Mutex,
 };
 
 /// One replica, which is killed when this is dropped.
@@ -16,20 +17,30 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica with these variables, and waits until the replica listens.
+    /// Starts a replica of the ledger with these variables, and waits until the replica listens.
     pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
-        Self::try_start(settings, Stdio::inherit()).expect("the replica listens")
+        Self::start_example("ledger", settings)
     }
 
-    /// The same, with the standard error elsewhere. `None` if the replica ended before that.
+    /// Starts a replica of an example with these variables, and waits until the replica listens.
+    pub(crate) fn start_example(name: &'static str, settings: &[(&str, &str)]) -> Self {
+        let replica = Self::start_program(example(name), settings, Stdio::inherit());
+        replica.expect("the replica listens")
+    }
+
+    /// Starts a replica of the ledger with the standard error elsewhere. `None` if the replica ended before it listened.
     pub(crate) fn try_start(settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
-        let mut child = Command::new(ledger())
+        Self::start_program(example("ledger"), settings, stderr)
+    }
+
+    fn start_program(program: PathBuf, settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
+        let mut child = Command::new(program)
             .envs(settings.iter().copied())
             .env("PORT", "0")
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
-            .expect("the ledger example starts");
+            .expect("the example starts");
         let mut line = String::new();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
@@ -93,31 +104,28 @@ impl Drop for Replica {
     }
 }
 
-/// Builds the example beside this test, with the same features: after a `cargo test` there is nothing to be done.
-fn ledger() -> &'static PathBuf {
-    static LEDGER: OnceLock<PathBuf> = OnceLock::new();
-    LEDGER.get_or_init(|| {
-        let this = env::current_exe().unwrap();
-        let profile = this.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--example",
-            "ledger",
-            "--no-default-features",
-        ]);
-        cargo.arg("--features").arg(features());
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        cargo
-            .arg("--manifest-path")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the example must build");
-        profile.join("examples").join("ledger")
-    })
+/// Builds an example beside this test, with the same features: after a `cargo test` there is nothing to be done.
+fn example(name: &'static str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap();
+    built.entry(name).or_insert_with(|| build(name)).clone()
+}
+
+fn build(name: &str) -> PathBuf {
+    let this = env::current_exe().unwrap();
+    let profile = this.ancestors().nth(2).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--example", name]);
+    cargo.args(["--no-default-features", "--features", &features()]);
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    cargo
+        .arg("--manifest-path")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "the example must build");
+    profile.join("examples").join(name)
 }
 
 fn features() -> String {

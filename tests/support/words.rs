@@ -68,6 +68,16 @@ pub(crate) fn waiting_behind(key: &LockKey, owner: Owner, head_start: Duration) 
     }
 }
 
+pub(crate) fn in_mode(mode: Mode, request: Acquire) -> Acquire {
+    Acquire { mode, ..request }
+}
+
+pub(crate) fn sorted(owners: impl IntoIterator<Item = Owner>) -> Vec<Owner> {
+    let mut owners: Vec<Owner> = owners.into_iter().collect();
+    owners.sort_unstable();
+    owners
+}
+
 pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
     Renew {
         key: key.clone(),
@@ -154,6 +164,42 @@ pub(crate) trait Words: Store {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
+    /// Asks for the key in a mode, without queueing.
+    async fn ask_as(&self, mode: Mode, key: &LockKey, owner: Owner) -> Acquired {
+        self.acquire(in_mode(mode, attempt(key, owner)))
+            .await
+            .unwrap()
+    }
+
+    /// Asks for the key in a mode, and queues if there is no room.
+    async fn queue_as(&self, mode: Mode, key: &LockKey, owner: Owner) -> Acquired {
+        self.acquire(in_mode(mode, waiting(key, owner)))
+            .await
+            .unwrap()
+    }
+
+    async fn free_as(&self, mode: Mode, key: &LockKey, owner: Owner) -> Released {
+        let request = Release {
+            mode,
+            ..ending(key, owner)
+        };
+        self.start_release(request).await.unwrap()
+    }
+
+    async fn renew_as(&self, mode: Mode, key: &LockKey, owner: Owner, refill: u32) -> Renewed {
+        let request = Renew {
+            mode,
+            ..renewal(key, owner, refill)
+        };
+        self.renew_one(request).await
+    }
+
+    /// The holders of the key, sorted.
+    async fn holders(&self, key: &LockKey) -> Vec<Owner> {
+        let holders = self.see(key).await.holders;
+        sorted(holders.into_iter().map(|holder| holder.owner))
+    }
+
     async fn see(&self, key: &LockKey) -> Inspection {
         self.inspect(key.clone()).await.unwrap()
     }
@@ -220,10 +266,36 @@ pub(crate) async fn hinted(hints: &mut Hints, expected: Hint) {
         .expect("the hint should arrive");
 }
 
+/// The hints that arrive before this one.
+pub(crate) async fn hints_before(hints: &mut Hints, last: Hint) -> Vec<Hint> {
+    let mut before = Vec::new();
+    let arrives = async {
+        while let Some(hint) = hints.recv().await {
+            if hint == last {
+                return;
+            }
+            before.push(hint);
+        }
+        panic!("the hints ended before {last:?}");
+    };
+    tokio::time::timeout(PATIENCE, arrives)
+        .await
+        .expect("the hint should arrive");
+    before
+}
+
+/// Whether a renewal tells that other instances wait.
+pub(crate) fn tells_of_others(answer: &Renewed) -> bool {
+    match answer {
+        Renewed::Renewed { others_wait, .. } => *others_wait,
+        other => panic!("expected a renewal, got {other:?}"),
+    }
+}
+
 pub(crate) fn is_renewed(answer: &Renewed) -> bool {
     match answer {
         Renewed::Renewed { .. } => true,
         Renewed::NotOurs => false,
-        Renewed::Unknown(error) => panic!("the store failed: {error}"),
+        Renewed::Unknown(error) => panic!("the store failed: {error:?}"),
     }
 }

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Hint, Hints, MovedKeys, RedisStore, Released, Store},
+    store::{Hint, Hints, Mode, MovedKeys, RedisStore, Released, Store},
 };
 
 use crate::{
@@ -246,6 +246,57 @@ async fn a_lease_moves_with_its_slot_and_its_instance_gets_a_hint() {
         cluster.leftovers().await.is_empty()
     })
     .await;
+}
+
+/// The queue does not exist, so neither node has all names of the key: only scripts with one key run.
+#[tokio::test]
+async fn shared_leases_and_permits_are_renewed_and_released_while_their_slot_moves() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let store = RedisStore::cluster(cluster.urls()).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let (key, a, b, c) = (key("account"), owner(), owner(), owner());
+    for mode in [Mode::Shared, Mode::Permit { of: 2 }] {
+        granted(store.ask_as(mode, &key, a).await);
+        granted(store.ask_as(mode, &key, b).await);
+        let use_and_free = async |owner| {
+            for refill in [0, 1] {
+                assert!(is_renewed(&store.renew_as(mode, &key, owner, refill).await));
+            }
+            assert_eq!(store.free_as(mode, &key, owner).await, Released::Freed);
+        };
+        let from = cluster.owner(&slot, 0).await;
+        let to = (from + 1) % 3;
+        let (before, after) = (use_and_free(a), use_and_free(b));
+        cluster.migrate(&slot, from, to, before, after).await;
+        assert_eq!(cluster.leftovers().await, [""; 0]);
+    }
+
+    // A lease cannot change its form while the slot moves: it is renewed, and downgraded later.
+    for is_wanted in [false, true] {
+        store.take(&key, a).await;
+        if is_wanted {
+            held(store.queue_as(Mode::Shared, &key, b).await);
+        }
+        let from = cluster.owner(&slot, 0).await;
+        let downgrade = || async {
+            let answer = store.renew_as(Mode::Shared, &key, a, 0).await;
+            assert!(is_renewed(&answer));
+        };
+        let to = (from + 1) % 3;
+        cluster
+            .migrate(&slot, from, to, downgrade(), downgrade())
+            .await;
+        assert_eq!(store.see(&key).await.holders[0].mode, Mode::Exclusive);
+        downgrade().await;
+        granted(store.queue_as(Mode::Shared, &key, b).await);
+        held(store.ask(&key, c).await);
+        for owner in [a, b] {
+            let freed = store.free_as(Mode::Shared, &key, owner).await;
+            assert_eq!(freed, Released::Freed);
+        }
+    }
+    assert_eq!(cluster.leftovers().await, [""; 0]);
 }
 
 /// A message that is published at any node of a Cluster arrives at all of them.

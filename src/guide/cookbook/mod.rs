@@ -9,6 +9,7 @@
 //! | [tonic](services#tonic) | gRPC services |
 //! | [hyper](services#hyper) | without a framework |
 //! | [Graceful shutdown](services#graceful-shutdown) | with axum |
+//! | [Readers and writers, permits](super::modes) | a chapter of its own: sharing, downgrade, limits for a whole fleet |
 //! | [Fencing in SQL](work#fencing-in-postgresql-and-sqlite) | PostgreSQL and SQLite, one statement each |
 //! | [Webhooks and queue consumers](work#webhooks-and-queue-consumers) | messages that are delivered twice |
 //! | [A job that runs once in a fleet](work#a-job-that-runs-once-in-a-fleet) | the same schedule on every replica |

@@ -19,6 +19,7 @@ use crate::{
     lock::RequestGuards,
     locks::NoTurn,
     rejection::{Reason, Rejection, Wire},
+    trace::{self, Idempotent},
 };
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -45,6 +46,18 @@ impl From<Rejection> for Instead {
 }
 
 impl Instead {
+    /// The answer, as the telemetry needs it.
+    fn outcome(&self) -> Idempotent {
+        match self {
+            Self::Again(_) => Idempotent::Replayed,
+            Self::Refuse(rejection) => match rejection.reason() {
+                Reason::KeyReused => Idempotent::Conflict,
+                Reason::InProgress => Idempotent::InProgress,
+                _ => Idempotent::Failed,
+            },
+        }
+    }
+
     pub(super) fn into_response<B>(
         self,
         settings: &Settings,
@@ -86,6 +99,7 @@ where
     );
     match claiming.await {
         Ok(guard) => {
+            trace::idempotent(Idempotent::First);
             parts.extensions.insert(claim.name.clone());
             RequestGuards::add_claim(&mut parts.extensions, &guard);
             let first = First {
@@ -97,9 +111,17 @@ where
             };
             Ok((first, body))
         }
-        Err(NoTurn::OtherFingerprint) => Err(key_reused(&claim).into()),
-        Err(NoTurn::Recorded(record)) => Err(recorded(record, fingerprint, &claim)?),
-        Err(NoTurn::Failed(error)) => Err(failed(error, &settings, &claim).into()),
+        Err(no_turn) => {
+            let instead = match no_turn {
+                NoTurn::OtherFingerprint => key_reused(&claim).into(),
+                NoTurn::Recorded(record) => {
+                    recorded(record, fingerprint, &claim).unwrap_or_else(Instead::from)
+                }
+                NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
+            };
+            trace::idempotent(instead.outcome());
+            Err(instead)
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     locks::Late,
     store::Released,
     time::{Instant, later, now, sleep_until},
-    trace,
+    trace::{self, KeepResult},
 };
 
 /// How soon to try again when the store does not answer.
@@ -74,6 +74,17 @@ impl Drop for Begun {
 impl Keeping {
     /// Ends the turn with the record. If the turn was lost, claims the key again for the record.
     pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
+        let kept = self.store(guard).await;
+        trace::kept(match kept {
+            Kept::Yes => KeepResult::Kept,
+            Kept::Superseded => KeepResult::Superseded,
+            Kept::No => KeepResult::Refused,
+            Kept::Unknown => KeepResult::Unknown,
+        });
+        kept
+    }
+
+    async fn store(&self, guard: LockGuard) -> Kept {
         let until = later(now(), self.within);
         let begun = Begun::new(guard, self.record.clone());
         loop {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks, key,
     locks::{Holding, NoTurn, Wait},
-    trace,
+    trace::{self, Idempotent},
 };
 
 /// The first part of the keys of work that is done once, which keeps them apart from plain locks.
@@ -151,9 +151,20 @@ impl Locks {
             .await
         {
             Ok(guard) => guard,
-            Err(NoTurn::Recorded(record)) => return recorded(record),
-            Err(miss) => return Err(miss.into_error().into()),
+            Err(NoTurn::Recorded(record)) => {
+                trace::idempotent(Idempotent::Replayed);
+                return recorded(record);
+            }
+            Err(no_turn) => {
+                let error = no_turn.into_error();
+                trace::idempotent(match error.kind() {
+                    ErrorKind::Held => Idempotent::InProgress,
+                    _ => Idempotent::Failed,
+                });
+                return Err(error.into());
+            }
         };
+        trace::idempotent(Idempotent::First);
         let value = work(guard.clone()).await.map_err(RunOnceError::Work)?;
         let bytes = value.to_bytes();
         let outcome = match &bytes {

@@ -89,8 +89,9 @@ impl First {
             let response = self.settings.render(rejection, self.claim.wire);
             return Ok(response.map(IdempotentBody::whole));
         }
+        let handling = async move { service.call(request).await };
+        let handling = AssertUnwindSafe(self.guard.hold().within(handling));
         let running = self.begin();
-        let handling = AssertUnwindSafe(async move { service.call(request).await });
         match handling.catch_unwind().await {
             Ok(Ok(response)) => Ok(running.answered(response).await),
             Ok(Err(error)) => {

@@ -186,11 +186,11 @@ where
                     let request = this.request.take().expect("a request is called once");
                     *this.running = this.settings.count_handler(request.extensions());
                     *this.held = this.turn.as_ref().map(|turn| reentry::with(turn.guards()));
-                    let handling = under(this.held, || this.service.call(request));
+                    let handling = under(this.held, this.turn, || this.service.call(request));
                     this.stage.set(Stage::Handling(handling));
                 }
                 StageProj::Handling(handling) => {
-                    let outcome = ready!(under(this.held, || handling.poll(cx)));
+                    let outcome = ready!(under(this.held, this.turn, || handling.poll(cx)));
                     *this.running = None;
                     let Some(turn) = this.turn.take() else {
                         return Poll::Ready(respond(outcome, None, this.settings));
@@ -226,10 +226,14 @@ where
     }
 }
 
-/// Runs a step of the handler with its turns in the task-local of [`reentry`].
-fn under<T>(held: &Option<Held>, step: impl FnOnce() -> T) -> T {
-    match held {
+/// Runs a step of the handler with its turns in the task-local of [`reentry`], and within the span of its first turn.
+fn under<T>(held: &Option<Held>, turn: &Option<HeldTurn>, step: impl FnOnce() -> T) -> T {
+    let step = || match held {
         Some(held) => reentry::scope(held, step),
+        None => step(),
+    };
+    match turn.as_ref().and_then(|turn| turn.guards().first()) {
+        Some(guard) => guard.hold().scope(step),
         None => step(),
     }
 }

@@ -56,7 +56,7 @@ impl From<Vec<LockGuard>> for Guards {
 type Watch = Pin<Box<dyn Future<Output = Loss> + Send>>;
 
 fn watch(guard: &LockGuard) -> Watch {
-    let (lost, turn) = (guard.watch(), guard.downgrade());
+    let (lost, turn) = (guard.watch(), guard.weak());
     Box::pin(async move {
         let loss = lost.await;
         match turn.upgrade() {

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 
 use super::{
     DetachedLockLayer, DistributedLock, LeaseLoss,
-    settings::{Methods, Settings},
+    settings::{Methods, Modes, Settings},
 };
 use crate::{
     Locks,
@@ -16,7 +16,8 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
+/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs. Requests can also
+/// [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
 ///
 /// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
 /// process they wait in one line, and only the first of the line asks the store. The handler gets its turn as
@@ -76,6 +77,7 @@ use crate::{
 /// | option | default |
 /// |---|---|
 /// | [`methods`](Self::methods), [`all_methods`](Self::all_methods) | those that are not safe |
+/// | [`shared_when_safe`](Self::shared_when_safe), [`permits`](Self::permits) | one request at a time |
 /// | [`wait`](Self::wait), [`reject_if_held`](Self::reject_if_held) | waits 5 s, then 423 |
 /// | [`lease`](Self::lease), [`max_hold`](Self::max_hold) | those of the [`Locks`] |
 /// | [`on_lease_loss`](Self::on_lease_loss) | the handler is cancelled, 409 |
@@ -152,6 +154,45 @@ impl DistributedLockLayer {
     /// Locks requests of every method. Default: those that are not safe.
     pub fn all_methods(self) -> Self {
         self.set(|settings| settings.methods = Methods::All)
+    }
+
+    /// Lets GET and HEAD requests share their key, and gives the key to every other request exclusively. OPTIONS and TRACE are not
+    /// locked. Default: safe methods are not locked, all others are locked exclusively.
+    ///
+    /// A report that is written by POST is then never read by GET while it is written; and readers do not wait for each other. The readers of
+    /// one process share one lease, so that most of them cost no call to the store. See
+    /// [`Locks::lock_shared`](crate::Locks::lock_shared).
+    ///
+    #[cfg_attr(feature = "axum", doc = "```")]
+    #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+    /// use axum::{Router, routing::get};
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    /// # async fn read() {}
+    /// # async fn write() {}
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("report").param("id"));
+    /// let app: Router = Router::new()
+    ///     .route("/reports/{id}", get(read).put(write))
+    ///     .route_layer(layer.shared_when_safe());
+    /// ```
+    pub fn shared_when_safe(self) -> Self {
+        self.set(|settings| {
+            settings.methods = Methods::ReadOrWrite;
+            settings.modes = Modes::SharedWhenSafe;
+        })
+    }
+
+    /// Lets at most `of` requests with equal keys run at a time, in the whole fleet. Requests of every method count, unless
+    /// [`methods`](Self::methods) is called afterwards. Default: one request, of the methods that are not safe.
+    ///
+    /// To limit the requests of one process, [tower's concurrency limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is
+    /// enough. A limit of zero is answered with 500, and the log says why. A [`QuorumStore`](crate::store::QuorumStore) has no permits. See
+    /// [`Locks::permit`](crate::Locks::permit).
+    pub fn permits(self, of: u32) -> Self {
+        self.set(|settings| {
+            settings.methods = Methods::All;
+            settings.modes = Modes::Permits(of);
+        })
     }
 
     /// How long a request waits for its turn before it is refused with 423; a gRPC request no longer than its own deadline

@@ -23,6 +23,7 @@ use crate::{
     key::Derived,
     locks::Wait,
     rejection::{Rejection, Wire, grpc},
+    store::Mode,
     time::later,
     trace,
 };
@@ -86,6 +87,7 @@ pub(super) enum Plan {
 /// The turn that a request wants.
 pub(super) struct Wanted {
     keys: Keys,
+    mode: Mode,
     /// How long the request waits at most; not at all if `None`.
     wait: Option<Duration>,
 }
@@ -102,13 +104,19 @@ impl Settings {
         if !self.methods.contains(&parts.method) {
             return Plan::Pass(NotLocked::Method);
         }
-        if let Err(error) = self.locks.check_holding(self.holding) {
-            return Plan::Refuse(Rejection::misconfigured(error.to_string()));
-        }
+        let mode = self.modes.of(&parts.method);
+        let mode = self.locks.check_holding(self.holding).and(mode);
+        let mode = match mode {
+            Ok(mode) => mode,
+            Err(error) => return Plan::Refuse(Rejection::misconfigured(error.to_string())),
+        };
         let keys = match self.key.derive(parts) {
             Ok(Derived::Key(key)) => {
                 match RequestGuards::find(&parts.extensions, &self.locks, &key) {
-                    Some(held) => return Plan::Enter(Guards::One(held)),
+                    Some(held) if is_enough(&held, mode) => {
+                        return Plan::Enter(Guards::One(held));
+                    }
+                    Some(held) => return Plan::Refuse(other_mode(&held, mode)),
                     None => Keys::One(key),
                 }
             }
@@ -116,6 +124,10 @@ impl Settings {
                 let wanted = self.each_once(parts, keys);
                 if wanted.is_empty() {
                     return Plan::Pass(NotLocked::NoKey);
+                }
+                let mut held = wanted.iter().flat_map(|(_, held)| held);
+                if let Some(held) = held.find(|held| !is_enough(held, mode)) {
+                    return Plan::Refuse(other_mode(held, mode));
                 }
                 let held = wanted.iter().map(|(_, held)| held.clone());
                 if let Some(held) = held.collect::<Option<Vec<_>>>() {
@@ -128,7 +140,7 @@ impl Settings {
             Err(error) => return Plan::Refuse(Rejection::from_key_error(error)),
         };
         let wait = self.wait.map(|wait| within_deadline(parts, wait));
-        Plan::Lock(Wanted { keys, wait })
+        Plan::Lock(Wanted { keys, mode, wait })
     }
 
     fn each_once(&self, parts: &Parts, keys: Vec<LockKey>) -> Vec<(LockKey, Option<LockGuard>)> {
@@ -145,17 +157,22 @@ impl Settings {
     /// Waits for the turn; `None` if the request may go on without one.
     pub(super) async fn acquire(self: Arc<Self>, wanted: Wanted) -> Result<Option<Guards>, Error> {
         if self.fail_open && self.outage.is_on() {
+            trace::unlocked();
             return Ok(None);
         }
         let until = wanted.wait.map(|limit| later(Instant::now(), limit));
         let outcome = match wanted.keys {
-            Keys::One(key) => self.lock(&key, until).await.map(Guards::One),
-            Keys::Several(keys) => self.lock_all(keys, until).await,
+            Keys::One(key) => {
+                let guard = self.lock(&key, wanted.mode, until).await;
+                guard.map(Guards::One)
+            }
+            Keys::Several(keys) => self.lock_all(keys, wanted.mode, until).await,
         };
         match outcome {
             Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
                 self.outage.begin();
                 trace::failed_open(&error);
+                trace::unlocked();
                 Ok(None)
             }
             outcome => {
@@ -169,6 +186,7 @@ impl Settings {
     async fn lock_all(
         &self,
         wanted: Vec<(LockKey, Option<LockGuard>)>,
+        mode: Mode,
         until: Option<Instant>,
     ) -> Result<Guards, Error> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
@@ -179,7 +197,7 @@ impl Settings {
                 let (key, held) = &wanted[at];
                 guards[at] = match held {
                     Some(held) => Some(held.clone()),
-                    None => Some(self.lock(key, until).await?),
+                    None => Some(self.lock(key, mode, until).await?),
                 };
             }
             // The wait for the later keys may have outlasted the leases of the earlier ones.
@@ -193,7 +211,12 @@ impl Settings {
         }
     }
 
-    async fn lock(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+    async fn lock(
+        &self,
+        key: &LockKey,
+        mode: Mode,
+        until: Option<Instant>,
+    ) -> Result<LockGuard, Error> {
         let wait = until.map_or(Wait::NotAtAll, |until| {
             Wait::AtMost(until.saturating_duration_since(Instant::now()))
         });
@@ -201,9 +224,27 @@ impl Settings {
             holding, fail_open, ..
         } = *self;
         self.locks
-            .lock_for_layer(key, wait, holding, fail_open)
+            .lock_for_layer(key, mode, wait, holding, fail_open)
             .await
     }
+}
+
+/// Whether the guard of a layer further out serves a layer that wants the key in this mode. A key that is only shared, or that has
+/// permits, does not become exclusive.
+fn is_enough(held: &LockGuard, mode: Mode) -> bool {
+    match (held.mode(), mode) {
+        (Mode::Permit { of: fewer }, Mode::Permit { of }) => fewer <= of,
+        (held, Mode::Shared) => !held.is_permit(),
+        (held, mode) => held == mode,
+    }
+}
+
+/// The refusal of a request whose key a layer further out has locked in a mode that is not enough.
+fn other_mode(held: &LockGuard, mode: Mode) -> Rejection {
+    let held = held.mode();
+    Rejection::misconfigured(format!(
+        "a layer further out has locked the same key ({held}), and this layer wants the key {mode}: use one layer, or different keys"
+    ))
 }
 
 /// A gRPC client that has given up does not wait in line any more.

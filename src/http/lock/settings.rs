@@ -8,8 +8,9 @@ use super::{outage::Outage, request_guards::RequestGuards};
 use crate::{
     Error, Locks,
     key::DeriveKey,
-    locks::{Busy, Holding},
+    locks::{Busy, Holding, permit},
     rejection::{Rejection, Renderer},
+    store::Mode,
 };
 
 /// The fate of a handler whose lease is lost while the handler runs.
@@ -42,6 +43,7 @@ pub(super) struct Settings {
     pub(super) key: Arc<dyn DeriveKey>,
     pub(super) name: Option<Arc<str>>,
     pub(super) methods: Methods,
+    pub(super) modes: Modes,
     /// How long a request waits for its turn; not at all if `None`.
     pub(super) wait: Option<Duration>,
     pub(super) holding: Holding,
@@ -61,7 +63,28 @@ pub(super) struct Settings {
 pub(super) enum Methods {
     Unsafe,
     All,
+    /// Those that read or write: all but OPTIONS and TRACE.
+    ReadOrWrite,
     Chosen(Vec<Method>),
+}
+
+/// In which mode a request holds its key.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Modes {
+    Exclusive,
+    SharedWhenSafe,
+    Permits(u32),
+}
+
+impl Modes {
+    /// The mode of a request with this method.
+    pub(super) fn of(self, method: &Method) -> Result<Mode, Error> {
+        match self {
+            Self::SharedWhenSafe if method.is_safe() => Ok(Mode::Shared),
+            Self::Permits(of) => permit(of),
+            _ => Ok(Mode::Exclusive),
+        }
+    }
 }
 
 impl Methods {
@@ -69,6 +92,7 @@ impl Methods {
         match self {
             Self::Unsafe => !method.is_safe(),
             Self::All => true,
+            Self::ReadOrWrite => method != Method::OPTIONS && method != Method::TRACE,
             // HEAD runs the handler of GET.
             Self::Chosen(methods) if method == Method::HEAD => {
                 methods.contains(method) || methods.contains(&Method::GET)
@@ -85,6 +109,7 @@ impl Settings {
             key,
             name: None,
             methods: Methods::Unsafe,
+            modes: Modes::Exclusive,
             wait: Some(Duration::from_secs(5)),
             holding: Holding::default(),
             loss: LeaseLoss::default(),
@@ -115,6 +140,7 @@ impl fmt::Debug for Settings {
             .field("locks", &self.locks)
             .field("name", &self.name)
             .field("methods", &self.methods)
+            .field("modes", &self.modes)
             .field("wait", &self.wait)
             .field("loss", &self.loss)
             .field("detached", &self.detached)

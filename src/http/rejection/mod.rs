@@ -65,7 +65,9 @@
 //! **500**. The kept answer cannot be read. The handler does not run a second time.
 //!
 //! # misconfigured
-//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without its layer.
+//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without its layer. Or a layer asks for what cannot
+//! work: a key is used both for locks and for permits, or has data of another program; the layers of one key want different modes; the store has
+//! no permits. A later try does not help, and the log says what to change.
 //!
 //! # line-full
 //! **503**, with `Retry-After`. Too many requests wait for the key already.
@@ -175,6 +177,11 @@ impl Rejection {
     /// The refusal for an error of the locks. `retry_after`: the time after which a client may try again.
     pub(crate) fn from_error(error: Error, retry_after: Duration) -> Self {
         let (reason, detail) = match error.kind() {
+            ErrorKind::InvalidConfig | ErrorKind::Foreign => {
+                let mut rejection = Self::misconfigured(error.to_string());
+                rejection.source = Some(Source::Error(error));
+                return rejection;
+            }
             ErrorKind::Held => (Reason::Held, "another request holds the lock"),
             ErrorKind::LineFull => (
                 Reason::LineFull,
@@ -190,7 +197,7 @@ impl Rejection {
             ),
             ErrorKind::Closed => (Reason::Closed, "this process is about to end"),
             ErrorKind::InvalidKey => (Reason::BadKey, "the request gives no valid lock key"),
-            _ => (
+            ErrorKind::Unreachable => (
                 Reason::StoreUnreachable,
                 "the locks cannot be reached at the moment",
             ),
@@ -266,6 +273,7 @@ impl Rejection {
         trace::refused(
             self.instance(),
             reason,
+            reason.code(),
             self.background(),
             reason.concerns(),
         );

@@ -36,7 +36,7 @@ pub enum Reason {
     Panicked,
     /// The kept answer cannot be read: 500.
     RecordUnreadable,
-    /// A layer is in a place where its key cannot be derived, or is missing: 500.
+    /// A layer is missing, is in a place where its key cannot be derived, or asks for a lock that cannot work: 500.
     Misconfigured,
     /// Too many requests wait for the key already: 503.
     LineFull,
@@ -197,6 +197,8 @@ mod tests {
                 reason.status().as_u16()
             );
             assert!(docs.contains(&heading), "no heading {heading:?}");
+            // Each refusal is counted by its code.
+            assert!(crate::trace::REFUSAL.texts.contains(&reason.code()));
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::{
     },
     key,
     locks::{Holding, NoTurn, Wait},
+    trace,
 };
 
 /// How long an answer stays in the store for the requests that waited for it.
@@ -81,7 +82,13 @@ where
 {
     // A store that hangs delays a request no longer than a slow flight does.
     let role = timeout(settings.wait, role(&settings, &key)).await;
-    match role.unwrap_or(Role::Alone) {
+    let role = role.unwrap_or(Role::Alone);
+    trace::flight(match &role {
+        Role::Lead(_) => trace::Role::Lead,
+        Role::Follow(_) => trace::Role::Follow,
+        Role::Alone => trace::Role::Alone,
+    });
+    match role {
         Role::Follow(answer) => Ok(answer.into_response()),
         Role::Alone => {
             poll_fn(|cx| service.poll_ready(cx)).await?;

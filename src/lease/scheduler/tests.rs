@@ -23,7 +23,14 @@ fn leases_whose_renewals_hang_cost_a_look_nothing_until_they_end() {
     let mut schedule = Schedule::default();
     for attempt in 1..=LEASES {
         let key = LockKey::new(format!("k/{attempt}")).unwrap();
-        let lease = Lease::new(key, Owner { instance, attempt }, None, sent, LEASE);
+        let lease = Lease::new(
+            key,
+            Owner { instance, attempt },
+            None,
+            sent,
+            LEASE,
+            crate::store::Mode::Exclusive,
+        );
         schedule.add(&lease, Entry::End(lease.deadline()));
     }
     let nearly_over = sent + crate::lease::validity(LEASE) - Duration::from_millis(1);

@@ -1,20 +1,23 @@
-//! Transitions of a line that has no lease, and whose contender asks the store for one.
+//! Transitions of a line whose contender asks the store for a lease.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
-    Away, HeldLease, Line, NoTurn, SILENT_AFTER, State, Transition, Turn, differ, elsewhere, held,
-    recorded,
+    Away, HeldLease, Line, NoTurn, SILENT_AFTER, Transition, Turn, differ, elsewhere, held,
+    leases::Leases, recorded,
 };
 use crate::{
-    Error, LockKey,
+    Error, ErrorKind, LockKey,
     lease::Lease,
-    store::{Grant, Held, Owner},
+    store::{Grant, Held, Mode, Owner, Tokens},
     sync::Notify,
     time::Instant,
 };
+
+/// The largest number of permits to ask for in one call.
+const PERMITS_AT_MOST: usize = 256;
 
 /// Why a contender is woken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +96,10 @@ pub(crate) struct Demand {
     pub(crate) at: Instant,
     /// The attempt that is in the store's queue, or a new one.
     pub(crate) owner: Owner,
+    /// Further owners that can use a permit.
+    pub(crate) more: Vec<Owner>,
+    /// The mode of the first request in line.
+    pub(crate) mode: Mode,
     /// Whether any request stays in line if the key is held.
     pub(crate) patient: bool,
     /// How many tokens are useful.
@@ -101,6 +108,13 @@ pub(crate) struct Demand {
     pub(crate) fingerprint: Option<Bytes>,
     /// The length of the lease, if the first request in line sets its own.
     pub(crate) lease: Option<Duration>,
+}
+
+/// An attempt's place in the store's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
 }
 
 /// The contender's next step after the store has failed.
@@ -116,92 +130,128 @@ impl Line {
     /// Creates the line of a first request, which contends for the key.
     pub(crate) fn first(contender: u64, turn: Arc<Turn>) -> Self {
         Self {
-            state: State::Contending(Contending::new(contender, false, None)),
+            contending: Some(Contending::new(contender, false, None)),
+            leases: Leases::default(),
             waiters: VecDeque::from([turn]),
         }
     }
 
     /// Makes the contender ask the store again.
     pub(crate) fn wake_contender(&mut self) {
-        if let State::Contending(contending) = &mut self.state {
+        if let Some(contending) = &mut self.contending {
             contending.wake(Wake::Now);
         }
     }
 
     /// Tells the contender that the key was offered to the attempt before this one.
     pub(crate) fn is_next(&mut self) {
-        if let State::Contending(contending) = &mut self.state {
+        if let Some(contending) = &mut self.contending {
             contending.wake(Wake::Next);
         }
     }
 
     /// Takes the contender's wake-up, if there is one. Later wake-ups notify `woken`.
     pub(crate) fn take_wake(&mut self, woken: &Arc<Notify>) -> Option<Wake> {
-        let State::Contending(contending) = &mut self.state else {
-            return None;
-        };
+        let contending = self.contending.as_mut()?;
         contending.woken = Some(woken.clone());
         contending.wake.take()
     }
 
     /// Whether the line contends, and the contender has this number.
     pub(crate) fn is_contended_by(&self, contender: u64) -> bool {
-        matches!(&self.state, State::Contending(contending) if contending.contender == contender)
+        let contending = self.contending.as_ref();
+        contending.is_some_and(|contending| contending.contender == contender)
     }
 
-    /// Returns the next question for the store. If no request is left, the line ends, and its place in the store's
-    /// queue is given up.
+    /// Returns the next question for the store. If no request needs a lease, the contender ends, and its place in the
+    /// store's queue is given up.
     pub(crate) fn demand(
         &mut self,
         key: &LockKey,
-        queued: Option<Owner>,
+        queued: Option<Place>,
         t: &mut Transition<'_>,
     ) -> Option<Demand> {
-        let State::Contending(contending) = &mut self.state else {
-            return None;
-        };
-        let Some(first) = self.waiters.front() else {
-            if let Some(owner) = queued {
-                t.release_place(key.clone(), owner);
-            }
-            self.state = State::Gone;
+        let first = self.waiters.front().map(|turn| &turn.request);
+        let first = first.filter(|request| self.needs_lease(request));
+        let place = queued.filter(|place| first.is_some_and(|first| first.mode == place.mode));
+        if let Some(queued) = queued
+            && place.is_none()
+        {
+            t.release_place(key.clone(), queued);
+        }
+        let (Some(first), Some(contending)) = (first, &mut self.contending) else {
+            self.contending = None;
             return None;
         };
         contending.asked = Some(t.now);
+        let permits = self.permits_to_ask_for();
         Some(Demand {
             at: t.now,
-            owner: queued.unwrap_or_else(|| t.fresh_owner()),
-            fingerprint: first.request.fingerprint.clone(),
-            lease: first.request.holding.lease,
+            owner: place.map_or_else(|| t.fresh_owner(), |place| place.owner),
+            more: (1..permits).map(|_| t.fresh_owner()).collect(),
+            mode: first.mode,
+            fingerprint: first.fingerprint.clone(),
+            lease: first.holding.lease,
             patient: self.waiters.iter().any(|turn| turn.request.patient),
-            block: self.block(1),
+            block: match first.mode {
+                Mode::Shared => 1,
+                _ => self.block(1).next_multiple_of(permits as u32),
+            },
         })
     }
 
-    /// Handles a granted lease.
+    /// How many permits the requests at the head of the line can use beside those that the line has. One in other modes.
+    fn permits_to_ask_for(&self) -> usize {
+        let Some(mode @ Mode::Permit { of }) = self.waiters.front().map(|turn| turn.request.mode)
+        else {
+            return 1;
+        };
+        let most = (of as usize).saturating_sub(self.leases.len());
+        let alike = self.waiters.iter().take(most.min(PERMITS_AT_MOST));
+        let alike = alike.take_while(|turn| turn.request.mode == mode);
+        alike.count().max(1)
+    }
+
+    /// Handles granted leases. `asked` is how many leases the question was for.
     pub(crate) fn granted(
         &mut self,
-        lease: Arc<Lease>,
+        leases: impl Iterator<Item = Arc<Lease>>,
         sent: Instant,
-        grant: Grant,
+        grant: &Grant,
+        asked: u32,
         t: &mut Transition<'_>,
     ) {
-        let fingerprint = lease.fingerprint.clone();
-        if !self.wants_other_than(&fingerprint) {
-            self.turn_away(|request| {
-                differ(&request.fingerprint, &fingerprint).then_some(NoTurn::OtherFingerprint)
-            });
+        self.contending = None;
+        let each = grant.tokens.left() / asked;
+        let mut first_token = grant.tokens.first().unwrap_or_default();
+        for lease in leases {
+            self.refuse_other_work(&lease.fingerprint);
+            let tokens = Tokens::new(first_token, each);
+            first_token += u64::from(each);
+            let held = HeldLease::new(lease, tokens, grant.others_wait, sent, t);
+            self.leases.add(held);
         }
-        self.serve(HeldLease::new(lease, grant, sent, t), t);
-        if !matches!(self.state, State::Contending(_)) {
+        self.serve(t);
+        if self.contending.is_none() {
             self.turn_away(|request| (!request.patient).then(|| held(None).into()));
+        }
+    }
+
+    /// Refuses the requests with another fingerprint than the lease's, unless the first request in line is one of them:
+    /// the lease is then not for this line any more.
+    fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>) {
+        let first = self.waiters.front();
+        if first.is_none_or(|first| first.request.fingerprint == *fingerprint) {
+            self.turn_away(|request| {
+                differ(&request.fingerprint, fingerprint).then_some(NoTurn::OtherFingerprint)
+            });
         }
     }
 
     /// Handles the answer that the key is held elsewhere. Requests that do not wait are refused, and so are requests
     /// with another fingerprint than the holder's. Returns whether any request is left.
     pub(crate) fn held(&mut self, found: &Held) -> bool {
-        if let State::Contending(contending) = &mut self.state {
+        if let Some(contending) = &mut self.contending {
             contending.answered = true;
             contending.asked = None;
             contending.away = None;
@@ -216,29 +266,30 @@ impl Line {
         !self.waiters.is_empty()
     }
 
-    /// Ends the line, because the work that the key is claimed for is already recorded.
+    /// Ends the contender, because the work that the key is claimed for is already recorded.
     pub(crate) fn recorded(&mut self, record: &Bytes) {
-        self.state = State::Gone;
+        self.contending = None;
         self.share(record);
         self.refuse_all(&recorded());
     }
 
-    /// Handles a failure of the store. All requests fail if the store has never answered for this line; otherwise the
-    /// patient ones go on waiting.
+    /// Handles a failure of the store. All requests fail if asking again is pointless, or if the store has never
+    /// answered for this line; otherwise the patient ones go on waiting.
     pub(crate) fn ask_failed(
         &mut self,
         key: &LockKey,
         error: &Error,
-        queued: Option<Owner>,
+        queued: Option<Place>,
         t: &mut Transition<'_>,
     ) -> AfterFailure {
-        let State::Contending(contending) = &mut self.state else {
+        let Some(contending) = &mut self.contending else {
             return AfterFailure::End;
         };
-        if let Some(owner) = queued {
-            t.release_place(key.clone(), owner);
+        if let Some(place) = queued {
+            t.release_place(key.clone(), place);
         }
-        if !contending.answered || t.limits.fail_fast {
+        let is_final = error.kind() != ErrorKind::Unreachable;
+        if is_final || !contending.answered || t.limits.fail_fast {
             self.failed(error);
             return AfterFailure::End;
         }
@@ -247,29 +298,29 @@ impl Line {
         away.error = Some(error.clone());
         self.refuse_the_impatient(error);
         if self.waiters.is_empty() {
-            self.state = State::Gone;
+            self.contending = None;
             return AfterFailure::End;
         }
         AfterFailure::AskAgain
     }
 
-    /// Ends the line, because its contender was dropped.
+    /// Fails the requests that wait, because their contender was dropped.
     pub(crate) fn abandoned(
         &mut self,
         key: &LockKey,
         error: &Error,
-        queued: Option<Owner>,
+        queued: Option<Place>,
         t: &mut Transition<'_>,
     ) {
-        if let Some(owner) = queued {
-            t.release_place(key.clone(), owner);
+        if let Some(place) = queued {
+            t.release_place(key.clone(), place);
         }
         self.failed(error);
     }
 
-    /// Ends the line, and refuses all requests.
+    /// Ends the contender, and refuses all requests.
     fn failed(&mut self, error: &Error) {
-        self.state = State::Gone;
+        self.contending = None;
         self.refuse_all(error);
     }
 

@@ -1,11 +1,11 @@
-//! The lease of a line, with the state that is needed to pass the lease on and to renew the lease.
+//! A lease of a line, with the state that is needed to pass the lease on and to renew the lease.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Away, Granted, Transition};
+use super::{Away, Confirmation, Granted, Transition, Turn, WaitRequest, readers::Readers};
 use crate::{
     lease::{Entry, Lease, Renewal},
-    store::{Grant, Tokens},
+    store::{Mode, Tokens},
     time::{Instant, later},
 };
 
@@ -17,18 +17,26 @@ const TOKENS_AHEAD: usize = 16;
 pub(super) struct HeldLease {
     /// The part of the lease that guards share.
     pub(super) lease: Arc<Lease>,
+    pub(super) phase: Phase,
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
-    /// The token of the current turn.
-    pub(super) token: Option<u64>,
-    /// How many turns the lease has served, including the current one.
-    pub(super) turn: u64,
-    /// When the current turn began.
+    /// The token of the last turn.
+    token: Option<u64>,
+    /// How many turns the lease has served, including those under way.
+    pub(super) served: u64,
+    /// The turn of an exclusive lease or of a permit is under way.
+    in_turn: bool,
+    /// The turns under way of a shared lease.
+    readers: Readers,
+    /// When the last turn began.
     pub(super) began: Instant,
-    /// How long the current turn may last.
-    pub(super) max_hold: Duration,
+    /// How long the turn of an exclusive lease or of a permit may last.
+    max_hold: Duration,
     /// When another instance was first known to wait, and how many turns the lease had served by then.
     pub(super) wanted: Option<(Instant, u64)>,
+    /// The lease was just granted or downgraded: the readers that have waited for this moment begin together, even if
+    /// another instance waits.
+    pub(super) is_new: bool,
     /// A refill of tokens was requested and has not arrived.
     pub(super) refill_asked: bool,
     /// The lease serves one turn after another, and is renewed more often for that reason.
@@ -41,18 +49,42 @@ pub(super) struct HeldLease {
     entry: Option<Entry>,
 }
 
+/// Whether turns can begin under a lease.
+#[derive(Debug, Default)]
+pub(super) enum Phase {
+    /// Turns are under way. A lease in this phase has no turn only within a transition.
+    #[default]
+    Serving,
+    /// No turn is under way. The lease waits for a renewal that confirms the lease or brings tokens, and the next turn
+    /// begins after that. `release` of the last turn may wait for the same renewal.
+    Confirming(Option<Confirmation>),
+    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is done once runs to
+    /// its end. Requests with the same fingerprint wait for the end of that turn, and share the record.
+    Outlived,
+}
+
 impl HeldLease {
     /// Creates a held lease from a grant that was requested at `sent`.
-    pub(super) fn new(lease: Arc<Lease>, grant: Grant, sent: Instant, t: &Transition<'_>) -> Self {
+    pub(super) fn new(
+        lease: Arc<Lease>,
+        tokens: Tokens,
+        others_wait: bool,
+        sent: Instant,
+        t: &Transition<'_>,
+    ) -> Self {
         Self {
             renewal: Renewal::new(&t.limits.pace, lease.length, sent),
             lease,
-            tokens: grant.tokens,
+            phase: Phase::Serving,
+            tokens,
             token: None,
-            turn: 0,
+            served: 0,
+            in_turn: false,
+            readers: Readers::default(),
             began: t.now,
             max_hold: Duration::MAX,
-            wanted: grant.others_wait.then_some((t.now, 0)),
+            wanted: others_wait.then_some((t.now, 0)),
+            is_new: true,
             refill_asked: false,
             is_passed_on: false,
             away: None,
@@ -60,32 +92,178 @@ impl HeldLease {
         }
     }
 
-    /// Whether the lease has served enough turns since another instance began to wait.
-    pub(super) fn is_used_up(&self, t: &Transition<'_>) -> bool {
-        self.wanted.is_some_and(|(since, turns)| {
-            let enough_turns = self.turn >= turns + u64::from(t.limits.pass_turns);
-            self.turn > 0 && (enough_turns || t.now >= later(since, t.limits.pass_time))
-        })
+    pub(super) fn mode(&self) -> Mode {
+        self.lease.mode()
+    }
+
+    /// How many turns are under way.
+    pub(super) fn turns(&self) -> usize {
+        usize::from(self.in_turn) + self.readers.len()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.turns() == 0
+    }
+
+    pub(super) fn is_outlived(&self) -> bool {
+        matches!(self.phase, Phase::Outlived)
+    }
+
+    /// The token of the turn under way, or of the last one of several.
+    pub(super) fn token(&self) -> Option<u64> {
+        self.token.filter(|_| !self.is_idle())
+    }
+
+    /// Whether the next renewal decides about the next turn.
+    pub(super) fn is_confirming(&self) -> bool {
+        matches!(self.phase, Phase::Confirming(_))
+    }
+
+    /// Whether a turn of this request can begin now.
+    pub(super) fn can_serve(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+        matches!(self.phase, Phase::Serving)
+            && (self.mode() == Mode::Shared || self.is_idle())
+            && self.is_passed_on_to(request, t)
+            && self.lease.is_valid(t.now)
+            && self.lease.is_confirmed()
+            && self.tokens.left() > 0
+    }
+
+    /// Whether the lease serves this request next, rather than being released.
+    ///
+    /// A lease has one fingerprint, because the store shows it to other instances. A lease whose record was sent and
+    /// not confirmed may have been replaced by now.
+    pub(super) fn is_passed_on_to(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+        self.mode() == request.mode
+            && self.lease.fingerprint == request.fingerprint
+            && !self.lease.is_recording()
+            && !self.is_used_up(t)
+    }
+
+    /// Whether the lease has served enough turns since another instance began to wait. Readers that come later than
+    /// another instance's request do not overtake that request.
+    fn is_used_up(&self, t: &Transition<'_>) -> bool {
+        let Some((since, served)) = self.wanted else {
+            return false;
+        };
+        if self.mode() == Mode::Shared {
+            return !self.is_new;
+        }
+        let enough_turns = self.served >= served + u64::from(t.limits.pass_turns);
+        self.served > 0 && (enough_turns || t.now >= later(since, t.limits.pass_time))
+    }
+
+    /// Begins the turn of a request.
+    pub(super) fn begin(&mut self, turn: Arc<Turn>, t: &mut Transition<'_>) {
+        // The turns of a shared lease share its token: they are not ordered among themselves.
+        let token = match self.mode() {
+            Mode::Shared => self.tokens.first(),
+            _ => self.tokens.take(),
+        };
+        let Some(token) = token else {
+            unreachable!("`can_serve` has looked under the same lock");
+        };
+        self.served += 1;
+        self.token = Some(token);
+        self.began = t.now;
+        let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
+        if self.mode() == Mode::Shared {
+            let ends = later(t.now, max_hold);
+            self.readers.add(self.served, ends, turn.clone());
+        } else {
+            self.in_turn = true;
+            self.max_hold = max_hold;
+        }
+        self.set_turn_ends();
+        if self.served > 1 && !self.is_passed_on {
+            self.is_passed_on = true;
+            self.renew_soon(t);
+        }
+        // The turn's time may be over before the lease needs attention for another reason.
+        self.schedule(t);
+        t.totals.began(t.now - turn.asked, self.served > 1);
+        turn.grant(Granted {
+            lease: self.lease.clone(),
+            number: self.served,
+            token,
+        });
+    }
+
+    /// Ends a turn that is under way.
+    pub(super) fn end(&mut self, number: u64) {
+        if !self.readers.remove(number) {
+            self.in_turn = false;
+        }
+        self.set_turn_ends();
+    }
+
+    /// Restarts the time that a turn under way may last.
+    pub(super) fn begin_anew(&mut self, turn: &Arc<Turn>, number: u64, t: &mut Transition<'_>) {
+        if self.readers.remove(number) {
+            let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
+            self.readers
+                .add(number, later(t.now, max_hold), turn.clone());
+        } else {
+            self.began = t.now;
+        }
+        self.set_turn_ends();
+        self.schedule(t);
+    }
+
+    /// Makes the turn of an exclusive lease the first turn of a shared lease.
+    pub(super) fn downgrade(&mut self, turn: Arc<Turn>) {
+        self.readers
+            .add(self.served, later(self.began, self.max_hold), turn);
+        self.in_turn = false;
+        self.is_new = true;
+        self.lease.downgrade();
+        self.set_turn_ends();
+    }
+
+    /// Ends the turns of a shared lease that have lasted too long, and returns them.
+    pub(super) fn take_readers_past_their_time(&mut self, now: Instant) -> Vec<Arc<Turn>> {
+        let due = self.readers.take_due(now);
+        self.set_turn_ends();
+        due
+    }
+
+    fn set_turn_ends(&self) {
+        let ends = match self.in_turn {
+            true => Some(later(self.began, self.max_hold)),
+            false => self.readers.first_end(),
+        };
+        self.lease.set_turn_ends(ends);
     }
 
     /// Notes that another instance waits for the key.
     pub(super) fn want(&mut self, now: Instant) {
-        self.wanted.get_or_insert((now, self.turn));
+        self.wanted.get_or_insert((now, self.served));
     }
 
     /// Whether a refill is needed for the requests that wait.
     pub(super) fn lacks_tokens(&self, waiting: usize) -> bool {
-        (self.tokens.left() as usize) < waiting.min(TOKENS_AHEAD)
+        let needed = match self.mode() {
+            Mode::Shared => waiting.min(1),
+            _ => waiting.min(TOKENS_AHEAD),
+        };
+        (self.tokens.left() as usize) < needed
     }
 
-    /// Whether the current turn of this lease is the given one.
+    /// Whether the given turn is under way under this lease.
     pub(super) fn serves(&self, granted: &Granted) -> bool {
-        self.is_of(&granted.lease) && self.turn == granted.number
+        let is_last = self.in_turn && self.served == granted.number;
+        self.is_of(&granted.lease) && (is_last || self.readers.contains(granted.number))
     }
 
     /// Whether this is the given lease.
     pub(super) fn is_of(&self, lease: &Lease) -> bool {
         self.lease.owner == lease.owner
+    }
+
+    /// Waits for a renewal before the next turn begins.
+    pub(super) fn confirm(&mut self, confirmation: Option<Confirmation>, t: &mut Transition<'_>) {
+        self.phase = Phase::Confirming(confirmation);
+        self.renew_now(t);
     }
 
     /// Renews the lease at once.

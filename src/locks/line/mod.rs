@@ -1,27 +1,34 @@
-//! The line of one key in one process: the turn under way, the requests that wait, and the lease.
+//! The line of one key in one process: the leases, the turns under way, and the requests that wait.
 //!
 //! A [`Line`] is plain data, and its methods are the transitions of a state machine. Each transition runs under the
 //! lock of the shard that holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] as its context: the
 //! time, the limits, the schedule of the shard's leases, and the store to call. Every interleaving of requests,
 //! cancellations, replies and timers is therefore an order of transitions.
 //!
-//! 1. A line is in the map exactly as long as the line is not [`State::Gone`].
-//! 2. At most one turn is under way, in [`State::Taken`] or [`State::Outlived`]. A turn ends once: the turn's number
-//!    and the lease's owner identify the turn, so an end that comes late changes nothing.
-//! 3. A turn begins only under a lease that is valid by the clock and confirmed, and with a token of its own.
+//! 1. A line is in the map exactly as long as the line has a lease or a contender.
+//! 2. The turns under way of a line belong to its leases: an exclusive lease or a permit has at most one, a shared lease
+//!    any number. A turn ends once: the turn's number and the lease's owner identify the turn, so an end that comes
+//!    late changes nothing.
+//! 3. A turn begins only under a lease of the mode that its request asked for, which is valid by the clock and confirmed.
+//!    Turns of exclusive leases and of permits have a token of their own; the turns of a shared lease share one.
 //! 4. Every waiting request is in `waiters`. A request that the line removes is granted its turn or refused, exactly
 //!    once, in the same transition. A request that leaves removes itself and gets neither.
-//! 5. While a request waits, a contender, a turn or a renewal is under way that will end the wait.
-//! 6. A lease leaves its line in the same transition in which its release starts. Since the release starts under the
+//! 5. While a request waits, a contender, a turn or a renewal is under way that will end the wait: every transition that
+//!    could end the last of them calls `serve`.
+//! 6. Requests get their turns in the order in which they joined. Only requests that share the key have their turns
+//!    side by side, and only with those next to them in line; and so have requests for permits.
+//! 7. A lease leaves its line in the same transition in which its release starts. Since the release starts under the
 //!    line's lock, the store sees the release before every later call for the key. Two kinds of leases leave without
 //!    such a release: a lease whose place a record has taken or may have taken, and a lease that outlived an answer
 //!    of *not ours*.
-//! 7. A lease is in the schedule exactly as long as the line is [`State::Taken`] or [`State::Confirming`].
-//! 8. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
+//! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
+//! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
 //!    deadline that has moved since, changes nothing.
 
 mod contend;
 mod held_lease;
+mod leases;
+mod readers;
 mod renewals;
 mod snapshot;
 mod turns;
@@ -36,18 +43,22 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Demand, Wake};
+pub(crate) use contend::{AfterFailure, Demand, Place, Wake};
 pub(crate) use renewals::{Answer, DueRenewal, Lost};
 pub(crate) use turns::Ended;
 pub(crate) use waiters::{Holding, NoTurn, WaitRequest};
 
-use self::{contend::Contending, held_lease::HeldLease};
+use self::{
+    contend::Contending,
+    held_lease::{HeldLease, Phase},
+    leases::Leases,
+};
 pub(crate) use super::turn::Granted;
-use super::turn::Turn;
+use super::{totals::Totals, turn::Turn};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},
-    store::{Ending, Instance, Mode, Owner, Release, Released, Store, StoreFuture},
+    store::{Ending, Instance, Owner, Release, Released, Store, StoreFuture},
     sync::oneshot,
     time::Instant,
 };
@@ -82,6 +93,10 @@ pub(crate) struct Transition<'a> {
     pub(crate) instance: Instance,
     /// See [`number`](Self::number).
     pub(crate) numbers: &'a mut Numbers,
+    /// What the lines under the same lock have done so far.
+    pub(crate) totals: &'a mut Totals,
+    /// Set if the store was away for a lease that has left its line in this transition.
+    pub(crate) away: Option<Away>,
     pub(crate) follow_up: FollowUp,
 }
 
@@ -107,37 +122,24 @@ pub(crate) struct FollowUp {
     pub(crate) contend: Option<u64>,
     /// A lease is to be renewed at once. That is the scheduler's task, unless the scheduler may not be driven.
     pub(crate) renews_now: bool,
-    /// The lease that was lost, for the log.
-    pub(crate) lost: Option<(Arc<Lease>, Loss)>,
-    /// The owner of the lease that is being released, for the log.
+    /// The leases that were lost, for the log.
+    pub(crate) lost: Vec<(Arc<Lease>, Loss)>,
+    /// The owner of a lease that is being released, for the log.
     pub(crate) released: Option<Owner>,
+    /// The owners of further leases that are being released. Apart, so that one lease needs no allocation.
+    pub(crate) more_released: Vec<Owner>,
 }
 
 /// Tells [`LockGuard::release`](crate::LockGuard::release) whether the lease was held until the end of the turn.
 pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 
-/// The requests of this process for one key, and the lease that serves them.
+/// The requests of this process for one key, and the leases that serve them.
 #[derive(Debug)]
 pub(crate) struct Line {
-    state: State,
+    /// Set while a contender asks the store for a lease.
+    contending: Option<Contending>,
+    leases: Leases,
     waiters: VecDeque<Arc<Turn>>,
-}
-
-/// The state of a line between two transitions.
-#[derive(Debug, Default)]
-enum State {
-    /// The line has no lease, and its contender asks the store for one.
-    Contending(Contending),
-    /// A turn is under way.
-    Taken(HeldLease),
-    /// The lease waits for a renewal that confirms the lease or brings tokens. The next turn begins after that.
-    Confirming(HeldLease, Option<Confirmation>),
-    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is done once runs to
-    /// its end. Requests with the same fingerprint wait for the end of that turn, and share the record.
-    Outlived(HeldLease),
-    /// Nothing is left, and the line is about to be removed.
-    #[default]
-    Gone,
 }
 
 /// A store that has not answered a question for this long counts as away.
@@ -165,49 +167,46 @@ impl Away {
 impl Line {
     /// Whether the line has ended, and is to be removed from the map.
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.state, State::Gone)
+        self.contending.is_none() && self.leases.is_empty()
     }
 
-    /// The lease that a turn runs under, or is about to.
-    pub(crate) fn lease(&self) -> Option<&Arc<Lease>> {
-        match &self.state {
-            State::Taken(held) | State::Confirming(held, _) => Some(&held.lease),
-            _ => None,
-        }
+    /// The leases that turns run under, or are about to.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
+        let held = self.leases.iter().filter(|held| !held.is_outlived());
+        held.map(|held| &held.lease)
     }
 
     /// Where the key is held and since when, as far as known, for error messages.
     pub(crate) fn holder(&self, now: Instant) -> Option<String> {
-        match &self.state {
-            State::Contending(contending) => contending.holder().map(|label| elsewhere(label)),
-            State::Taken(held) | State::Outlived(held) => {
-                let millis = now.saturating_duration_since(held.began).as_millis();
-                Some(format!("in this process, for {millis} ms"))
-            }
-            State::Confirming(..) | State::Gone => None,
+        if let Some(held) = self.leases.iter().find(|held| !held.is_idle()) {
+            let millis = now.saturating_duration_since(held.began).as_millis();
+            return Some(format!("in this process, for {millis} ms"));
         }
+        let contending = self.contending.as_ref()?;
+        contending.holder().map(|label| elsewhere(label))
     }
 
     /// Whether the next turn waits for a renewal.
     pub(crate) fn is_confirming(&self) -> bool {
-        matches!(self.state, State::Confirming(..))
+        let waits = |held: &HeldLease| held.is_confirming() || !held.lease.is_confirmed();
+        !self.waiters.is_empty() && self.leases.iter().any(waits)
     }
 
     /// Since when the store has been away, for a request that has waited for `limit` without a turn.
     pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
-        match &self.state {
-            State::Contending(contending) => contending.away(now, contending.patience(limit)),
-            _ => self.away(now),
+        match &self.contending {
+            Some(contending) => contending.away(now, contending.patience(limit)),
+            None => self.away(now),
         }
     }
 
     /// Since when the store has been away, as seen by the requests for this key.
     fn away(&self, now: Instant) -> Option<Away> {
-        match &self.state {
-            State::Contending(contending) => contending.away(now, SILENT_AFTER),
-            State::Confirming(held, _) => held.away.clone(),
-            _ => None,
+        if let Some(contending) = &self.contending {
+            return contending.away(now, SILENT_AFTER);
         }
+        let mut confirming = self.leases.iter().filter(|held| held.is_confirming());
+        confirming.find_map(|held| held.away.clone())
     }
 }
 
@@ -225,33 +224,37 @@ impl Transition<'_> {
         }
     }
 
-    /// Starts to release a lease, and removes the lease from the schedule.
-    fn release(&mut self, held: &mut HeldLease) -> StoreFuture<Result<Released, Error>> {
+    /// Starts to release a lease that has left its line, and removes the lease from the schedule.
+    fn release(&mut self, mut held: HeldLease) -> StoreFuture<Result<Released, Error>> {
         held.unschedule(self);
-        let lease = &held.lease;
-        self.follow_up.released = Some(lease.owner);
-        self.start_release(lease.key.clone(), lease.owner, lease.length)
+        self.away = self.away.take().or(held.away);
+        let lease = held.lease;
+        match self.follow_up.released {
+            Some(_) => self.follow_up.more_released.push(lease.owner),
+            None => self.follow_up.released = Some(lease.owner),
+        }
+        self.start_release(Release {
+            key: lease.key.clone(),
+            owner: lease.owner,
+            mode: lease.mode(),
+            ending: Ending::Free,
+            owed_for: lease.length,
+        })
     }
 
     /// Gives up an attempt's place in the store's queue.
-    fn release_place(&self, key: LockKey, owner: Owner) {
-        drop(self.start_release(key, owner, self.limits.waiter_deadline));
+    fn release_place(&self, key: LockKey, place: Place) {
+        drop(self.start_release(Release {
+            key,
+            owner: place.owner,
+            mode: place.mode,
+            ending: Ending::Free,
+            owed_for: self.limits.waiter_deadline,
+        }));
     }
 
     /// Starts a release in the store.
-    fn start_release(
-        &self,
-        key: LockKey,
-        owner: Owner,
-        owed_for: Duration,
-    ) -> StoreFuture<Result<Released, Error>> {
-        let release = Release {
-            key,
-            owner,
-            mode: Mode::Exclusive,
-            ending: Ending::Free,
-            owed_for,
-        };
+    fn start_release(&self, release: Release) -> StoreFuture<Result<Released, Error>> {
         // A store that panics has a bug, and must not leave the line half changed.
         catch_unwind(AssertUnwindSafe(|| self.store.start_release(release))).unwrap_or_else(|_| {
             Box::pin(std::future::ready(Err(Error::new(

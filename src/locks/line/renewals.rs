@@ -1,10 +1,15 @@
-//! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a line that has
-//! another lease by now.
+//! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a line that does not
+//! have that lease any more.
 
 use std::sync::Arc;
 
-use super::{Away, HeldLease, Line, State, Transition, lost};
-use crate::{Error, Loss, lease::Lease, store::Tokens, time::Instant};
+use super::{Away, HeldLease, Line, Phase, Transition, lost};
+use crate::{
+    Error, Loss,
+    lease::Lease,
+    store::{Mode, Tokens},
+    time::Instant,
+};
 
 /// The smallest refill of tokens, so that 32 turns of a short line cost one command.
 const REFILL_AT_LEAST: u32 = 32;
@@ -44,13 +49,14 @@ pub(crate) struct DueRenewal {
 }
 
 impl Line {
-    /// Handles a lease whose scheduled time has come: the lease is lost, or is to be renewed.
-    pub(crate) fn look(&mut self, t: &mut Transition<'_>) -> Option<DueRenewal> {
+    /// Handles a lease whose scheduled time has come: the lease is lost, or is to be renewed. `attempt` is the number of
+    /// the lease's attempt.
+    pub(crate) fn look(&mut self, attempt: u64, t: &mut Transition<'_>) -> Option<DueRenewal> {
         let waiting = self.waiters.len();
         let refill = self.block(REFILL_AT_LEAST);
-        let (State::Taken(held) | State::Confirming(held, _)) = &mut self.state else {
-            return None;
-        };
+        let is_due = |held: &HeldLease| held.lease.owner.attempt == attempt && !held.is_outlived();
+        let at = self.leases.iter().position(is_due)?;
+        let held = self.leases.get(at)?;
         held.was_taken_out();
         let lease = held.lease.clone();
         if !lease.is_valid(t.now) {
@@ -74,9 +80,9 @@ impl Line {
         })
     }
 
-    /// Doubts the lease and renews the lease at once, because a store that was away may have forgotten the lease.
-    pub(crate) fn doubt_lease(&mut self, t: &mut Transition<'_>) {
-        if let State::Taken(held) | State::Confirming(held, _) = &mut self.state {
+    /// Doubts the leases and renews them at once, because a store that was away may have forgotten them.
+    pub(crate) fn doubt_leases(&mut self, t: &mut Transition<'_>) {
+        for held in self.leases.iter_mut().filter(|held| !held.is_outlived()) {
             held.lease.doubt();
             held.renew_now(t);
         }
@@ -119,15 +125,13 @@ impl Line {
             // A hint that arrived after the renewal was sent is newer than the answer.
             held.wanted.take_if(|(since, _)| *since < answer.sent);
         }
-        match std::mem::take(&mut self.state) {
-            State::Confirming(held, confirmation) => {
-                if let Some(confirmation) = confirmation {
-                    let _ = confirmation.send(Ok(()));
-                }
-                self.serve(held, t);
+        if let Phase::Confirming(confirmation) = &mut held.phase {
+            if let Some(confirmation) = confirmation.take() {
+                let _ = confirmation.send(Ok(()));
             }
-            other => self.state = other,
+            held.phase = Phase::Serving;
         }
+        self.serve(t);
     }
 
     /// Handles a renewal without an answer. The requests that wait go on waiting, for the next renewal or for the end
@@ -149,7 +153,7 @@ impl Line {
             error: None,
         });
         away.error = Some(error.clone());
-        if let State::Confirming(_, confirmation) = &mut self.state {
+        if let Phase::Confirming(confirmation) = &mut held.phase {
             if let Some(confirmation) = confirmation.take() {
                 let _ = confirmation.send(Err(error.clone()));
             }
@@ -157,84 +161,65 @@ impl Line {
                 self.refuse_all(error);
             }
             self.refuse_the_impatient(error);
-            self.give_back_if_unwanted(t);
+            self.serve(t);
         }
         Some(gives_up)
     }
 
-    /// Releases a lease that waits for its confirmation, if no request is left that waits for the next turn.
-    fn give_back_if_unwanted(&mut self, t: &mut Transition<'_>) {
-        match std::mem::take(&mut self.state) {
-            State::Confirming(mut held, None) if self.waiters.is_empty() => {
-                drop(t.release(&mut held));
-                self.start_over(held, t);
-            }
-            other => self.state = other,
-        }
-    }
-
     /// Notes that another instance waits for the key.
     pub(crate) fn wanted(&mut self, now: Instant) {
-        if let State::Taken(held) | State::Confirming(held, _) = &mut self.state {
-            held.want(now);
-        }
+        self.leases.iter_mut().for_each(|held| held.want(now));
     }
 
-    /// Ends the lease as lost, if the reason still holds.
+    /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that have lasted too long are
+    /// lost by [`Loss::MaxHold`].
     pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
-        match std::mem::take(&mut self.state) {
-            State::Taken(mut held) if held.is_of(lease) => {
-                if !is_due(&held.lease, loss, true, t) {
-                    held.schedule(t);
-                    self.state = State::Taken(held);
-                    return Lost::NotYet;
-                }
-                if held.lease.fingerprint.is_none() {
-                    self.over(held, loss, t);
-                    return Lost::Yes;
-                }
-                // The work of a turn with a fingerprint runs to its end. Until then the lease stays in the store, so
-                // that no other instance begins the same work, and local requests with the same fingerprint wait on.
-                held.lease.lose(loss);
-                held.unschedule(t);
-                t.follow_up.lost = Some((held.lease.clone(), loss));
-                self.state = State::Outlived(held);
-                Lost::Yes
-            }
-            State::Confirming(mut held, confirmation) if held.is_of(lease) => {
-                if !is_due(&held.lease, loss, false, t) {
-                    held.schedule(t);
-                    self.state = State::Confirming(held, confirmation);
-                    return Lost::NotYet;
-                }
-                if let Some(confirmation) = confirmation {
-                    let _ = confirmation.send(Err(lost(Some(loss))));
-                }
-                self.over(held, loss, t);
-                Lost::Yes
-            }
-            other => {
-                self.state = other;
-                Lost::NotHere
-            }
+        let at = self.leases.find(lease);
+        let held = at.and_then(|at| Some((at, self.leases.get(at)?)));
+        let Some((at, held)) = held.filter(|(_, held)| !held.is_outlived()) else {
+            return Lost::NotHere;
+        };
+        if !is_due(held, loss, t) {
+            held.schedule(t);
+            return Lost::NotYet;
         }
+        if loss == Loss::MaxHold && held.mode() == Mode::Shared {
+            for turn in held.take_readers_past_their_time(t.now) {
+                turn.lose(loss);
+                t.follow_up.lost.push((held.lease.clone(), loss));
+            }
+            held.lease.wake_watchers();
+            held.schedule(t);
+        } else if held.lease.fingerprint.is_some() && !held.is_idle() {
+            // The work of a turn with a fingerprint runs to its end. Until then the lease stays in the store, so that
+            // no other instance begins the same work, and local requests with the same fingerprint wait on.
+            held.lease.lose(loss);
+            held.unschedule(t);
+            held.phase = Phase::Outlived;
+            t.follow_up.lost.push((held.lease.clone(), loss));
+        } else {
+            if let Phase::Confirming(Some(confirmation)) = std::mem::take(&mut held.phase) {
+                let _ = confirmation.send(Err(lost(Some(loss))));
+            }
+            self.over(at, loss, t);
+        }
+        self.serve(t);
+        Lost::Yes
     }
 
-    /// The lease of this line, if that is the given one.
+    /// The given lease, if this line has it and it is not lost.
     fn held_lease(&mut self, lease: &Lease) -> Option<&mut HeldLease> {
-        match &mut self.state {
-            State::Taken(held) | State::Confirming(held, _) => held.is_of(lease).then_some(held),
-            _ => None,
-        }
+        let mut leases = self.leases.iter_mut();
+        leases.find(|held| held.is_of(lease) && !held.is_outlived())
     }
 }
 
 /// Whether the reason for a loss holds now. The deadline may have moved, or the next turn may have begun, since the
 /// loss was found.
-fn is_due(lease: &Lease, loss: Loss, in_turn: bool, t: &Transition<'_>) -> bool {
+fn is_due(held: &HeldLease, loss: Loss, t: &Transition<'_>) -> bool {
     match loss {
-        Loss::Expired => !lease.is_valid(t.now),
-        Loss::MaxHold => in_turn && t.now >= lease.turn_ends(),
+        Loss::Expired => !held.lease.is_valid(t.now),
+        Loss::MaxHold => !held.is_idle() && t.now >= held.lease.turn_ends(),
         _ => true,
     }
 }

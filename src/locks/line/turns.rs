@@ -1,11 +1,13 @@
-//! Transitions from one turn to the next under one lease.
+//! Transitions from one turn to the next, and the decision which leases to keep.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Contending, Granted, HeldLease, Line, State, Transition, lost};
+use super::{Contending, Granted, HeldLease, Line, Phase, Transition, Turn, WaitRequest, lost};
 use crate::{
-    Error, Loss,
-    store::{Released, StoreFuture},
+    Error, ErrorKind, Loss,
+    store::{Mode, Released, StoreFuture},
     sync::oneshot,
 };
 
@@ -32,147 +34,199 @@ impl Line {
         confirm: bool,
         t: &mut Transition<'_>,
     ) -> Ended {
-        match std::mem::take(&mut self.state) {
-            State::Taken(held) if held.serves(granted) => {
-                if confirm {
-                    return self.end_confirmed(held, t);
-                }
-                self.serve(held, t);
-                Ended::Quietly
-            }
-            State::Outlived(mut held) if held.serves(granted) => {
-                // The lease has stayed in the store until now, so that no other instance began the same work (see
-                // `lost`).
-                let loss = held.lease.loss();
-                if loss != Some(Loss::NotOurs) {
-                    drop(t.release(&mut held));
-                }
-                self.start_over(held, t);
-                Ended::Over(loss)
-            }
-            other => {
-                self.state = other;
-                Ended::Over(granted.lease.loss())
-            }
-        }
+        let at = self.leases.find_turn(granted);
+        let Some((at, held)) = at.and_then(|at| Some((at, self.leases.get(at)?))) else {
+            return Ended::Over(granted.lease.loss());
+        };
+        held.end(granted.number);
+        let ended = if held.is_outlived() {
+            self.end_outlived(at, t)
+        } else if confirm && held.is_idle() {
+            self.end_confirmed(at, t)
+        } else {
+            Ended::Quietly
+        };
+        self.serve(t);
+        ended
     }
 
-    /// Ends a turn and asks the store whether the lease was held until now: by the release, or by a renewal if the
-    /// lease is to be passed on.
-    fn end_confirmed(&mut self, mut held: HeldLease, t: &mut Transition<'_>) -> Ended {
+    /// Ends the turn of a lease that was lost before. The lease has stayed in the store until now, so that no other
+    /// instance began the same work (see `lost`).
+    fn end_outlived(&mut self, at: usize, t: &mut Transition<'_>) -> Ended {
+        let held = self.leases.remove(at);
+        let loss = held.as_ref().and_then(|held| held.lease.loss());
+        if let Some(held) = held
+            && loss != Some(Loss::NotOurs)
+        {
+            drop(t.release(held));
+        }
+        Ended::Over(loss)
+    }
+
+    /// Asks the store whether the lease was held until now: by the release, or by a renewal if the lease is to be
+    /// passed on.
+    fn end_confirmed(&mut self, at: usize, t: &mut Transition<'_>) -> Ended {
+        let is_passed_on = self.is_passed_on(at, t);
+        let Some(held) = self.leases.get(at) else {
+            return Ended::Quietly;
+        };
         if !held.lease.is_valid(t.now) {
-            self.over(held, Loss::Expired, t);
+            self.over(at, Loss::Expired, t);
             return Ended::Over(Some(Loss::Expired));
         }
-        if self.is_not_passed_on(&held, t) {
-            let answer = t.release(&mut held);
-            self.start_over(held, t);
-            return Ended::Releasing(answer);
+        if is_passed_on {
+            let (confirmation, answer) = oneshot::channel();
+            // A renewal that was sent before this moment cannot confirm the end of the turn.
+            held.lease.doubt();
+            held.confirm(Some(confirmation), t);
+            return Ended::Confirming(answer);
         }
-        let (confirmation, answer) = oneshot::channel();
-        // A renewal that was sent before this moment cannot confirm the end of the turn.
-        held.lease.doubt();
-        held.lease.between_turns();
-        held.renew_now(t);
-        self.state = State::Confirming(held, Some(confirmation));
-        Ended::Confirming(answer)
+        match self.leases.remove(at) {
+            Some(held) => Ended::Releasing(t.release(held)),
+            None => Ended::Quietly,
+        }
     }
 
     /// Ends a turn whose lease was replaced by a record, and shares the record.
     pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, t: &mut Transition<'_>) {
-        match std::mem::take(&mut self.state) {
-            State::Taken(mut held) | State::Outlived(mut held) if held.serves(granted) => {
-                held.unschedule(t);
-                self.share(record);
-                self.start_over(held, t);
-            }
-            other => self.state = other,
+        let at = self.leases.find_turn(granted);
+        if let Some(mut held) = at.and_then(|at| self.leases.remove(at)) {
+            held.unschedule(t);
+            self.share(record);
+            self.serve(t);
         }
     }
 
     /// Restarts the time that the turn may last. Returns whether the turn is under way and its lease valid.
-    pub(crate) fn begin_anew(&mut self, granted: &Granted, t: &mut Transition<'_>) -> bool {
-        match &mut self.state {
-            State::Taken(held) if held.serves(granted) && held.lease.is_valid(t.now) => {
-                held.lease.begin_turn(t.now, held.max_hold);
-                held.schedule(t);
+    pub(crate) fn begin_anew(
+        &mut self,
+        turn: &Arc<Turn>,
+        granted: &Granted,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        let at = self.leases.find_turn(granted);
+        match at.and_then(|at| self.leases.get(at)) {
+            Some(held) if !held.is_outlived() && held.lease.is_valid(t.now) => {
+                held.begin_anew(turn, granted.number, t);
                 true
             }
             _ => false,
         }
     }
 
-    /// Uses a lease that has no turn under way: begins the next turn, confirms the lease first, or releases the
-    /// lease.
-    pub(super) fn serve(&mut self, mut held: HeldLease, t: &mut Transition<'_>) {
-        if !held.lease.is_valid(t.now) {
-            self.over(held, Loss::Expired, t);
-        } else if self.is_not_passed_on(&held, t) {
-            drop(t.release(&mut held));
-            self.start_over(held, t);
-        } else if !held.lease.is_confirmed() || held.tokens.left() == 0 {
-            held.lease.between_turns();
-            held.renew_now(t);
-            self.state = State::Confirming(held, None);
-        } else {
-            self.begin_turn(held, t);
+    /// Makes the exclusive lease of a turn a shared one, and lets in the readers at the head of the line. Returns
+    /// whether the turn is under way and its lease valid.
+    pub(crate) fn downgrade(
+        &mut self,
+        turn: &Arc<Turn>,
+        granted: &Granted,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        let at = self.leases.find_turn(granted);
+        match at.and_then(|at| self.leases.get(at)) {
+            Some(held) if held.lease.is_valid(t.now) => {
+                if held.mode() == Mode::Exclusive {
+                    held.downgrade(turn.clone());
+                }
+                self.serve(t);
+                true
+            }
+            _ => false,
         }
     }
 
-    /// Whether the lease must be released rather than serve the next request.
-    fn is_not_passed_on(&self, held: &HeldLease, t: &Transition<'_>) -> bool {
-        self.waiters.is_empty()
-            || held.is_used_up(t)
-            || self.wants_other_than(&held.lease.fingerprint)
-            // A record was sent and not confirmed, and may have taken the lease's place by now.
-            || held.lease.is_recording()
-    }
-
-    /// Whether the first request in line has another fingerprint. The lease is not passed on to such a request,
-    /// because the store would go on to show the old fingerprint to other instances.
-    pub(super) fn wants_other_than(&self, fingerprint: &Option<Bytes>) -> bool {
-        self.waiters
-            .front()
-            .is_some_and(|first| first.request.fingerprint != *fingerprint)
-    }
-
-    /// Begins the turn of the first request in line.
-    fn begin_turn(&mut self, mut held: HeldLease, t: &mut Transition<'_>) {
-        let (Some(next), Some(token)) = (self.waiters.pop_front(), held.tokens.take()) else {
-            unreachable!("`serve` has looked at both under the same lock");
-        };
-        held.turn += 1;
-        held.token = Some(token);
-        let max_hold = next.request.holding.max_hold;
-        held.began = t.now;
-        held.max_hold = max_hold.unwrap_or(t.limits.max_hold);
-        held.lease.begin_turn(t.now, held.max_hold);
-        if held.turn > 1 && !held.is_passed_on {
-            held.is_passed_on = true;
-            held.renew_soon(t);
+    /// Brings the line up to date after a change: begins the turns that can begin, gives back the leases that are not
+    /// needed, and asks the store for a lease if one is needed.
+    pub(super) fn serve(&mut self, t: &mut Transition<'_>) {
+        self.begin_turns(t);
+        self.settle_idle_leases(t);
+        let first = self.waiters.front();
+        let needs_lease = first.is_some_and(|first| self.needs_lease(&first.request));
+        if !needs_lease {
+            // The contender gives up its place in the store's queue.
+            self.wake_contender();
+        } else if self.contending.is_none() {
+            let contender = t.number();
+            // The store has answered for this line before, so the requests that wait survive if the store is away for
+            // a while.
+            self.contending = Some(Contending::new(contender, true, t.away.take()));
+            t.follow_up.contend = Some(contender);
         }
-        // The turn's time may be over before the lease needs attention for another reason.
-        held.schedule(t);
-        next.grant(Granted {
-            lease: held.lease.clone(),
-            number: held.turn,
-            token,
-        });
-        self.state = State::Taken(held);
         self.look_ahead(t);
+    }
+
+    /// Begins the turns of the requests at the head of the line, as far as there are leases for them.
+    fn begin_turns(&mut self, t: &mut Transition<'_>) {
+        while let Some(first) = self.waiters.front() {
+            let mut leases = self.leases.iter_mut();
+            let Some(held) = leases.find(|held| held.can_serve(&first.request, t)) else {
+                break;
+            };
+            if let Some(first) = self.waiters.pop_front() {
+                held.begin(first, t);
+            }
+        }
+        self.leases.iter_mut().for_each(|held| held.is_new = false);
+    }
+
+    /// Decides about the leases without a turn: a lease that is passed on, but cannot serve yet, is confirmed first, and
+    /// every other one is released.
+    fn settle_idle_leases(&mut self, t: &mut Transition<'_>) {
+        let mut at = 0;
+        while let Some(held) = self.leases.get(at) {
+            let is_settled = !held.is_idle()
+                || matches!(held.phase, Phase::Outlived | Phase::Confirming(Some(_)));
+            if is_settled {
+                at += 1;
+            } else if !held.lease.is_valid(t.now) {
+                self.over(at, Loss::Expired, t);
+            } else if self.is_passed_on(at, t) {
+                if let Some(held) = self.leases.get(at).filter(|held| !held.is_confirming()) {
+                    held.confirm(None, t);
+                }
+                at += 1;
+            } else if let Some(held) = self.leases.remove(at) {
+                drop(t.release(held));
+            }
+        }
+    }
+
+    /// Whether a lease serves the first request in line next.
+    fn is_passed_on(&mut self, at: usize, t: &Transition<'_>) -> bool {
+        match (self.leases.get(at), self.waiters.front()) {
+            (Some(held), Some(first)) => held.is_passed_on_to(&first.request, t),
+            _ => false,
+        }
+    }
+
+    /// Whether the store must be asked for a lease before the request can have its turn. If not, the turn begins after
+    /// a turn or a renewal that is under way.
+    pub(super) fn needs_lease(&self, request: &WaitRequest) -> bool {
+        let is_exclusive = |held: &HeldLease| held.mode() == Mode::Exclusive;
+        match request.mode {
+            Mode::Exclusive => !self.leases.iter().any(is_exclusive),
+            // Later readers wait behind the request of another instance, and need a lease after that.
+            Mode::Shared => !self
+                .leases
+                .iter()
+                .any(|held| is_exclusive(held) || held.wanted.is_none()),
+            Mode::Permit { of } => self.leases.len() < of as usize,
+        }
     }
 
     /// Requests further tokens before they run out. A turn with a fingerprint most likely ends with a record, and
     /// needs no further tokens.
-    pub(super) fn look_ahead(&mut self, t: &mut Transition<'_>) {
+    fn look_ahead(&mut self, t: &mut Transition<'_>) {
         let waiting = self.waiters.len();
-        if let State::Taken(held) = &mut self.state
-            && held.lease.fingerprint.is_none()
-            && held.lacks_tokens(waiting)
-            && !held.refill_asked
-        {
-            held.refill_asked = true;
-            held.renew_now(t);
+        for held in self.leases.iter_mut() {
+            if matches!(held.phase, Phase::Serving)
+                && held.lease.fingerprint.is_none()
+                && held.lacks_tokens(waiting)
+                && !held.refill_asked
+            {
+                held.refill_asked = true;
+                held.renew_now(t);
+            }
         }
     }
 
@@ -182,26 +236,14 @@ impl Line {
         waiting.clamp(at_least, BLOCK_AT_MOST)
     }
 
-    /// Ends the lease as lost, and the turn with it if there is one.
-    pub(super) fn over(&mut self, mut held: HeldLease, loss: Loss, t: &mut Transition<'_>) {
-        held.lease.lose(loss);
-        t.follow_up.lost = Some((held.lease.clone(), loss));
-        // The store may still have the lease.
-        drop(t.release(&mut held));
-        self.start_over(held, t);
-    }
-
-    /// Continues without a lease: requests that wait need a new one.
-    pub(super) fn start_over(&mut self, held: HeldLease, t: &mut Transition<'_>) {
-        if self.waiters.is_empty() {
-            self.state = State::Gone;
-            return;
+    /// Ends a lease as lost, and the turns under it.
+    pub(super) fn over(&mut self, at: usize, loss: Loss, t: &mut Transition<'_>) {
+        if let Some(held) = self.leases.remove(at) {
+            held.lease.lose(loss);
+            t.follow_up.lost.push((held.lease.clone(), loss));
+            // The store may still have the lease.
+            drop(t.release(held));
         }
-        let contender = t.number();
-        // The store has answered for this line before, so the requests that wait survive if the store is away for a
-        // while.
-        self.state = State::Contending(Contending::new(contender, true, held.away));
-        t.follow_up.contend = Some(contender);
     }
 }
 
@@ -217,7 +259,7 @@ impl Ended {
             },
             Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
                 Err(Error::new(
-                    crate::ErrorKind::Unreachable,
+                    ErrorKind::Unreachable,
                     "the turn has ended, but the line ended before the store confirmed the lease",
                 ))
             }),

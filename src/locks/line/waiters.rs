@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Line, State, Transition, Turn, differ, held, recorded};
-use crate::{Error, ErrorKind};
+use super::{HeldLease, Line, Transition, Turn, differ, held, recorded};
+use crate::{Error, ErrorKind, store::Mode};
 
 /// The settings of one request in line.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitRequest {
+    /// How many may hold the key beside this request.
+    pub(crate) mode: Mode,
     /// The request waits while the key is held.
     pub(crate) patient: bool,
     /// The request fails as soon as the store does.
@@ -62,20 +64,22 @@ impl Line {
     /// Adds a request to the line, unless waiting would be pointless.
     pub(crate) fn join(&mut self, turn: &Arc<Turn>, t: &mut Transition<'_>) -> Result<(), NoTurn> {
         let request = &turn.request;
-        if let State::Taken(held) | State::Confirming(held, _) | State::Outlived(held) = &self.state
-            && differ(&request.fingerprint, &held.lease.fingerprint)
-        {
+        if self.is_for_other_kind(request.mode) {
+            return Err(wrong_kind(request.mode).into());
+        }
+        let is_for_other_work =
+            |held: &HeldLease| differ(&request.fingerprint, &held.lease.fingerprint);
+        if self.leases.iter().any(is_for_other_work) {
             return Err(NoTurn::OtherFingerprint);
         }
         // The work may be recorded already. Only the store knows, and is being asked.
-        let is_being_asked =
-            request.fingerprint.is_some() && matches!(self.state, State::Contending(_));
+        let is_being_asked = request.fingerprint.is_some() && self.contending.is_some();
         if (!request.patient || request.fail_fast)
             && let Some(away) = self.away(t.now)
         {
             return Err(away.into_error(t.now, "others wait for this key").into());
         }
-        if !request.patient && !is_being_asked {
+        if !request.patient && !is_being_asked && !self.may_have_room(request, t) {
             return Err(held(self.holder(t.now)).into());
         }
         if self.waiters.len() >= t.limits.longest_line {
@@ -89,17 +93,40 @@ impl Line {
             self.wake_contender();
         }
         self.waiters.push_back(turn.clone());
-        self.look_ahead(t);
+        self.serve(t);
         Ok(())
     }
 
+    /// Whether a request that does not wait can have its turn at once, or the store must be asked to know.
+    fn may_have_room(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+        let mut leases = self.leases.iter();
+        let is_asked_for = self.needs_lease(request)
+            && (request.mode != Mode::Exclusive || self.leases.is_empty());
+        self.waiters.is_empty()
+            && self.contending.is_none()
+            && (is_asked_for || leases.any(|held| held.can_serve(request, t)))
+    }
+
+    /// Whether the key is in use for locks and the mode is for permits, or the other way round.
+    fn is_for_other_kind(&self, mode: Mode) -> bool {
+        let leases = self.leases.iter().map(|held| held.mode());
+        let waiters = self.waiters.iter().map(|turn| turn.request.mode);
+        let mut in_use = leases.chain(waiters);
+        in_use
+            .next()
+            .is_some_and(|in_use| in_use.is_permit() != mode.is_permit())
+    }
+
     /// Removes a request that does not wait any longer.
-    pub(crate) fn leave(&mut self, id: u64) {
-        if let Ok(at) = self.waiters.binary_search_by_key(&id, |turn| turn.id) {
-            self.waiters.remove(at);
-        }
-        if self.waiters.is_empty() {
+    pub(crate) fn leave(&mut self, id: u64, t: &mut Transition<'_>) {
+        let Ok(at) = self.waiters.binary_search_by_key(&id, |turn| turn.id) else {
+            return;
+        };
+        self.waiters.remove(at);
+        if at == 0 {
+            // The next request may need another lease than the contender asks for, or none.
             self.wake_contender();
+            self.serve(t);
         }
     }
 
@@ -139,4 +166,13 @@ impl Line {
                 .then(|| NoTurn::Recorded(record.clone()))
         });
     }
+}
+
+/// The error of a request for a key that is in use for the other kind of leases.
+fn wrong_kind(mode: Mode) -> Error {
+    let message = match mode.is_permit() {
+        true => "the key is locked: use another key for permits",
+        false => "permits of this key are in use: use another key for locks",
+    };
+    Error::new(ErrorKind::Foreign, message)
 }

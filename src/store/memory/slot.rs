@@ -200,7 +200,11 @@ impl Slot {
 
     /// How many of the attempt's owners there is room for, beside the holders and the attempts ahead in the queue.
     fn room(&self, request: &Acquire) -> usize {
-        let is_ours = |lease: &&Lease| request.owners().any(|owner| owner == lease.owner);
+        // A shared lease is not granted again as an exclusive one.
+        let is_ours = |lease: &&Lease| {
+            request.owners().any(|owner| owner == lease.owner)
+                && (lease.mode == request.mode || lease.mode == Mode::Exclusive)
+        };
         let ours = self.leases.iter().filter(is_ours).count();
         let ahead = match request.queueing {
             Queueing::Skip => 0,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Holder, Inspection, Owner, StoreFuture},
+    store::{Holder, Inspection, Mode, Owner, StoreFuture},
 };
 
 impl Shared {
@@ -138,8 +138,11 @@ fn holders(seen: &[Inspection], majority: usize) -> Vec<Holder> {
         let mut parts = parts.clone();
         parts.retain(|part| named(part.owner) == owner);
         parts.sort_unstable_by_key(|part| std::cmp::Reverse(part.remaining));
+        // Some nodes may not have heard that the lease was downgraded.
+        let modes: Vec<Mode> = parts.iter().map(|part| part.mode).collect();
         Some(Holder {
             owner,
+            mode: *most_frequent(&modes)?,
             remaining: parts.get(majority - 1)?.remaining,
             ..parts[0].clone()
         })

@@ -19,14 +19,14 @@ use super::{
     floors::{Floors, Fraction},
     names::{Names, put_number},
     script::{
-        ACQUIRE, By, FORCE_RELEASE, INSPECT, PING, RAISE_FENCE, RELEASE, RELEASE_ALONE, RENEW,
-        RENEW_ALONE, Script,
+        ACQUIRE, ACQUIRE_SHARED, By, FORCE_RELEASE, INSPECT, PING, RAISE_FENCE, RELEASE,
+        RELEASE_ALONE, RELEASE_SHARED, RENEW, RENEW_ALONE, RENEW_SHARED, Script,
     },
     value,
 };
 use crate::{
     LockKey,
-    store::{Acquire, Ending, Owner, Queueing, Release, Renew},
+    store::{Acquire, Ending, Mode, Owner, Queueing, Release, Renew},
 };
 
 /// The longest duration in a command. Redis can add this duration to its clock without an overflow.
@@ -49,12 +49,12 @@ pub(super) struct Call {
 /// An operation of the store that one script carries out.
 #[derive(Debug)]
 pub(super) enum Operation {
-    /// `acquire.lua`.
+    /// `acquire.lua`, or `acquire_shared.lua` for the other modes.
     Acquire(Acquire),
-    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key.
+    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua` for the other modes.
     Renew(Renew),
-    /// `release.lua`, or `release_alone.lua` with one key.
-    Release(Release),
+    /// `release.lua`; `release_alone.lua` with one key; `release_shared.lua` for the other modes.
+    Release(ReleaseAll),
     /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
     /// `inspect.lua`.
@@ -76,6 +76,23 @@ pub(super) struct Scan {
     pub(super) count: usize,
     /// The pattern that names must match.
     pub(super) pattern: Bytes,
+}
+
+/// A release, of one owner or of several. Several owners have permits, or may have got them from one acquire that failed.
+#[derive(Debug, Clone)]
+pub(super) struct ReleaseAll {
+    pub(super) release: Release,
+    /// The owners besides that of `release`.
+    pub(super) more: Vec<Owner>,
+}
+
+impl From<Release> for ReleaseAll {
+    fn from(release: Release) -> Self {
+        Self {
+            release,
+            more: Vec::new(),
+        }
+    }
 }
 
 /// The settings that all commands on one connection have in common.
@@ -112,7 +129,10 @@ impl Call {
         match &self.operation {
             Operation::Acquire(Acquire { key, .. })
             | Operation::Renew(Renew { key, .. })
-            | Operation::Release(Release { key, .. })
+            | Operation::Release(ReleaseAll {
+                release: Release { key, .. },
+                ..
+            })
             | Operation::RaiseFence { key, .. }
             | Operation::Inspect(key)
             | Operation::ForceRelease(key) => Some(key),
@@ -175,25 +195,40 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn acquire(&mut self, request: &Acquire) {
-        self.script(&ACQUIRE, 3);
+        let is_exclusive = request.mode == Mode::Exclusive;
+        if is_exclusive {
+            self.script(&ACQUIRE, 3);
+        } else {
+            self.script(&ACQUIRE_SHARED, 3);
+        }
         self.lock(&request.key);
         self.queue(&request.key);
         self.fence(&request.key);
-        let mut lease = self.command.bufmut_for_next_arg(0);
-        let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
-        value::lease(request.owner, label, fingerprint, &mut lease);
-        drop(lease);
+        if is_exclusive {
+            let mut lease = self.command.bufmut_for_next_arg(0);
+            let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
+            value::lease(request.owner, label, fingerprint, &mut lease);
+        } else {
+            self.holder(request.owner, request.mode);
+        }
         self.number(millis(request.lease));
         self.floor(&request.key);
         self.queueing(request.queueing);
-        if request.block > 1 {
-            self.number(request.block.into());
+        if request.block > 1 || !is_exclusive {
+            self.number(request.block.max(1).into());
+        }
+        if request.mode.is_permit() {
+            for owner in &request.more {
+                self.holder(*owner, request.mode);
+            }
         }
     }
 
-    /// Writes a renewal, with the lock as the only key unless further tokens are wanted. In a moving slot, a lease that is renewed without
-    /// further tokens is better than a lost one.
+    /// Writes a renewal. In a moving slot, a lease that is renewed without further tokens is better than a lost one.
     fn renew(&mut self, request: &Renew, has_one_key: bool) {
+        if request.mode != Mode::Exclusive {
+            return self.renew_shared(request, has_one_key);
+        }
         let is_alone = has_one_key || request.refill == 0;
         if is_alone {
             self.script(&RENEW_ALONE, 1);
@@ -212,19 +247,50 @@ impl Writer<'_> {
         }
     }
 
-    fn release(&mut self, request: &Release, has_one_key: bool) {
-        if has_one_key {
-            self.script(&RELEASE_ALONE, 1);
-            self.lock(&request.key);
-        } else {
-            self.script(&RELEASE, 2);
-            self.lock(&request.key);
+    fn renew_shared(&mut self, request: &Renew, has_one_key: bool) {
+        self.script(&RENEW_SHARED, if has_one_key { 1 } else { 4 });
+        self.lock(&request.key);
+        if !has_one_key {
             self.queue(&request.key);
+            self.fence(&request.key);
+            self.none(&request.key);
         }
-        self.lease(request.owner);
-        if let Ending::Record { content, retain } = &request.ending {
+        self.holder(request.owner, request.mode);
+        self.number(millis(request.lease));
+        if !has_one_key {
+            self.floor(&request.key);
+            self.number(request.refill.into());
+        }
+    }
+
+    fn release(&mut self, ReleaseAll { release, more }: &ReleaseAll, has_one_key: bool) {
+        // Only an exclusive lease ends with a record.
+        let is_shared = release.mode != Mode::Exclusive && release.ending == Ending::Free;
+        let (script, keys) = match (is_shared, has_one_key) {
+            (true, false) => (&RELEASE_SHARED, 3),
+            (true, true) => (&RELEASE_SHARED, 1),
+            (false, false) => (&RELEASE, 2),
+            (false, true) => (&RELEASE_ALONE, 1),
+        };
+        self.script(script, keys);
+        self.lock(&release.key);
+        if keys > 1 {
+            self.queue(&release.key);
+        }
+        if keys > 2 {
+            self.none(&release.key);
+        }
+        if is_shared {
+            self.holder(release.owner, release.mode);
+            for owner in more {
+                self.holder(*owner, release.mode);
+            }
+            return;
+        }
+        self.lease(release.owner);
+        if let Ending::Record { content, retain } = &release.ending {
             let mut record = self.command.bufmut_for_next_arg(0);
-            value::record(request.owner, content, &mut record);
+            value::record(release.owner, content, &mut record);
             drop(record);
             self.number(millis(*retain));
         }
@@ -260,6 +326,12 @@ impl Writer<'_> {
         self.dialect.names.fence(key, &mut to);
     }
 
+    /// Writes the name that never exists.
+    fn none(&mut self, key: &LockKey) {
+        let mut to = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.none(key, &mut to);
+    }
+
     /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on another connection must carry the
     /// floor which that connection has raised.
     fn floor(&mut self, key: &LockKey) {
@@ -274,6 +346,13 @@ impl Writer<'_> {
         let label = self.dialect.names.label();
         let mut to = self.command.bufmut_for_next_arg(0);
         value::lease(owner, label, None, &mut to);
+    }
+
+    /// Writes a holder of a key that is shared or counted.
+    fn holder(&mut self, owner: Owner, mode: Mode) {
+        let label = self.dialect.names.label();
+        let mut to = self.command.bufmut_for_next_arg(0);
+        value::holder(owner, mode, label, &mut to);
     }
 
     /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`.

@@ -92,12 +92,13 @@ use crate::{Error, LockKey};
 ///
 /// | name | content | until |
 /// |---|---|---|
-/// | `tdl:2:{b2089}:lock:orders/42` | the holder of the key, or the record in its place | released or expired |
+/// | `tdl:2:{b2089}:lock:orders/42` | the holder or holders of the key, or the record in their place | released or expired |
 /// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and how long their places are kept | the queue is empty |
 /// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
 /// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
-/// key on one node of a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock is a string:
+/// key on one node of a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock that is held exclusively, or has a
+/// record, is a string:
 ///
 /// | value | meaning |
 /// |---|---|
@@ -114,6 +115,27 @@ use crate::{Error, LockKey};
 /// > PTTL tdl:2:{b2089}:lock:orders/42
 /// (integer) 8214
 /// ```
+///
+/// A lock that is [shared](super::Mode::Shared), or has [permits](super::Mode::Permit), is a sorted set. Each member is a holder, and its score
+/// is the time at which the holder's lease ends, in ms of the server's clock. The set expires with the last of its leases:
+///
+/// | member | meaning |
+/// |---|---|
+/// | `shared:<instance>:<attempt>@<label>` | shares the key |
+/// | `permit:<n>:<instance>:<attempt>@<label>` | has one of *n* permits |
+///
+/// ```text
+/// > ZRANGE tdl:2:{b2089}:lock:orders/42 0 -1 WITHSCORES
+/// 1) "shared:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3"
+/// 2) "1794825692000"
+/// ```
+///
+/// In the queue, an attempt is `<instance>:<attempt>`, `shared:<instance>:<attempt>` or `permit:<n>:<instance>:<attempt>`. Its score is its
+/// place. The member `until:<attempt>` has the time until which the place is kept, and `free:<attempt>` says that the key was offered to the
+/// attempt.
+///
+/// A shared lease or a permit is renewed and released by stores with the label that the lease was acquired with. An exclusive lease is found
+/// by its owner alone.
 ///
 /// # Versions of the format
 ///

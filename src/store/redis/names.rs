@@ -2,9 +2,11 @@
 //!
 //! | name | type | content |
 //! |---|---|---|
-//! | `tdl:2:{b2089}:lock:orders/42` | string | the lease, or the record that has replaced the lease (`value.lua`) |
+//! | `tdl:2:{b2089}:lock:orders/42` | string | the exclusive lease, or the record that has replaced the lease (`value.lua`) |
+//! | | or sorted set | the shared leases, or the permits (`holders.lua`) |
 //! | `tdl:2:{b2089}:queue:orders/42` | sorted set | the attempts that wait (`queue.lua`) |
 //! | `tdl:2:{b2089}:fence` | string | the token counter of all keys in this bucket |
+//! | `tdl:2:{b2089}:none` | | never exists |
 //! | `tdl:2:hints:<instance>` | channel | hints for one instance |
 //!
 //! A Cluster keeps all names with the same text in braces on one node. The number of buckets is a part of the format:
@@ -80,6 +82,11 @@ impl Names {
 
     pub(super) fn fence(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:fence", to);
+    }
+
+    /// A name that never exists, in the slot of the key. While a slot of a Cluster moves to another node, no script with this name runs.
+    pub(super) fn none(&self, key: &LockKey, to: &mut impl BufMut) {
+        self.name(key, b"}:none", to);
     }
 
     /// A name that is never set, on the server of a bucket.

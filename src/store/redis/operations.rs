@@ -56,7 +56,7 @@ impl Shared {
         let shared = self.clone();
         Box::pin(async move {
             let value = pending.await.value()?;
-            let acquired = reply::acquired(value, block, shared.floors.of(&release.key));
+            let acquired = reply::acquired(value, block, shared.floors.of(&release.release.key));
             if acquired.is_err() {
                 lane.clean_up(release, false);
             }
@@ -99,7 +99,7 @@ impl Shared {
                 _debt: self.owed.debt(),
                 until_expiry: false,
             },
-            call: Operation::Release(request).into(),
+            call: Operation::Release(request.into()).into(),
             deadline: self.deadline(),
         });
         Box::pin(async move { released(pending.await.answered()?) })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::explain;
-use crate::Error;
+use crate::{Error, trace::StoreResult};
 
 /// The outcome of a call.
 ///
@@ -53,6 +53,15 @@ pub(super) enum Redirect {
 }
 
 impl Outcome {
+    /// The outcome, as the telemetry needs it.
+    pub(super) fn result(&self) -> StoreResult {
+        match self {
+            Self::Answered(_) => StoreResult::Answered,
+            Self::Redirected { .. } => StoreResult::Redirected,
+            Self::Refused(_) | Self::MayHaveTakenEffect(_) => StoreResult::Failed,
+        }
+    }
+
     /// The reply, or the reason why there is none.
     pub(super) fn answered(self) -> Result<Answered, Error> {
         match self {

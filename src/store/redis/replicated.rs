@@ -41,6 +41,7 @@ use super::{
 use crate::{
     Error,
     store::{Acquire, Acquired},
+    trace::{StoreCall, StoreOperation, StoreResult},
 };
 
 /// The number of connections, and so of acquires that wait for their replicas at the same time.
@@ -189,9 +190,14 @@ impl Shared {
         });
         let checked_out = checked_out.map_err(Failed::without_effect)?;
         let connection = &checked_out.connection;
+        let time = StoreCall::begin(StoreOperation::Acquire);
         let reply = match self.acquire_on(connection, request, deadline).await {
-            Ok(reply) => reply.extract_error().map_err(explain::refused),
+            Ok(reply) => {
+                time.end(StoreResult::Answered);
+                reply.extract_error().map_err(explain::refused)
+            }
             Err(Unanswered { error, peer }) => {
+                time.end(StoreResult::Failed);
                 return Err(Failed::in_doubt(error, InDoubt::SentOn(peer)));
             }
         };

@@ -2,50 +2,55 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use redis::Value;
 
 use super::{
     explain,
     floors::{END_OF_TOKENS, Floor},
-    value::{self, Stored},
+    value::{self, Named, Stored},
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Acquired, Grant, Held, Hint, Holder, Inspection, Mode, Owner, Renewed, Tokens},
+    store::{Acquired, Grant, Held, Hint, Holder, Inspection, Mode, Renewed, Tokens},
 };
 
 /// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
 const NEVER: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the reply of `acquire.lua`.
+/// Reads the reply of `acquire.lua` or `acquire_shared.lua`.
 pub(super) fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
-    let grant = |last, others_wait| {
+    let grant = |last, count, others_wait| {
         Some(Acquired::Granted(Grant {
             tokens: tokens(last, block, floor)?,
-            count: 1,
+            count,
             others_wait,
         }))
     };
     let answer = match reply {
-        Value::Int(last) => grant(last, false),
-        Value::Array(parts) => match <[Value; 2]>::try_from(parts) {
-            Ok([kind, detail]) => match (text(&kind), detail) {
-                (Some("granted"), Value::Int(last)) => grant(last, true),
-                (Some("record"), Value::BulkString(content)) => {
-                    Some(Acquired::Recorded(content.into()))
-                }
-                _ => None,
-            },
-            Err(parts) => held(parts).map(Acquired::Held),
+        Value::Int(last) => grant(last, 1, false),
+        Value::Array(parts) => match <[Value; 4]>::try_from(parts) {
+            Ok(
+                [
+                    kind,
+                    Value::Int(last),
+                    Value::Int(count),
+                    Value::Int(others_wait),
+                ],
+            ) if text(&kind) == Some("granted") => {
+                let count = u32::try_from(count).ok();
+                count.and_then(|count| grant(last, count, others_wait == 1))
+            }
+            Ok(parts) => held(parts).map(Acquired::Held),
+            Err(parts) => recorded(parts).map(Acquired::Recorded),
         },
         _ => None,
     };
     answer.ok_or_else(explain::unexpected_reply)
 }
 
-fn held(parts: Vec<Value>) -> Option<Held> {
-    let [kind, Value::Int(remaining), fingerprint, label] = <[Value; 4]>::try_from(parts).ok()?
-    else {
+fn held(parts: [Value; 4]) -> Option<Held> {
+    let [kind, Value::Int(remaining), fingerprint, label] = parts else {
         return None;
     };
     let fingerprint = match fingerprint {
@@ -60,7 +65,14 @@ fn held(parts: Vec<Value>) -> Option<Held> {
     })
 }
 
-/// Reads the reply of `renew.lua` or `renew_alone.lua`.
+fn recorded(parts: Vec<Value>) -> Option<Bytes> {
+    let [kind, Value::BulkString(content)] = <[Value; 2]>::try_from(parts).ok()? else {
+        return None;
+    };
+    (text(&kind) == Some("record")).then(|| content.into())
+}
+
+/// Reads the reply of `renew.lua`, `renew_alone.lua` or `renew_shared.lua`.
 pub(super) fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
     match reply {
         Value::Int(0) => Renewed::NotOurs,
@@ -118,10 +130,19 @@ pub(super) fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
 /// Reads the reply of `inspect.lua`.
 pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
     let parts = match reply {
-        Value::Array(parts) => <[Value; 4]>::try_from(parts).ok(),
+        Value::Array(parts) => <[Value; 5]>::try_from(parts).ok(),
         _ => None,
     };
-    let Some([stored, Value::Int(ttl), Value::Array(queue), fence]) = parts else {
+    let Some(
+        [
+            stored,
+            Value::Int(ttl),
+            Value::Array(holders),
+            Value::Array(queue),
+            fence,
+        ],
+    ) = parts
+    else {
         return Err(explain::unexpected_reply());
     };
     let mut seen = Inspection {
@@ -149,9 +170,24 @@ pub(super) fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, E
             }
         }
     }
-    let owner = |owner: &Value| text(owner)?.parse::<Owner>().ok();
-    let queue: Option<Vec<Owner>> = queue.iter().map(owner).collect();
-    seen.queue = queue.ok_or_else(foreign)?;
+    let named = |name: &Value| value::read_name(text(name)?);
+    for holder in holders.chunks(2) {
+        let (Some(Named { owner, mode, label }), Some(Value::Int(remaining))) =
+            (named(&holder[0]), holder.get(1))
+        else {
+            return Err(foreign());
+        };
+        seen.holders.push(Holder {
+            owner,
+            mode,
+            remaining: millis(*remaining),
+            fingerprint: None,
+            label,
+        });
+    }
+    let queue: Option<Vec<Named>> = queue.iter().map(named).collect();
+    let queue = queue.ok_or_else(foreign)?;
+    seen.queue = queue.into_iter().map(|attempt| attempt.owner).collect();
     if let Some(counter) = text(&fence) {
         let counter: u64 = counter.parse().map_err(|_| foreign())?;
         seen.fence = seen.fence.max(counter);

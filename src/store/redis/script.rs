@@ -25,14 +25,20 @@ struct Text {
 
 pub(super) static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/acquire.lua")));
+pub(super) static ACQUIRE_SHARED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/acquire_shared.lua")));
 pub(super) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/renew.lua")));
 pub(super) static RENEW_ALONE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/renew_alone.lua")));
+pub(super) static RENEW_SHARED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/renew_shared.lua")));
 pub(super) static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
 pub(super) static RELEASE_ALONE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/release_alone.lua")));
+pub(super) static RELEASE_SHARED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("lua/release_shared.lua")));
 pub(super) static FORCE_RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/force_release.lua")));
 pub(super) static RAISE_FENCE: LazyLock<Script> =
@@ -44,13 +50,24 @@ pub(super) static PING: LazyLock<Script> =
 
 /// The scripts on the way of every request. They are loaded with each connection, so that a call is sent a second time, after
 /// other calls, only if the server's scripts were flushed meanwhile.
-pub(super) fn in_daily_use() -> [&'static Script; 4] {
-    [&ACQUIRE, &RENEW, &RENEW_ALONE, &RELEASE]
+pub(super) fn in_daily_use() -> [&'static Script; 7] {
+    [
+        &ACQUIRE,
+        &RENEW,
+        &RENEW_ALONE,
+        &RELEASE,
+        &ACQUIRE_SHARED,
+        &RENEW_SHARED,
+        &RELEASE_SHARED,
+    ]
 }
 
 /// The parts that several scripts share. A script includes a part only on the branch that needs it: on the way of an uncontended
-/// request, the server does not even define a function.
-const PARTS: [(&str, &str); 3] = [
+/// request, the server does not even define a function. A part comes before the parts that it includes.
+const PARTS: [(&str, &str); 6] = [
+    ("--@include refill.lua", include_str!("lua/refill.lua")),
+    ("--@include contend.lua", include_str!("lua/contend.lua")),
+    ("--@include holders.lua", include_str!("lua/holders.lua")),
     ("--@include fence.lua", include_str!("lua/fence.lua")),
     ("--@include queue.lua", include_str!("lua/queue.lua")),
     ("--@include value.lua", include_str!("lua/value.lua")),
@@ -124,10 +141,13 @@ mod tests {
     fn every_include_is_replaced() {
         let scripts = [
             &ACQUIRE,
+            &ACQUIRE_SHARED,
             &RENEW,
             &RENEW_ALONE,
+            &RENEW_SHARED,
             &RELEASE,
             &RELEASE_ALONE,
+            &RELEASE_SHARED,
             &FORCE_RELEASE,
             &RAISE_FENCE,
             &INSPECT,

@@ -15,7 +15,12 @@ use super::{
     explain, reply,
     topology::{Change, HintSource, Topology},
 };
-use crate::{Error, store::Hint, sync::random, trace};
+use crate::{
+    Error,
+    store::Hint,
+    sync::random,
+    trace::{self, ConnectResult},
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -87,6 +92,7 @@ impl Listener {
             let name = self.topology.name();
             Err(explain::cannot_connect_in_time(name, self.limit))
         });
+        trace::connected(trace::Connection::Hints, ConnectResult::of(&subscribing));
         let (mut connection, mut source) = match subscribing {
             Ok(subscription) => subscription,
             Err(error) => {

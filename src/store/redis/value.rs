@@ -1,10 +1,13 @@
-//! The value of a lock: a lease or a record. `value.lua` reads the same format.
+//! The value of a lock: a lease, a record, or the holders of a key that is shared or counted. `value.lua` and `holders.lua` read the same
+//! format, and `queue.lua` that of the attempts in the queue.
 //!
 //! ```text
 //! lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                  a lease
 //! lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3 <fingerprint>    a lease for an idempotent request
 //! wanted:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                 a lease that others wait for, or have waited for
 //! record:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7 <content>             a record
+//! shared:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                 a holder of a shared key
+//! permit:4:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3               a holder of one of four permits
 //! ```
 
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 
 use super::names::put_number;
-use crate::store::Owner;
+use crate::store::{Mode, Owner};
 
 /// Writes a lease in a form that an operator can read: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if
 /// there is one. Without a label, the `@` is left out as well.
@@ -24,10 +27,7 @@ pub(super) fn lease(
 ) {
     to.put_slice(b"lease:");
     put_owner(owner, to);
-    if let Some(label) = label {
-        to.put_u8(b'@');
-        to.put_slice(label.as_bytes());
-    }
+    put_label(label, to);
     if let Some(fingerprint) = fingerprint {
         to.put_u8(b' ');
         to.put_slice(fingerprint);
@@ -40,6 +40,28 @@ pub(super) fn record(owner: Owner, content: &Bytes, to: &mut impl BufMut) {
     put_owner(owner, to);
     to.put_u8(b' ');
     to.put_slice(content);
+}
+
+/// Writes a holder of a key that is shared or counted: `shared:<instance>:<attempt>@<label>`, or `permit:<number of
+/// permits>:<instance>:<attempt>@<label>`.
+pub(super) fn holder(owner: Owner, mode: Mode, label: Option<&str>, to: &mut impl BufMut) {
+    match mode {
+        Mode::Permit { of } => {
+            to.put_slice(b"permit:");
+            put_number(of.into(), to);
+            to.put_u8(b':');
+        }
+        Mode::Shared | Mode::Exclusive => to.put_slice(b"shared:"),
+    }
+    put_owner(owner, to);
+    put_label(label, to);
+}
+
+fn put_label(label: Option<&str>, to: &mut impl BufMut) {
+    if let Some(label) = label {
+        to.put_u8(b'@');
+        to.put_slice(label.as_bytes());
+    }
 }
 
 /// Writes an owner: `<instance>:<attempt>`.
@@ -84,6 +106,36 @@ pub(super) fn read(value: &[u8]) -> Option<Stored> {
         ("record", Some(content)) if label.is_none() => Some(Stored::Record(content)),
         _ => None,
     }
+}
+
+/// A holder, or an attempt in the queue, parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) owner: Owner,
+    pub(super) mode: Mode,
+    pub(super) label: Option<Arc<str>>,
+}
+
+/// Parses a holder of a key that is shared or counted, or an attempt in the queue. Returns `None` for a name that this crate did not write.
+pub(super) fn read_name(name: &str) -> Option<Named> {
+    let (name, label) = match name.split_once('@') {
+        Some((name, label)) => (name, Some(label)),
+        None => (name, None),
+    };
+    let (mode, owner) = if let Some(owner) = name.strip_prefix("shared:") {
+        (Mode::Shared, owner)
+    } else if let Some(permit) = name.strip_prefix("permit:") {
+        let (of, owner) = permit.split_once(':')?;
+        let of = of.parse().ok()?;
+        (Mode::Permit { of }, owner)
+    } else {
+        (Mode::Exclusive, name)
+    };
+    label.is_none_or(is_label).then_some(Named {
+        owner: owner.parse().ok()?,
+        mode,
+        label: label.map(Arc::from),
+    })
 }
 
 /// The length of the longest label, which is that of the longest host name on Linux.
@@ -143,6 +195,28 @@ mod tests {
         let (content, mut value) = (Bytes::from_static(b""), Vec::new());
         record(owner, &content, &mut value);
         assert_eq!(read(&value), Some(Stored::Record(content)));
+    }
+
+    #[test]
+    fn a_written_holder_is_read_back() {
+        for mode in [Mode::Shared, Mode::Permit { of: 4 }] {
+            for label in [None, Some("host-7.example_a")] {
+                let (owner, mut name) = (owner(), Vec::new());
+                holder(owner, mode, label, &mut name);
+                let expected = Named {
+                    owner,
+                    mode,
+                    label: label.map(Arc::from),
+                };
+                assert_eq!(
+                    read_name(std::str::from_utf8(&name).unwrap()),
+                    Some(expected)
+                );
+            }
+        }
+        for foreign in ["", "shared:", "shared:a", "permit:4:", "permit::1"] {
+            assert_eq!(read_name(foreign), None, "{foreign}");
+        }
     }
 
     #[test]

@@ -3,16 +3,49 @@
 pub(crate) mod endings;
 pub(crate) mod hints;
 pub(crate) mod leases;
+pub(crate) mod mode_hints;
+pub(crate) mod modes;
 pub(crate) mod operators;
 pub(crate) mod order;
+pub(crate) mod permits;
 pub(crate) mod queue;
 pub(crate) mod renewals;
 pub(crate) mod tokens;
 
-/// Holds a store to the contract: its name, its `Subject`, and the arguments of `tokio::test`.
+/// Holds a store to the contract: its name, its `Subject`, and the arguments of `tokio::test`. A store that has no permits says so.
 macro_rules! conformance {
     ($store:ident, $subject:ty, $args:tt) => {
         mod $store {
+            $crate::suite::conformance!(@locks $subject, $args);
+            $crate::suite::conformance!(@tests $subject, $args, permits:
+                as_many_are_granted_as_there_are_permits,
+                each_number_counts_for_the_attempt_that_names_it,
+                permits_are_granted_in_order_of_arrival,
+                one_call_takes_several_permits,
+                an_attempt_of_several_owners_has_one_place_in_the_queue,
+                answers_that_are_dropped_leave_no_permit,
+                a_crashed_holders_permit_comes_back,
+                each_permit_is_renewed_alone,
+                locks_and_permits_do_not_mix,
+                locks_and_permits_do_not_wait_in_one_queue,
+                free_permits_are_hinted_to_as_many_attempts,
+                a_waiter_is_hinted_to_all_holders_but_its_own_instance,
+                dead_attempts_are_passed_by_for_a_permit,
+                who_skips_the_queue_takes_a_free_permit_and_nothing_else,
+                a_forced_release_takes_all_permits,
+                never_more_are_inside_than_there_are_permits
+            );
+        }
+    };
+    ($store:ident, $subject:ty, $args:tt, without permits) => {
+        mod $store {
+            $crate::suite::conformance!(@locks $subject, $args);
+            $crate::suite::conformance!(@tests $subject, $args, permits:
+                permits_are_refused_and_leave_nothing
+            );
+        }
+    };
+    (@locks $subject:ty, $args:tt) => {
             $crate::suite::conformance!(@tests $subject, $args, leases:
                 a_free_key_is_granted,
                 a_leased_key_is_held_for_every_other_owner,
@@ -96,7 +129,41 @@ macro_rules! conformance {
                 a_refused_repetition_leaves_nothing,
                 a_crowd_is_never_inside_together
             );
-        }
+            $crate::suite::conformance!(@tests $subject, $args, modes:
+                readers_share_a_key_and_keep_a_writer_out,
+                a_writer_keeps_readers_out,
+                mixed_attempts_are_served_in_order_of_arrival,
+                a_waiting_writer_is_not_overtaken_by_later_readers,
+                a_reader_that_skips_the_queue_joins_the_readers,
+                the_same_reader_is_granted_again,
+                tokens_rise_from_readers_to_writers_and_back,
+                each_reader_is_renewed_and_expires_alone,
+                a_renewal_prolongs_one_of_several_readers,
+                expired_readers_are_forgotten_without_being_asked_about,
+                a_writer_takes_over_when_the_last_reader_has_expired,
+                a_release_in_another_mode_does_nothing_for_others,
+                answers_of_readers_that_are_dropped_leave_nothing,
+                a_reader_that_gives_up_leaves_the_queue,
+                dead_readers_at_the_head_are_passed_by,
+                a_dead_writer_at_the_head_is_passed_by_readers,
+                a_writer_that_waits_for_readers_is_not_passed_by,
+                a_downgraded_lease_is_shared_without_a_gap,
+                a_downgrade_never_shortens,
+                a_lease_with_a_fingerprint_is_not_downgraded,
+                an_exclusive_lease_is_released_as_a_shared_one,
+                a_downgrade_of_nothing_is_not_ours,
+                inspecting_tells_all_holders_and_their_modes,
+                a_forced_release_takes_the_key_from_all_readers,
+                readers_and_writers_are_never_inside_together
+            );
+            $crate::suite::conformance!(@tests $subject, $args, mode_hints:
+                all_readers_that_are_next_are_hinted_and_the_writer_behind_them,
+                the_last_reader_is_hinted_to_the_writer,
+                readers_behind_a_writer_that_gives_up_are_hinted,
+                a_downgrade_is_hinted_to_the_readers_ahead_of_the_first_writer,
+                a_waiter_is_hinted_to_all_readers_but_its_own_instance,
+                only_attempts_of_other_instances_count_as_others
+            );
     };
     // Where a subject takes long to start: all sentences of a topic on one, one after another.
     (@tests $subject:ty, together, $topic:ident: $($test:ident),+) => {

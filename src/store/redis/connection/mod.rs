@@ -39,7 +39,11 @@ use super::{
     outcome::Redirect,
     topology::{Server, Upstream},
 };
-use crate::{Error, sync::Mutex};
+use crate::{
+    Error,
+    sync::Mutex,
+    trace::{self, ConnectResult},
+};
 
 /// The number of messages in the client library's buffer beyond which a sender waits. A lane has fewer messages in flight.
 pub(super) const BUFFERED: usize = 1024;
@@ -141,7 +145,26 @@ impl Connector {
     /// Connects within the time limit.
     pub(super) async fn connect_in_time(&self) -> Result<Connection, Error> {
         let connecting = timeout(self.limit, ManageConnection::connect(self));
-        connecting.await.unwrap_or_else(|_| Err(self.too_late()))
+        connecting.await.unwrap_or_else(|_| {
+            trace::connected(trace::Connection::Calls, ConnectResult::Failed);
+            Err(self.too_late())
+        })
+    }
+
+    async fn find_and_open(&self) -> Result<Connection, Error> {
+        let health = Arc::new(Health::default());
+        let server = self.upstream.find(self.limit).await?;
+        let mut multiplexed = self.open(&server, health.clone()).await?;
+        let accepted = self.shake_hands(&server, &mut multiplexed).await?;
+        let floor_by_clock = self.upstream.floor_by_clock();
+        Ok(Connection {
+            multiplexed,
+            health,
+            predecessors_closed: accepted.predecessors_closed,
+            fraction: floor_by_clock.then(|| Fraction::of(&server.address)),
+            address: server.address,
+            peer: accepted.peer,
+        })
     }
 
     async fn open(
@@ -176,19 +199,10 @@ impl ManageConnection for Connector {
     type Error = Error;
 
     async fn connect(&self) -> Result<Connection, Error> {
-        let health = Arc::new(Health::default());
-        let server = self.upstream.find(self.limit).await?;
-        let mut multiplexed = self.open(&server, health.clone()).await?;
-        let accepted = self.shake_hands(&server, &mut multiplexed).await?;
-        let floor_by_clock = self.upstream.floor_by_clock();
-        Ok(Connection {
-            multiplexed,
-            health,
-            predecessors_closed: accepted.predecessors_closed,
-            fraction: floor_by_clock.then(|| Fraction::of(&server.address)),
-            address: server.address,
-            peer: accepted.peer,
-        })
+        let connection = self.find_and_open().await;
+        let result = ConnectResult::of(&connection);
+        trace::connected(trace::Connection::Calls, result);
+        connection
     }
 
     /// Never called, because the pool does not test connections: a PING before every call would double the traffic and prove nothing about

@@ -32,7 +32,7 @@ const fn foreign(code: &'static str, message: &'static str) -> Meaning {
 
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-const MEANINGS: [Meaning; 17] = [
+const MEANINGS: [Meaning; 19] = [
     foreign(
         "WRONGTYPE",
         "Redis holds a value of another type where the lock, its queue or its token counter would be: \
@@ -42,6 +42,11 @@ const MEANINGS: [Meaning; 17] = [
         "TDLFOREIGN",
         "Redis holds a value that this crate did not write where the lock or its token counter would be: \
          another program uses these names, choose another prefix",
+    ),
+    foreign("TDLLOCKS", "the key is locked: use another key for permits"),
+    foreign(
+        "TDLPERMITS",
+        "permits of this key are held: use another key for locks",
     ),
     unreachable(
         "OOM",

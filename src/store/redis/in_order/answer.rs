@@ -9,19 +9,13 @@ use std::{
 
 use tokio::{sync::oneshot, time::Sleep};
 
-use super::super::{Shared, explain};
-use crate::{
-    Error, LockKey,
-    store::{Acquired, Ending, Mode, Owner, Release},
-};
+use super::super::{Shared, calls::ReleaseAll, explain};
+use crate::{Error, store::Acquired};
 
 /// The release that follows if an answer is not taken.
 pub(super) struct Undo {
     pub(super) store: Arc<Shared>,
-    pub(super) key: LockKey,
-    pub(super) owner: Owner,
-    pub(super) mode: Mode,
-    pub(super) owed_for: Duration,
+    pub(super) release: ReleaseAll,
 }
 
 /// The answer to an acquire.
@@ -67,14 +61,8 @@ impl Drop for Answer {
         let (Ok(Ok(_)), Some(order)) = (self.answer.try_recv(), &undo.store.order) else {
             return;
         };
-        let release = Release {
-            key: undo.key.clone(),
-            owner: undo.owner,
-            ending: Ending::Free,
-            owed_for: undo.owed_for,
-            mode: undo.mode,
-        };
-        let repeated = undo.store.repeated(release, None);
-        order.push(undo.key, repeated.until_answered(|_| {}));
+        let key = undo.release.release.key.clone();
+        let repeated = undo.store.repeated(undo.release, None);
+        order.push(key, repeated.until_answered(|_| {}));
     }
 }

@@ -35,7 +35,7 @@ use self::{
 };
 use super::{
     Shared,
-    calls::{Call, Operation},
+    calls::{Call, Operation, ReleaseAll},
     explain,
     key_order::KeyOrder,
     lane::{Before, Failure, Lane, Pending, Start, after, release_of},
@@ -70,10 +70,7 @@ impl Shared {
         let deadline = self.deadline();
         let undo = Undo {
             store: self.clone(),
-            key: request.key.clone(),
-            owner: request.owner,
-            mode: request.mode,
-            owed_for: release_of(&request).owed_for,
+            release: release_of(&request),
         };
         let store = Arc::downgrade(self);
         order.push(request.key.clone(), async move {
@@ -153,11 +150,11 @@ impl Shared {
     }
 
     /// A release that counts as owed from now on.
-    fn repeated(self: &Arc<Self>, request: Release, in_doubt: Option<InDoubt>) -> Repeated {
+    fn repeated(self: &Arc<Self>, releasing: ReleaseAll, in_doubt: Option<InDoubt>) -> Repeated {
         Repeated {
             store: Arc::downgrade(self),
-            expires: after(request.owed_for),
-            request,
+            expires: after(releasing.release.owed_for),
+            releasing,
             in_doubt,
             _debt: self.owed.debt(),
         }
@@ -171,7 +168,7 @@ impl Shared {
     ) -> StoreFuture<Result<Released, Error>> {
         let (sender, answer) = oneshot::channel();
         let key = request.key.clone();
-        let repeated = self.repeated(request, None);
+        let repeated = self.repeated(request.into(), None);
         let tell = |answer| {
             let _ = sender.send(answer);
         };

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{
         Shared,
-        calls::Operation,
+        calls::{Operation, ReleaseAll},
         connection::Peer,
         lane::{Before, Lane},
         operations::released,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Ending, Release, Released},
+    store::{Ending, Released},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -41,7 +41,7 @@ pub(in super::super) enum InDoubt {
 /// A release that is repeated until the server has answered.
 pub(super) struct Repeated {
     pub(super) store: Weak<Shared>,
-    pub(super) request: Release,
+    pub(super) releasing: ReleaseAll,
     pub(super) expires: Instant,
     pub(super) in_doubt: Option<InDoubt>,
     /// Counts the release as owed until the job has ended.
@@ -88,28 +88,28 @@ impl Repeated {
     /// Lets the lane repeat an answered release whose acquire may still take effect. The repetitions are not part of the job, because
     /// later calls for the key need not wait for them.
     fn repeat_until_expiry(&self, shared: &Shared) {
-        let release = Release {
-            ending: Ending::Free,
-            ..self.request.clone()
-        };
-        if let Some(lane) = shared.topology.lane_of(&release.key) {
-            lane.clean_up(release, true);
+        let mut releasing = self.releasing.clone();
+        releasing.release.ending = Ending::Free;
+        if let Some(lane) = shared.topology.lane_of(&releasing.release.key) {
+            lane.clean_up(releasing, true);
         }
     }
 }
 
 impl Shared {
     async fn release_now(&self, release: &Repeated) -> Outcome {
-        let request = &release.request;
+        let releasing = &release.releasing;
         let deadline = self.deadline();
         let start = |lane: &Arc<Lane>, form: CallForm| {
             let before = match &release.in_doubt {
                 Some(InDoubt::SentOn(Some(peer))) => Before::Close(peer.clone()),
                 _ => form.before(),
             };
-            let call = form.of(Operation::Release(request.clone()).into());
+            let call = form.of(Operation::Release(releasing.clone()).into());
             plain(lane, call, before, deadline)
         };
-        self.topology.call(&request.key, deadline, start).await
+        self.topology
+            .call(&releasing.release.key, deadline, start)
+            .await
     }
 }

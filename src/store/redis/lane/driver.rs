@@ -23,6 +23,7 @@ use crate::{
     Error,
     store::redis::{connection::Connection, explain, outcome::Redirect},
     sync::random,
+    trace,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -115,7 +116,16 @@ impl Inner {
     /// Does all that is due, and returns the next action.
     fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
-        let state = &mut *state;
+        let step = self.step_locked(&mut state, is_connecting, cx);
+        let failed_releases = std::mem::take(&mut state.queue.failed_releases);
+        drop(state);
+        for (owner, error) in failed_releases {
+            trace::release_failed(owner, &error);
+        }
+        step
+    }
+
+    fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         state.waker.clone_from(cx.waker());
         // Replies come before deadlines: a reply that has arrived counts, however late the driver is.
         self.hear(state, cx);

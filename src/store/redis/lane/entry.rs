@@ -9,13 +9,16 @@ use tokio::{
 };
 
 use super::super::{
-    calls::{Call, Operation},
+    calls::{Call, Operation, ReleaseAll},
     connection::{Connection, Peer},
     outcome::{Outcome, Redirect},
     owed::Debt,
     script::By,
 };
-use crate::store::{Acquire, Ending, Owner, Queueing, Release};
+use crate::{
+    store::{Acquire, Ending, Owner, Queueing, Release},
+    trace::{StoreCall, StoreOperation},
+};
 
 /// Stands for a duration whose end cannot be represented as an `Instant`.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
@@ -72,7 +75,14 @@ pub(in super::super) enum Failure {
 
 /// The receiver of a call's outcome.
 #[derive(Debug)]
-pub(super) enum AnswerTo {
+pub(super) struct AnswerTo {
+    receiver: Receiver,
+    /// The time of the call, for the telemetry.
+    time: StoreCall,
+}
+
+#[derive(Debug)]
+enum Receiver {
     One(oneshot::Sender<Outcome>),
     /// A channel for the outcomes of several calls, each with its index.
     Batch(usize, mpsc::UnboundedSender<(usize, Outcome)>),
@@ -107,7 +117,7 @@ impl Entry {
     }
 
     /// The release that must follow if the call fails, for an acquire with [`Failure::CleanUp`].
-    pub(super) fn undo(&self) -> Option<Release> {
+    pub(super) fn undo(&self) -> Option<ReleaseAll> {
         match (&self.failure, self.call.operation()) {
             (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
             _ => None,
@@ -117,16 +127,16 @@ impl Entry {
     /// The owner of an acquire or a release.
     pub(super) fn owner(&self) -> Option<Owner> {
         match self.call.operation() {
-            Operation::Acquire(Acquire { owner, .. })
-            | Operation::Release(Release { owner, .. }) => Some(*owner),
+            Operation::Acquire(Acquire { owner, .. }) => Some(*owner),
+            Operation::Release(releasing) => Some(releasing.release.owner),
             _ => None,
         }
     }
 }
 
-/// The release that undoes an acquire: of the lease, or of the place in the queue.
-pub(in super::super) fn release_of(request: &Acquire) -> Release {
-    Release {
+/// The release that undoes an acquire: of the leases of all its owners, or of the place in the queue.
+pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
+    let release = Release {
         key: request.key.clone(),
         owner: request.owner,
         ending: Ending::Free,
@@ -135,6 +145,10 @@ pub(in super::super) fn release_of(request: &Acquire) -> Release {
             _ => request.lease,
         },
         mode: request.mode,
+    };
+    ReleaseAll {
+        release,
+        more: request.more.clone(),
     }
 }
 
@@ -146,12 +160,45 @@ pub(super) struct Reply {
 }
 
 impl AnswerTo {
+    /// The receiver of the outcome of a call that starts now.
+    pub(super) fn one(call: &Call, to: oneshot::Sender<Outcome>) -> Self {
+        Self {
+            receiver: Receiver::One(to),
+            time: call.operation().begin(),
+        }
+    }
+
+    /// The receiver of the outcome of one of several calls that start now.
+    pub(super) fn batch(
+        call: &Call,
+        index: usize,
+        to: mpsc::UnboundedSender<(usize, Outcome)>,
+    ) -> Self {
+        Self {
+            receiver: Receiver::Batch(index, to),
+            time: call.operation().begin(),
+        }
+    }
+
     /// Sends the outcome. Returns whether the caller still waits.
     pub(super) fn send(self, outcome: Outcome) -> bool {
-        match self {
-            Self::One(to) => to.send(outcome).is_ok(),
-            Self::Batch(index, to) => to.send((index, outcome)).is_ok(),
+        self.time.end(outcome.result());
+        match self.receiver {
+            Receiver::One(to) => to.send(outcome).is_ok(),
+            Receiver::Batch(index, to) => to.send((index, outcome)).is_ok(),
         }
+    }
+}
+
+impl Operation {
+    /// Begins to measure a call.
+    pub(in super::super) fn begin(&self) -> StoreCall {
+        StoreCall::begin(match self {
+            Self::Acquire(_) => StoreOperation::Acquire,
+            Self::Renew(_) => StoreOperation::Renew,
+            Self::Release(_) => StoreOperation::Release,
+            _ => StoreOperation::Other,
+        })
     }
 }
 

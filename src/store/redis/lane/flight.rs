@@ -104,9 +104,11 @@ impl Message {
             reply_future,
             replies: None,
         };
-        // The first poll puts the message into the connection's buffer.
+        // The first poll puts the message into the connection's buffer. If this thread pauses in that poll, the replies can be there before
+        // its end, and no later event wakes the driver for them.
         if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
             flight.replies = Some(replies);
+            waker.wake_by_ref();
         }
         flight
     }

@@ -24,7 +24,8 @@
 //!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none, or if
 //!    the driver's runtime has ended.
 //! 7. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and log events.
+//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and the recorder of metrics. Log
+//!    events follow when the mutex is free.
 
 mod deadlines;
 mod driver;
@@ -57,7 +58,7 @@ pub(super) use self::{
     pending::Pending,
 };
 use super::{
-    calls::{Dialect, Operation},
+    calls::{Dialect, Operation, ReleaseAll},
     connection::{BUFFERED, Connection, Connector},
     explain,
     floors::Floors,
@@ -66,7 +67,7 @@ use super::{
     owed::Owed,
     topology::Upstream,
 };
-use crate::{Error, store::Release, sync::Mutex};
+use crate::{Error, sync::Mutex};
 
 /// The number of calls in one message: enough to save round trips, few enough not to delay others.
 pub(super) const BATCH: usize = 128;
@@ -174,8 +175,9 @@ impl Lane {
             (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
             _ => None,
         };
+        let answer = AnswerTo::one(&start.call, answer);
         let mut state = self.0.state.lock();
-        let id = state.queue.push(start, Some(AnswerTo::One(answer)));
+        let id = state.queue.push(start, Some(answer));
         self.0.send(&mut state);
         self.0.drive(&mut state);
         drop(state);
@@ -195,16 +197,15 @@ impl Lane {
     ) {
         let mut state = self.0.state.lock();
         for (index, start) in calls {
-            state
-                .queue
-                .push(start, Some(AnswerTo::Batch(index, to.clone())));
+            let answer = AnswerTo::batch(&start.call, index, to.clone());
+            state.queue.push(start, Some(answer));
         }
         self.0.send(&mut state);
         self.0.drive(&mut state);
     }
 
     /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
-    pub(super) fn clean_up(&self, release: Release, until_expiry: bool) {
+    pub(super) fn clean_up(&self, release: ReleaseAll, until_expiry: bool) {
         let mut state = self.0.state.lock();
         state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);

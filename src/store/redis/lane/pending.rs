@@ -9,11 +9,10 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    super::{explain, outcome::Outcome},
+    super::{calls::ReleaseAll, explain, outcome::Outcome},
     Lane,
     order::Id,
 };
-use crate::store::Release;
 
 /// The outcome of a call.
 ///
@@ -26,7 +25,7 @@ pub(in super::super) struct Pending {
     pub(super) id: Id,
     pub(super) outcome: oneshot::Receiver<Outcome>,
     /// The release that follows if the outcome is not taken.
-    pub(super) undo: Option<Release>,
+    pub(super) undo: Option<ReleaseAll>,
 }
 
 impl Future for Pending {

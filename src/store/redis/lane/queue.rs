@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        calls::Operation,
+        calls::{Operation, ReleaseAll},
         explain,
         outcome::{Answered, Outcome},
         owed::Owed,
@@ -40,7 +40,7 @@ use super::{
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
     order::{Id, Order},
 };
-use crate::store::Release;
+use crate::{Error, store::Owner};
 
 const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -58,6 +58,8 @@ pub(super) struct Queue {
     pub(super) resting: Vec<Resting>,
     /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
+    /// The releases that have failed for their callers, for the log. The driver logs them once the mutex is free.
+    pub(super) failed_releases: Vec<(Owner, Error)>,
     owed: Owed,
 }
 
@@ -77,6 +79,7 @@ impl Queue {
             forgotten: Vec::new(),
             resting: Vec::new(),
             deadlines: Deadlines::default(),
+            failed_releases: Vec::new(),
             owed,
         }
     }
@@ -141,8 +144,8 @@ impl Queue {
     }
 
     /// Queues the release of an acquire that may have taken effect.
-    pub(super) fn clean_up(&mut self, release: Release, until_expiry: bool) {
-        let expires = after(release.owed_for);
+    pub(super) fn clean_up(&mut self, release: ReleaseAll, until_expiry: bool) {
+        let expires = after(release.release.owed_for);
         let start = Start {
             call: Operation::Release(release).into(),
             before: Before::Nothing,

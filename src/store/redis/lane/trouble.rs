@@ -17,7 +17,7 @@ use super::{
     order::Id,
     queue::Queue,
 };
-use crate::{Error, trace};
+use crate::Error;
 
 /// The number of sendings after which a call counts as the reason why connections break.
 const MAX_SENDINGS: u32 = 3;
@@ -64,7 +64,7 @@ impl Queue {
         let (was_sent, is_in_flight) = (entry.was_sent(), entry.is_in_flight);
         if let Failure::Repeat { expires, .. } = entry.failure {
             if let Some(owner) = entry.owner() {
-                trace::release_failed(owner, &error);
+                self.failed_releases.push((owner, error.clone()));
             }
             let due = std::mem::replace(&mut entry.due, expires);
             self.deadlines.remove(due, id);

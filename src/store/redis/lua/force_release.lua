@@ -1,17 +1,18 @@
--- Ends the lease of a key, whoever holds it, or removes the record, and offers the key to the head of the queue.
+-- Ends the leases of a key, whoever holds them, or removes the record, and offers the key to the attempts that are next.
 --
 -- KEYS     1 lock, 2 queue
 -- Returns  1 if there was a lease or a record, else 0
 
 --@include value.lua
+--@include holders.lua
 --@include queue.lua
 
-local value = redis.call('GET', KEYS[1])
-if value and not read(value) then
-  return foreign()
-end
 local now = clock()
+local lock = look(now)
+if lock.error then
+  return lock.error
+end
 prune(now)
-local freed = redis.call('DEL', KEYS[1])
-offer(now)
-return freed
+redis.call('DEL', KEYS[1])
+offer(now, {held = 0}, true)
+return lock.kind and 1 or 0

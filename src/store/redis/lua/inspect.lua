@@ -1,15 +1,28 @@
 -- Reads the state of a key. Changes nothing.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- Returns  {value or false, TTL of the value in ms, the owners in the queue, the token counter or false}
+-- Returns  {the lock's value or false, its TTL in ms,
+--           the holders of a shared or counted lock, each followed by the ms until its lease ends,
+--           the attempts in the queue, the token counter or false}
 
 --@include queue.lua
 
 local now = clock()
+local value, holders = redis.pcall('GET', KEYS[1]), {}
+if type(value) == 'table' then
+  local found = redis.pcall('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf', 'WITHSCORES')
+  if found.err then
+    return value
+  end
+  for place = 1, #found, 2 do
+    holders[place], holders[place + 1] = found[place], found[place + 1] - now
+  end
+  value = false
+end
 local waiting = {}
-for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
-  if kept_until(owner) > now then
-    waiting[#waiting + 1] = owner
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
+  if kept_until(attempt) > now then
+    waiting[#waiting + 1] = attempt
   end
 end
-return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), waiting, redis.call('GET', KEYS[3])}
+return {value, redis.call('PTTL', KEYS[1]), holders, waiting, redis.call('GET', KEYS[3])}

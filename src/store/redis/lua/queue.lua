@@ -1,22 +1,25 @@
--- The queue of a key is one sorted set, which expires with its last place. An attempt has up to three members:
---   owner          the score counts arrivals
---   "until:" owner the score is the deadline of the place, in ms of the server's clock
---   "free:" owner  the score is OFFERS plus the time at which the key was offered to this attempt. Only the head of the queue has
---                  this member, and only while the key is free.
+-- The queue of a key is one sorted set, which expires with its last place. An attempt is named by its mode and its owner:
+--   owner                   wants the key exclusively
+--   "shared:" owner         shares the key
+--   "permit:" n ":" owner   wants one of n permits, or several
+-- An attempt has up to three members:
+--   attempt                 the score counts arrivals
+--   "until:" attempt        the score is the deadline of the place, in ms of the server's clock
+--   "free:" attempt         the score is OFFERS plus the time at which the key was offered to this attempt
 --
 -- For example, two attempts wait, and the free key was offered to the first:
 --   1                <instance>:7
---   2                <instance>:9
+--   2                shared:<instance>:9
 --   1731756030000    until:<instance>:7
---   1731756031500    until:<instance>:9
+--   1731756031500    until:shared:<instance>:9
 --   101731756000000  free:<instance>:7
 --
--- No count of arrivals comes near a clock's number, so the lowest member is the head of the queue. The names "shared:" owner and
--- "permits:" owner are reserved for attempts that do not want the key for themselves alone.
+-- No count of arrivals comes near a clock's number, so the lowest member is the head of the queue. The key is offered to the attempts that
+-- are next, which are the first ones in the queue: so the attempts with an offer are the first ones as well.
 local CLOCKS = 100000000000
 local OFFERS = 100000000000000
 
--- The number of attempts behind the head that receive a hint when the key is offered to the head. With four, a live attempt behind
+-- The number of attempts behind the next ones that receive a hint when the key is offered. With four, a live attempt behind
 -- k dead ones waits at most 500 ms for each dead one, given a head start of 300 ms and a poll interval of 1 s: with up to four dead
 -- attempts, the live one received the hint and asks at the end of each head start; with five or more, k - 1 head starts after the
 -- next poll are within that time. The number that PUBLISH returns does not tell dead attempts: a frozen process counts as a
@@ -29,12 +32,26 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Removes an owner from the queue. Returns whether the owner was queued.
-local function leave(owner)
-  return redis.call('ZREM', KEYS[2], owner, 'until:' .. owner, 'free:' .. owner) > 0
+-- The mode of an attempt: "exclusive"; "shared"; or "permit", and the number of permits.
+local function mode_of(attempt)
+  local permits = string.match(attempt, '^permit:(%d+):')
+  if permits then
+    return 'permit', permits + 0
+  end
+  return string.find(attempt, '^shared:') and 'shared' or 'exclusive'
 end
 
--- Removes the owners whose places have expired.
+-- The instance in an owner, an attempt or a holder. Its UUID has hyphens, and no other part in front of the owner's number has one.
+local function instance_of(name)
+  return string.match(name, '(%x+%-[%x-]+):%d+')
+end
+
+-- Removes an attempt from the queue. Returns whether the attempt was queued.
+local function leave(attempt)
+  return redis.call('ZREM', KEYS[2], attempt, 'until:' .. attempt, 'free:' .. attempt) > 0
+end
+
+-- Removes the attempts whose places have expired.
 local function prune(now)
   local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now))
   for _, deadline in ipairs(gone) do
@@ -42,66 +59,119 @@ local function prune(now)
   end
 end
 
-local function kept_until(owner)
-  return tonumber(redis.call('ZSCORE', KEYS[2], 'until:' .. owner) or 0)
+local function kept_until(attempt)
+  return tonumber(redis.call('ZSCORE', KEYS[2], 'until:' .. attempt) or 0)
 end
 
 local function head()
   return redis.call('ZRANGE', KEYS[2], 0, 0)[1]
 end
 
--- Queues an owner, or extends the deadline of its place. Returns whether the owner is new.
-local function join(owner, now, keep)
-  local new = not redis.call('ZSCORE', KEYS[2], owner)
+-- The attempts from a place on, counted from 0.
+local function attempts(from, most)
+  local some = {}
+  for place, member in ipairs(redis.call('ZRANGE', KEYS[2], from, from + most - 1)) do
+    if string.find(member, '^until:') then
+      break
+    end
+    some[place] = member
+  end
+  return some
+end
+
+-- Queues an attempt, or extends the deadline of its place. Returns whether the attempt is new.
+local function join(attempt, now, keep)
+  local new = not redis.call('ZSCORE', KEYS[2], attempt)
   if new then
     local last = redis.call('ZREVRANGEBYSCORE', KEYS[2], CLOCKS, 0, 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    redis.call('ZADD', KEYS[2], string.format('%.0f', (last or 0) + 1), owner)
+    redis.call('ZADD', KEYS[2], string.format('%.0f', (last or 0) + 1), attempt)
   end
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now + keep), 'until:' .. owner)
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now + keep), 'until:' .. attempt)
   if redis.call('PTTL', KEYS[2]) < keep then
     redis.call('PEXPIRE', KEYS[2], string.format('%.0f', keep))
   end
   return new
 end
 
--- Publishes a hint for an owner's instance: "free", "next" or "wanted", and the key. By pcall, because a denied PUBLISH must not fail the
+-- Publishes a hint for an instance: "free", "next" or "wanted", and the key. By pcall, because a denied PUBLISH must not fail the
 -- script, whose earlier writes stay.
-local function hint(owner, what)
+local function hint(instance, what)
   local prefix, key = string.match(KEYS[1], '^(.-){b%d+}:lock:(.*)$')
-  local instance = string.match(owner, '^[^:]+')
   redis.pcall('PUBLISH', prefix .. 'hints:' .. instance, what .. ' ' .. key)
 end
 
--- Offers the free key to the head of the queue, once, and sends a hint to the attempts behind the head. By pcall, because a full server
--- must not fail the script, whose earlier writes stay.
-local function offer(now)
-  local first = redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS, 'LIMIT', 0, 1 + TOLD)
-  if not first[1] or redis.pcall('ZADD', KEYS[2], 'NX', string.format('%.0f', OFFERS + now), 'free:' .. first[1]) == 0 then
+-- Whether attempts of other instances are queued.
+local function others_wait(instance)
+  for _, attempt in ipairs(attempts(0, 10)) do
+    if instance_of(attempt) ~= instance then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether an attempt could have the key beside the holders (see look in holders.lua), given that all attempts ahead of it could. `ahead` is
+-- their number, and `before` is the last of them.
+local function is_next(attempt, ahead, before, lock)
+  local mode, permits = mode_of(attempt)
+  if mode == 'permit' then
+    return lock.held + ahead < permits
+  elseif mode == 'shared' then
+    return lock.kind ~= 'exclusive' and (not before or mode_of(before) == 'shared')
+  end
+  return lock.held + ahead == 0
+end
+
+-- Offers the key to the attempts that have become next, each once, and sends a hint to the attempts right behind them if there is a new
+-- offer, or if a lease has `ended`. By pcall, because a full server must not fail the script, whose earlier writes stay.
+local function offer(now, lock, ended)
+  local place = redis.call('ZCOUNT', KEYS[2], OFFERS, '+inf')
+  local before = place > 0 and attempts(place - 1, 1)[1]
+  local attempt = attempts(place, 1)[1]
+  while attempt and is_next(attempt, place, before, lock) do
+    if redis.pcall('ZADD', KEYS[2], string.format('%.0f', OFFERS + now), 'free:' .. attempt) ~= 1 then
+      return
+    end
+    hint(instance_of(attempt), 'free')
+    ended, before, place = true, attempt, place + 1
+    attempt = attempts(place, 1)[1]
+  end
+  if ended then
+    for _, behind in ipairs(attempts(place, TOLD)) do
+      hint(instance_of(behind), 'next')
+    end
+  end
+end
+
+-- Withdraws the offers from attempts that are not next any more, after the key was granted to another attempt.
+local function withdraw_offers(lock)
+  local offered = redis.call('ZCOUNT', KEYS[2], OFFERS, '+inf')
+  if offered == 0 then
     return
   end
-  for place, owner in ipairs(first) do
-    hint(owner, place == 1 and 'free' or 'next')
+  local before, is_over
+  for place, attempt in ipairs(attempts(0, offered)) do
+    is_over = is_over or not is_next(attempt, place - 1, before, lock)
+    if is_over then
+      redis.call('ZREM', KEYS[2], 'free:' .. attempt)
+    end
+    before = attempt
   end
 end
 
--- The time until which the head may take the free key before an attempt with this head start (nil for none) overtakes the head.
-local function untaken_until(owner, head_start)
-  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. owner)
+-- The time until which the head may take the key before an attempt with this head start (nil for none) overtakes the head.
+local function untaken_until(attempt, head_start)
+  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. attempt)
   if not offered or not head_start then
-    return kept_until(owner)
+    return kept_until(attempt)
   end
-  return math.min(offered - OFFERS + head_start, kept_until(owner))
+  return math.min(offered - OFFERS + head_start, kept_until(attempt))
 end
 
--- Whether the head has left the free key untaken for a head start.
-local function passed_by(owner, now, head_start)
-  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. owner)
+-- Whether the head has left the key untaken for a head start.
+local function passed_by(attempt, now, head_start)
+  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. attempt)
   return offered and now >= offered - OFFERS + head_start
-end
-
--- Withdraws the offer from the head, after the key was granted to another attempt.
-local function withdraw_offer(owner)
-  redis.call('ZREM', KEYS[2], 'free:' .. owner)
 end
 
 -- Removes the mark "wanted" from a lease without waiting attempts. By pcall, as in offer.

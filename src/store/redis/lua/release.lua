@@ -1,45 +1,47 @@
--- Ends an owner's lease, or the attempt of an owner that is only queued, and offers the free key to the head of the queue.
+-- Ends an owner's exclusive lease, or the attempt of an owner that is only queued, and offers the key to the attempts that are next.
 --
 -- KEYS     1 lock, 2 queue
 -- ARGV     1 the lease's value without its fingerprint
 --          2 the record's value, 3 the ms for which the record is kept: both only if a record replaces the lease
 -- Returns  1 if the owner held the lease until now, or a record of the owner is there already; else 0
 --
--- All commands that can fail come before the writes that matter: an error means that the lease was not ended.
+-- All commands that can fail come before the writes that matter: an error means that the lease was not ended. By pcall, because the lock is
+-- not a string while others share the key.
 
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
 if value == ARGV[1] and not ARGV[2] then
   return redis.call('DEL', KEYS[1])
 end
 
 --@include value.lua
+--@include holders.lua
 --@include queue.lua
 
-local kind, holder = read(value)
-if value and not kind then
-  return foreign()
+local now = clock()
+local lock = look(now)
+if lock.error then
+  return lock.error
 end
 local _, me = read(ARGV[1])
-local now = clock()
 prune(now)
 leave(me)
 
-if kind == 'lease' and holder == me then
+if lock.kind == 'exclusive' and lock.owner == me then
   if ARGV[2] then
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
-      hint(owner, 'free')
+    for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
+      hint(instance_of(attempt), 'free')
     end
   else
     redis.call('DEL', KEYS[1])
-    offer(now)
+    offer(now, {held = 0}, true)
   end
   return 1
 end
 
-if not value then
-  offer(now)
-elseif kind == 'lease' then
-  unmark_unless_queued(value)
+if lock.kind == 'exclusive' then
+  unmark_unless_queued(lock.value)
+elseif lock.kind ~= 'record' then
+  offer(now, lock, false)
 end
-return holder == me and 1 or 0
+return lock.owner == me and 1 or 0

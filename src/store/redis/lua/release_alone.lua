@@ -1,12 +1,13 @@
--- Ends a lease that no other attempt waits for, without the queue. Used in a slot of a Cluster that is moving to another node: there, a
+-- Ends an exclusive lease that no other attempt waits for, without the queue. Used in a slot of a Cluster that is moving to another node: there, a
 -- script with one key runs on the node that has the key, and a script with several keys is refused.
 --
 -- KEYS     1 lock
 -- ARGV     as in release.lua
 -- Returns  1; or the error TRYAGAIN, if only release.lua can end the lease
 
-local value = redis.call('GET', KEYS[1]) or ''
-if value ~= ARGV[1] and string.sub(value, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then
+local value = redis.pcall('GET', KEYS[1])
+local is_mine = type(value) == 'string' and (value == ARGV[1] or string.sub(value, 1, #ARGV[1] + 1) == ARGV[1] .. ' ')
+if not is_mine then
   return redis.error_reply('TRYAGAIN the queue is needed for this release')
 end
 if ARGV[2] then

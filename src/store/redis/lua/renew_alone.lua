@@ -1,5 +1,5 @@
--- Extends an owner's lease, without further tokens and without the queue. Used if no tokens are wanted; and in a slot of a Cluster that
--- is moving to another node, which refuses scripts with several keys.
+-- Extends an owner's exclusive lease, without further tokens and without the queue. Used if no tokens are wanted; and in a slot of a Cluster
+-- that is moving to another node, which refuses scripts with several keys.
 --
 -- KEYS     1 lock
 -- ARGV     1 the lease's value without its fingerprint, 2 lease in ms
@@ -9,12 +9,18 @@
 -- An outdated mark (see value.lua) costs the holder at most one unnecessary release, because a lease that is granted without waiting
 -- attempts has no mark.
 
-local value = redis.call('GET', KEYS[1])
-local others_wait = 0
+local value = redis.pcall('GET', KEYS[1])
+local is_marked = 0
 
 if value ~= ARGV[1] then
   --@include value.lua
+  --@include holders.lua
 
+  if type(value) == 'table' then
+    -- Others share the key, or another program wrote the lock.
+    local first = redis.pcall('ZRANGE', KEYS[1], 0, 0)[1]
+    return first and (read_holder(first) and 0 or foreign()) or value
+  end
   local kind, holder, _, _, is_wanted = read(value)
   if value and not kind then
     return foreign()
@@ -23,10 +29,10 @@ if value ~= ARGV[1] then
   if kind ~= 'lease' or holder ~= me then
     return 0
   end
-  others_wait = is_wanted and 1 or 0
+  is_marked = is_wanted and 1 or 0
 end
 
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-return {others_wait, 0}
+return {is_marked, 0}

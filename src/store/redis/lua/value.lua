@@ -1,4 +1,4 @@
--- Reads the value of a lock:
+-- Reads the value of a lock that is held exclusively, or has a record. (holders.lua describes a lock that is shared or counted.)
 --   "lease:" owner "@" label         a lease, and the label of the store that holds it
 --   "wanted:" owner "@" label        a lease that others wait for
 --   "record:" owner " " bytes        a record

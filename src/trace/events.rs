@@ -1,15 +1,15 @@
-//! Every span and event of this crate, by name. No other module knows whether `tracing` is enabled.
-//!
-//! Keys may be personal data, and appear at debug level only. Events that an operator must see at a higher level,
-//! such as a loss or an unreachable store, carry the owner instead, which identifies the key in the store and in
-//! debug logs.
-
-#![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+//! Things that happen at one moment: log events, and what is counted.
 
 use std::{
     fmt::{Debug, Display},
     time::Duration,
 };
+
+#[cfg(feature = "metrics")]
+use super::metrics;
+#[cfg(feature = "redis")]
+use super::{ConnectResult, Connection};
+use super::{Idempotent, KeepResult, RenewalResult, Role, event, record};
 
 /// Who has to act on a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,24 +20,6 @@ pub(crate) enum Concerns {
     Operation,
     /// The client only.
     Client,
-}
-
-/// `debug!(…)`, or nothing.
-macro_rules! event {
-    ($level:ident, $($arg:tt)+) => {{
-        #[cfg(feature = "tracing")]
-        tracing::$level!(target: "tower_distributed_lock", $($arg)+);
-    }};
-}
-
-/// Wraps a request for a key, until the key is held, in a span.
-pub(crate) fn acquiring<F: Future>(key: &str, waiting: F) -> impl Future<Output = F::Output> {
-    #[cfg(feature = "tracing")]
-    let waiting = tracing::Instrument::instrument(
-        waiting,
-        tracing::debug_span!(target: "tower_distributed_lock", "lock.acquire", key),
-    );
-    waiting
 }
 
 pub(crate) fn granted(key: &str, owner: impl Display, others_wait: bool) {
@@ -60,16 +42,22 @@ pub(crate) fn renewing(leases: usize) {
     event!(debug, leases, "lock.renew");
 }
 
+/// The store has answered a renewal, or has not.
+pub(crate) fn renewed(result: RenewalResult) {
+    record!(metrics::RENEWALS.count(&[result as usize]));
+}
+
 pub(crate) fn renewal_unknown(owner: impl Display, error: &impl Display) {
     event!(warn, %owner, %error, "lock.renewal_unknown");
 }
 
-pub(crate) fn lost(key: &str, owner: impl Display, loss: impl Display) {
+/// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of the same owner at debug level.
+pub(crate) fn lost(owner: impl Display, loss: impl Display, reason: &str) {
     event!(warn, %owner, %loss, "lock.lost");
-    event!(debug, key, %owner, %loss, "lock.lost");
+    record!(metrics::LOSSES.count_named(reason));
 }
 
-pub(crate) fn releasing(key: &str, owner: impl Display) {
+pub(crate) fn released(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
@@ -93,13 +81,20 @@ pub(crate) fn closing(leases: usize) {
     event!(info, leases, "lock.closing");
 }
 
-/// A request was refused. The level follows from who has to act on the refusal.
+/// The store has sent a hint. `kind` is a value of [`HINT`](metrics::HINT).
+pub(crate) fn hint(kind: &str) {
+    record!(metrics::HINTS.count_named(kind));
+}
+
+/// A request was refused. `code` is a value of [`REFUSAL`](metrics::REFUSAL). The level follows from who has to act on the refusal.
 pub(crate) fn refused(
     instance: impl Display,
     reason: impl Debug,
+    code: &str,
     why: impl Display,
     concerns: Concerns,
 ) {
+    record!(metrics::REFUSALS.count_named(code));
     match concerns {
         Concerns::Program => event!(error, %instance, ?reason, %why, "lock.refused"),
         Concerns::Operation => event!(warn, %instance, ?reason, %why, "lock.refused"),
@@ -107,18 +102,29 @@ pub(crate) fn refused(
     }
 }
 
+/// The store is away, and requests run without their lock from now on.
 pub(crate) fn failed_open(error: &impl Display) {
     event!(warn, %error, "lock.failed_open");
 }
 
-/// Spawns a task that stays in the current span.
-pub(crate) fn spawn<F>(task: F) -> crate::sync::JoinHandle<F::Output>
-where
-    F: Future<Output: Send + 'static> + Send + 'static,
-{
-    #[cfg(feature = "tracing")]
-    let task = tracing::Instrument::in_current_span(task);
-    crate::sync::spawn(task)
+/// A request runs without its lock.
+pub(crate) fn unlocked() {
+    record!(metrics::UNLOCKED.count(&[]));
+}
+
+/// An idempotent request runs, or is answered without its handler.
+pub(crate) fn idempotent(outcome: Idempotent) {
+    record!(metrics::IDEMPOTENCY.count(&[outcome as usize]));
+}
+
+/// A request of the single-flight layer has found its role.
+pub(crate) fn flight(role: Role) {
+    record!(metrics::SINGLE_FLIGHT.count(&[role as usize]));
+}
+
+/// A record was kept, or was not.
+pub(crate) fn kept(result: KeepResult) {
+    record!(metrics::RECORDS.count(&[result as usize]));
 }
 
 /// A record is in the store. `scope_records` and `scope_bytes` are the sums for its scope. The scope may be personal data, and so
@@ -167,4 +173,37 @@ pub(crate) fn subscription_lost(error: &dyn std::fmt::Display) {
 #[cfg(feature = "redis")]
 pub(crate) fn resubscribed() {
     event!(info, "redis.resubscribed");
+}
+
+/// A connect to Redis has ended.
+#[cfg(feature = "redis")]
+pub(crate) fn connected(connection: Connection, result: ConnectResult) {
+    record!(metrics::CONNECTS.count(&[connection as usize, result as usize]));
+}
+
+/// The present state of a process, for the gauges.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Gauges {
+    pub(crate) keys: usize,
+    pub(crate) leases: usize,
+    pub(crate) waiting: usize,
+    pub(crate) longest_line: usize,
+    pub(crate) background_calls: usize,
+    pub(crate) owed_releases: usize,
+}
+
+/// Sets the gauges, and describes all metrics: whoever calls this has installed a recorder.
+pub(crate) fn record_gauges(gauges: &Gauges) {
+    describe();
+    record!(metrics::KEYS.set(gauges.keys));
+    record!(metrics::LEASES.set(gauges.leases));
+    record!(metrics::WAITING.set(gauges.waiting));
+    record!(metrics::LONGEST_LINE.set(gauges.longest_line));
+    record!(metrics::BACKGROUND_CALLS.set(gauges.background_calls));
+    record!(metrics::OWED_RELEASES.set(gauges.owed_releases));
+}
+
+/// Gives the descriptions and units of all metrics to the recorder, if one is installed.
+pub(crate) fn describe() {
+    record!(super::metric::describe(&metrics::ALL));
 }

@@ -1,0 +1,182 @@
+//! The type of a metric, and how a metric is recorded.
+//!
+//! A metric is looked up in the recorder each time, because the recorder may be installed after the first lock, and tests have
+//! recorders of their own. The look-up allocates nothing: the keys of all label values are made once.
+
+#[cfg(feature = "metrics")]
+use std::{sync::OnceLock, time::Duration};
+
+#[cfg(feature = "metrics")]
+use metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
+
+/// The values of a label.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values {
+    pub(crate) name: &'static str,
+    pub(crate) texts: &'static [&'static str],
+}
+
+/// Declares an enum whose variants are the values of a label.
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident, $label:literal: $($variant:ident = $text:literal,)+) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum $name {
+            $($variant,)+
+        }
+
+        impl $name {
+            pub(crate) const LABEL: Values = Values {
+                name: $label,
+                texts: &[$($text,)+],
+            };
+
+            #[allow(dead_code)] // only some labels are fields of spans, too
+            pub(super) fn text(self) -> &'static str {
+                Self::LABEL.texts[self as usize]
+            }
+        }
+    };
+}
+
+pub(super) use label;
+
+/// A metric with all of its label values.
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) labels: &'static [Values],
+    pub(crate) help: &'static str,
+    /// One key for each combination of label values. The value of the last label changes first.
+    #[cfg(feature = "metrics")]
+    keys: OnceLock<Box<[Key]>>,
+}
+
+/// The kind of a metric, which also tells its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    /// A histogram of durations, in seconds.
+    Seconds,
+}
+
+impl Metric {
+    const fn new(
+        name: &'static str,
+        kind: Kind,
+        labels: &'static [Values],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            labels,
+            help,
+            #[cfg(feature = "metrics")]
+            keys: OnceLock::new(),
+        }
+    }
+
+    pub(super) const fn counter(
+        name: &'static str,
+        labels: &'static [Values],
+        help: &'static str,
+    ) -> Self {
+        Self::new(name, Kind::Counter, labels, help)
+    }
+
+    pub(super) const fn seconds(
+        name: &'static str,
+        labels: &'static [Values],
+        help: &'static str,
+    ) -> Self {
+        Self::new(name, Kind::Seconds, labels, help)
+    }
+
+    pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, Kind::Gauge, &[], help)
+    }
+}
+
+#[cfg(feature = "metrics")]
+static METADATA: Metadata<'static> =
+    Metadata::new("tower_distributed_lock", Level::INFO, Some(module_path!()));
+
+#[cfg(feature = "metrics")]
+impl Metric {
+    /// Adds one. `values` has an index into the values of each label.
+    pub(crate) fn count(&self, values: &[usize]) {
+        let key = self.key(values);
+        with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(1));
+    }
+
+    /// Adds one to the counter with this value of its only label. A value that is not listed is not counted.
+    pub(crate) fn count_named(&self, value: &str) {
+        let values = self.labels[0].texts;
+        if let Some(index) = values.iter().position(|listed| *listed == value) {
+            self.count(&[index]);
+        }
+    }
+
+    /// Records a duration. `values` has an index into the values of each label.
+    pub(crate) fn record(&self, duration: Duration, values: &[usize]) {
+        let key = self.key(values);
+        with_recorder(|recorder| {
+            let histogram = recorder.register_histogram(key, &METADATA);
+            histogram.record(duration.as_secs_f64());
+        });
+    }
+
+    /// Sets a gauge, which has no label.
+    pub(crate) fn set(&self, value: usize) {
+        let key = self.key(&[]);
+        #[allow(clippy::cast_precision_loss)] // no count is that large
+        with_recorder(|recorder| recorder.register_gauge(key, &METADATA).set(value as f64));
+    }
+
+    fn key(&self, values: &[usize]) -> &Key {
+        let keys = self.keys.get_or_init(|| self.make_keys());
+        let labels = self.labels.iter().zip(values);
+        &keys[labels.fold(0, |index, (label, value)| index * label.texts.len() + value)]
+    }
+
+    fn make_keys(&self) -> Box<[Key]> {
+        let mut combinations: Vec<Vec<Label>> = vec![Vec::new()];
+        for label in self.labels {
+            let with_each = |labels: Vec<Label>| {
+                label.texts.iter().map(move |text| {
+                    let mut labels = labels.clone();
+                    labels.push(Label::from_static_parts(label.name, text));
+                    labels
+                })
+            };
+            combinations = combinations.into_iter().flat_map(with_each).collect();
+        }
+        let keys = combinations.into_iter();
+        keys.map(|labels| Key::from_parts(self.name, labels))
+            .collect()
+    }
+
+    pub(crate) fn unit(&self) -> Unit {
+        match self.kind {
+            Kind::Counter | Kind::Gauge => Unit::Count,
+            Kind::Seconds => Unit::Seconds,
+        }
+    }
+}
+
+/// Gives the descriptions of metrics to the recorder, if one is installed.
+#[cfg(feature = "metrics")]
+pub(crate) fn describe(metrics: &[&Metric]) {
+    with_recorder(|recorder| {
+        for metric in metrics {
+            let (name, unit, help) = (metric.name.into(), Some(metric.unit()), metric.help.into());
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(name, unit, help),
+                Kind::Gauge => recorder.describe_gauge(name, unit, help),
+                Kind::Seconds => recorder.describe_histogram(name, unit, help),
+            }
+        }
+    });
+}

@@ -1,0 +1,9 @@
+//! Metrics, as a Prometheus exporter renders them, and spans, as a subscriber sees them.
+
+mod calls;
+mod layers;
+mod scrape;
+mod spans;
+#[path = "../support/mod.rs"]
+mod support;
+mod turns;
