@@ -63,8 +63,8 @@ pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
         .number("calls", stats.calls)
         .number("running", stats.running)
         .number("releases", stats.releases)
-        .number("turns", totals.turns)
-        .number("passed_on", totals.passed_on)
+        .counter("turns", totals.turns)
+        .counter("passed_on", totals.passed_on)
         .millis("waited_ms", totals.waited)
 }
 

@@ -29,7 +29,12 @@ impl Object {
         }
     }
 
-    pub(super) fn number(self, name: &str, number: impl std::fmt::Display) -> Self {
+    pub(super) fn number(self, name: &str, number: usize) -> Self {
+        self.member(name, number)
+    }
+
+    /// Appends a number that only rises.
+    pub(super) fn counter(self, name: &str, number: u64) -> Self {
         self.member(name, number)
     }
 

@@ -89,6 +89,9 @@ async fn the_page_shows_live_what_is_held_and_who_waits(browser: &Browser) {
     browser
         .until("document.querySelector('#plot-waiting .curve').getAttribute('d')?.length > 20")
         .await;
+    browser
+        .until("!document.querySelector('#plot-turns').hidden")
+        .await;
 
     drop(guard);
     let guard = waiting.await.unwrap().unwrap();

@@ -105,6 +105,8 @@ async fn an_instance_tells_what_it_holds_and_who_waits(fleet: Fleet) {
         (&told["stats"]["keys"], &told["stats"]["waiting"]),
         (&json!(2), &json!(1))
     );
+    assert_eq!(told["stats"]["turns"], 1);
+    assert!(told["stats"]["waited_ms"].is_number());
     let [waited, held] = told["keys"].as_array().unwrap().as_slice() else {
         panic!("{told}");
     };
