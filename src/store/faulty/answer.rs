@@ -77,7 +77,7 @@ impl Future for AcquireAnswer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         self.undo.clear();
-        Poll::Ready(answer.flatten())
+        Poll::Ready(answer.and_then(std::convert::identity))
     }
 }
 
