@@ -81,7 +81,11 @@ impl Script {
         let source = PARTS.iter().fold(source.to_owned(), |text, (mark, part)| {
             text.replace(mark, part)
         });
-        let with_floor = |part| Text::new(source.replace(FLOOR, part));
+        let with_floor = |part| {
+            let text = source.replace(FLOOR, part);
+            debug_assert!(!text.contains("@include"), "an unknown part in {text}");
+            Text::new(without_comments(&text))
+        };
         Self {
             fixed: with_floor(include_str!("lua/floor.lua")),
             by_clock: with_floor(include_str!("lua/floor_by_clock.lua")),
@@ -117,6 +121,13 @@ impl Script {
     }
 }
 
+/// The lines that a server needs: every connection loads the scripts.
+fn without_comments(source: &str) -> String {
+    let lines = source.lines().map(str::trim_start);
+    let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
+    code.flat_map(|line| [line, "\n"]).collect()
+}
+
 impl Text {
     fn new(text: String) -> Self {
         let hash = redis::Script::new(&text).get_hash().to_owned();
@@ -138,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_include_is_replaced() {
+    fn every_include_is_replaced_and_no_comment_is_sent() {
         let scripts = [
             &ACQUIRE,
             &ACQUIRE_SHARED,
@@ -155,7 +166,7 @@ mod tests {
         ];
         let texts = scripts.map(|script| [&script.fixed.text, &script.by_clock.text]);
         for text in texts.as_flattened() {
-            assert!(!text.contains("@include"), "{text}");
+            assert!(text.lines().count() > 3 && !text.contains("--"), "{text}");
         }
     }
 }
