@@ -31,7 +31,7 @@ async fn an_answer_that_the_store_refuses_is_marked_as_not_stored() {
     // A foreign value at the key does not let the handler run again.
     send(&app, pay())
         .await
-        .assert_refused(503, "store-unreachable");
+        .assert_refused(500, "misconfigured");
     assert_eq!(runs.begun(), 1);
 }
 
