@@ -29,9 +29,7 @@ async fn an_answer_that_the_store_refuses_is_marked_as_not_stored() {
         ("run 1", Some("false"))
     );
     // A foreign value at the key does not let the handler run again.
-    send(&app, pay())
-        .await
-        .assert_refused(500, "misconfigured");
+    send(&app, pay()).await.assert_refused(500, "misconfigured");
     assert_eq!(runs.begun(), 1);
 }
 
