@@ -7,6 +7,14 @@
 //!    the same step.
 //! 3. Under the lock of a shard, releases are started in the store, the scheduler's task is notified, and waiting
 //!    tasks are woken. Nothing is called that could come back to a line.
+//!
+//! A call for a key takes this way:
+//!
+//! 1. The upper half of the key's hash chooses the shard, and the shard's mutex is locked.
+//! 2. The shard is split into its lines and a [`Transition`], which has everything that a line may use.
+//! 3. The line changes. Whatever must not happen under the mutex is noted in the transition's [`FollowUp`].
+//! 4. A line that has ended is removed, and the mutex is unlocked.
+//! 5. The caller does the follow-up ([`Inner::finish_transition`]).
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
@@ -189,6 +197,7 @@ impl Lines {
         self.each(|line| line.refuse_all(&closed()));
     }
 
+    /// Whether [`close`](Self::close) was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -214,6 +223,7 @@ impl Lines {
         sum
     }
 
+    /// The number of lines, which is the number of keys in use.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
