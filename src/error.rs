@@ -1,4 +1,7 @@
 //! The error type of this crate.
+//!
+//! [`ErrorKind`] is the part of an error that programs decide by; [`rejection`](crate::rejection) turns an error into the
+//! response that a client gets.
 
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 
@@ -34,27 +37,78 @@ struct Repr {
 }
 
 /// The kind of an [`Error`], from [`Error::kind`].
+///
+/// | kind | a layer answers | a caller of [`Locks`](crate::Locks) should |
+/// |---|---|---|
+/// | [`Held`](Self::Held) | 423, `Retry-After` | wait longer, or tell its own caller to come back |
+/// | [`LineFull`](Self::LineFull) | 503, `Retry-After` | shed load |
+/// | [`TooManyKeys`](Self::TooManyKeys) | 503, `Retry-After` | shed load, and check who can invent keys |
+/// | [`Unreachable`](Self::Unreachable) | 503, `Retry-After` | retry later; the locks recover by themselves |
+/// | [`Lost`](Self::Lost) | 409 | stop writing, and check what was done |
+/// | [`Closed`](Self::Closed) | 503, `Retry-After` | end as well |
+/// | [`InvalidKey`](Self::InvalidKey) | 400 | correct the key; a retry does not help |
+/// | [`InvalidConfig`](Self::InvalidConfig) | 500 | correct the program |
+/// | [`Foreign`](Self::Foreign) | 500 | use another key |
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed_lock::{Error, ErrorKind};
+///
+/// /// How long a consumer of a queue leaves a message alone before the next try. `None`: do not try again.
+/// fn retry_after(error: &Error) -> Option<Duration> {
+///     match error.kind() {
+///         ErrorKind::Held | ErrorKind::LineFull => Some(Duration::from_secs(1)),
+///         ErrorKind::Unreachable | ErrorKind::TooManyKeys => Some(Duration::from_secs(10)),
+///         ErrorKind::Closed => Some(Duration::ZERO), // another instance takes the message
+///         _ => None,
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Another request holds the key, and the caller does not wait or has waited long enough.
+    ///
+    /// [`Locks::lock`](crate::Locks::lock) fails so after its [`wait_limit`](crate::LocksBuilder::wait_limit), and the layer
+    /// after its [`wait`](crate::DistributedLockLayer::wait). A handler that locks the key of its own request fails so at
+    /// once. The message tells where the key is held, and since when, as far as that is known.
     Held,
     /// Too many requests of this process already wait for the key.
+    ///
+    /// The limit is [`LocksBuilder::longest_line`](crate::LocksBuilder::longest_line). Nothing was sent to the store.
     LineFull,
     /// Too many keys are already in use in this process.
+    ///
+    /// The limit is [`LocksBuilder::max_keys`](crate::LocksBuilder::max_keys). Nothing was sent to the store.
     TooManyKeys,
     /// The store did not answer, or could not carry out the call. Nothing was locked.
+    ///
+    /// An `acquire` whose answer was lost is cleaned up by the store, so the key is not locked by a request that failed.
+    /// A release that fails so has still ended the turn in this process; the store frees the key at the end of the lease at
+    /// the latest. Waiting methods that are called outside of a tokio runtime also fail so.
     Unreachable,
     /// The lease was lost. Another request may hold the key by now.
+    ///
+    /// See [`Loss`](crate::Loss) for the reasons. The work under the lock may or may not have had its effects; a resource that
+    /// compares [tokens](crate::LockGuard::token) is safe from a writer that has not noticed yet.
     Lost,
     /// [`Locks::close`](crate::Locks::close) was called.
+    ///
+    /// Turns that were under way before may finish within the grace of that call.
     Closed,
     /// The text cannot be a lock key.
+    ///
+    /// A [`LockKey`](crate::LockKey) is not empty, has at most 1,024 bytes and no control characters. Where a key comes from a
+    /// request, use [`key`](crate::key), which encodes every value.
     InvalidKey,
     /// The configuration cannot work.
+    ///
+    /// The message names the setting and the values. Constructors fail so before anything is sent.
     InvalidConfig,
     /// The key is in use for something else: for the record of an idempotent request, for data of another program, or for
     /// permits where a lock was asked for (or the other way round).
+    ///
+    /// The key is left as it was found.
     Foreign,
 }
 
@@ -81,6 +135,13 @@ impl Error {
     }
 
     /// Returns the kind of this error.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{ErrorKind, LockKey};
+    ///
+    /// let error = LockKey::new("").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }

@@ -1,4 +1,15 @@
 //! The settings of a [`Locks`], their defaults, and the check that refuses combinations that cannot work.
+//!
+//! [`Config`] is what a running [`Locks`] keeps. Two parts are derived from it and given to the modules that need
+//! them: [`Limits`] for lines, and [`Pace`] for renewals. The defaults give these times for a lease of 30 s:
+//!
+//! ```text
+//! lease                       30 s
+//! drift margin                302 ms            a hundredth of the lease, and 2 ms
+//! valid for the holder        29.698 s          counted from before the request was sent
+//! renewed every               10 s              a third of the lease
+//! retried without an answer   after 1 s         an eighth of the interval, at most 1 s
+//! ```
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -89,6 +100,7 @@ impl Config {
         }
     }
 
+    /// The interval of the renewals: the one that was set, or a third of the lease.
     fn renew_every(&self) -> Duration {
         self.renew_every.unwrap_or(self.lease / 3)
     }
@@ -193,6 +205,21 @@ impl LocksBuilder {
     /// long.
     ///
     /// The default is 30 seconds.
+    ///
+    /// A short lease frees the keys of a crashed process sooner. A long lease survives longer outages of the store, and
+    /// needs fewer renewals. The store must be able to renew a lease well within a third of its time.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .lease(Duration::from_secs(10)) // renewed every 3.3 s
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self
@@ -202,6 +229,22 @@ impl LocksBuilder {
     /// renewal can fail.
     ///
     /// The default is a third of the lease.
+    ///
+    /// More renewals notice a deleted lease sooner, and cost more calls. All leases of an instance that are due at about the
+    /// same time are renewed in one pipeline.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .lease(Duration::from_secs(30))
+    ///     .renew_every(Duration::from_secs(3)) // nine more renewals can fail before the lease ends
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.config.renew_every = Some(interval);
         self
@@ -210,6 +253,21 @@ impl LocksBuilder {
     /// Sets after how many unanswered renewals in a row a lease counts as lost, although its time is not over yet.
     ///
     /// By default, a lease is lost only at its deadline.
+    ///
+    /// An unanswered renewal is retried after an eighth of the interval, and after 1 second at the latest. With the default
+    /// lease and `give_up_after(3)`, a holder learns of an unreachable store a few seconds after the first renewal that
+    /// failed, instead of up to 20 seconds later. The loss is [`Loss::GaveUp`](crate::Loss::GaveUp).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::num::NonZeroU32;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let three = NonZeroU32::new(3).unwrap();
+    /// let locks = Locks::builder(MemoryStore::new()).give_up_after(three).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn give_up_after(mut self, unknowns: NonZeroU32) -> Self {
         self.config.give_up_after = Some(unknowns);
         self
@@ -219,6 +277,21 @@ impl LocksBuilder {
     /// longer is lost with [`Loss::MaxHold`](crate::Loss::MaxHold).
     ///
     /// The default is 10 minutes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, Loss, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .max_hold(Duration::from_secs(60))
+    ///     .build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert_eq!(guard.lost().await, Loss::MaxHold); // resolves after one minute
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.config.max_hold = longest;
         self
@@ -230,12 +303,46 @@ impl LocksBuilder {
     /// other, each holding a key that the other one wants, are ended only by this limit.
     ///
     /// The default is 10 seconds.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .wait_limit(Duration::from_secs(2))
+    ///     .build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// let error = locks.lock("orders/42").await.unwrap_err(); // after two seconds
+    /// assert_eq!(error.kind(), ErrorKind::Held);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_limit(mut self, limit: Duration) -> Self {
         self.config.wait_limit = Some(limit);
         self
     }
 
     /// Makes [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait forever.
+    ///
+    /// Callers that need a limit of their own can still use [`Locks::lock_within`], or drop the future:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new()).wait_forever().build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// let waiting = tokio::time::timeout(Duration::from_secs(60), locks.lock("orders/42"));
+    /// assert!(waiting.await.is_err()); // the place in line is given up
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_forever(mut self) -> Self {
         self.config.wait_limit = None;
         self
@@ -245,6 +352,23 @@ impl LocksBuilder {
     /// [`ErrorKind::LineFull`].
     ///
     /// The default is 1,024.
+    ///
+    /// A full line is a sign of overload: the layer answers 503 with `Retry-After`, and the client can try another time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
+    ///
+    /// // Nobody waits: a request gets its turn at once, or fails.
+    /// let locks = Locks::builder(MemoryStore::new()).longest_line(0).build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// let error = locks.lock("orders/42").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::LineFull);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn longest_line(mut self, waiters: usize) -> Self {
         self.config.longest_line = waiters;
         self
@@ -255,6 +379,20 @@ impl LocksBuilder {
     ///
     /// Keys are made from values that clients send, so without a bound a client could fill the memory of this process
     /// and of the store. The default is 131,072.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new()).max_keys(1).build()?;
+    /// let guard = locks.lock("orders/1").await?;
+    /// let error = locks.lock("orders/2").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::TooManyKeys);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.config.max_keys = keys;
         self
@@ -264,6 +402,18 @@ impl LocksBuilder {
     ///
     /// By default, requests keep waiting within their own limits while the store is away, provided that the store has
     /// answered for their key before. Only [`Locks::try_lock`], and the first question for a key, fail at once.
+    ///
+    /// Choose `true` where a caller has something better to do than to wait for a store that comes back: another store, a
+    /// cached answer, a 503 that moves the client to another region.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new()).fail_fast(true).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fail_fast(mut self, fails_fast: bool) -> Self {
         self.config.fail_fast = fails_fast;
         self
@@ -272,6 +422,12 @@ impl LocksBuilder {
     /// Sets how often a waiting instance asks the store when no hint arrives.
     ///
     /// The default is 1 second.
+    ///
+    /// A hint is a message that the store sends when a key becomes free. Polling only makes up for hints that were lost, so
+    /// a shorter interval does not make a hand-over faster in normal operation.
+    ///
+    /// A lease that is passed on from request to request is also renewed at this interval, to learn whether another
+    /// instance waits.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.config.poll_interval = interval;
         self
@@ -289,6 +445,23 @@ impl LocksBuilder {
     /// Sets how many more turns a lease serves in this process once another instance is known to wait.
     ///
     /// The default is 16.
+    ///
+    /// A higher number makes a hot key faster, because a turn that is passed on costs no call to the store. A lower number
+    /// makes the waiting of other instances shorter. With 0, the lease is given back after the turn under way.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// // Throughput before fairness: up to 200 turns, and up to 100 ms, while another instance waits.
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .pass_turns(200)
+    ///     .pass_time(Duration::from_millis(100))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pass_turns(mut self, turns: u32) -> Self {
         self.config.pass_turns = turns;
         self
@@ -298,12 +471,27 @@ impl LocksBuilder {
     /// under way is not cut short.
     ///
     /// The default is 10 milliseconds.
+    ///
+    /// The first of the two limits counts: [`pass_turns`](Self::pass_turns), or this time.
     pub fn pass_time(mut self, time: Duration) -> Self {
         self.config.pass_time = time;
         self
     }
 
     /// Checks the settings and creates the locks.
+    ///
+    /// The store is not asked: `build` returns at once, also while the store is away.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let error = Locks::builder(MemoryStore::new())
+    ///     .poll_interval(Duration::from_secs(5)) // longer than the `waiter_deadline` of 3 s
+    ///     .build()
+    ///     .unwrap_err();
+    /// assert!(error.to_string().contains("waiter_deadline"));
+    /// ```
     ///
     /// # Errors
     ///

@@ -39,6 +39,21 @@ impl Locks {
     /// See [`QuorumStore`] for the guarantees and the costs of a quorum. Servers that are down may come up later. To
     /// change settings, pass a [`QuorumStore`] of [`RedisStore`]s to [`builder`](Locks::builder).
     ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::quorum([
+    ///     "redis://redis-a:6379",
+    ///     "redis://redis-b:6379",
+    ///     "redis://redis-c:6379",
+    /// ])
+    /// .await?;
+    /// let guard = locks.lock("orders/42").await?; // granted by two of the three, or by all
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, an even number of
@@ -65,6 +80,16 @@ impl Locks {
     /// Connects to the primary of a service that Redis Sentinel watches, and creates locks there with default
     /// settings. See [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
     ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let sentinels = ["redis://sentinel-a:26379", "redis://sentinel-b:26379"];
+    /// let locks = Locks::sentinel(sentinels, "mymaster").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same as for [`redis`](Locks::redis).
@@ -82,6 +107,16 @@ impl Locks {
 
     /// Connects to a Redis Cluster, and creates locks there with default settings. See
     /// [`RedisStore::cluster`](crate::store::RedisStore::cluster).
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// // One reachable node is enough to find the others; name several for the case that one is down.
+    /// let locks = Locks::cluster(["redis://node-a:6379", "redis://node-b:6379"]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

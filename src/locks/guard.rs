@@ -1,4 +1,14 @@
 //! The handle to a turn.
+//!
+//! A [`LockGuard`] is a counted reference to a [`Turn`]. The count of guards is apart from the count of the `Arc`,
+//! because the line and the waiter also have the turn, and must not keep the turn from ending:
+//!
+//! ```text
+//! LockGuard ──▶ Arc<Turn> ──▶ Granted { lease, number, token }
+//!    clone: guards + 1            │
+//!    drop:  guards - 1            └─▶ Arc<Lease>: deadline, loss, doubts
+//!           0 left: the line ends the turn
+//! ```
 
 use std::{
     fmt,
@@ -53,6 +63,19 @@ use crate::{
 pub struct LockGuard(Arc<Turn>);
 
 /// The state of a guard's turn, from [`LockGuard::status`].
+///
+/// ```
+/// use tower_distributed_lock::{LockGuard, Status};
+///
+/// fn describe(guard: &LockGuard) -> String {
+///     match guard.status() {
+///         Status::Held => format!("held for another {:?}", guard.remaining()),
+///         Status::Released => "released".into(),
+///         Status::Lost(loss) => format!("lost: {loss}"),
+///         _ => "in a state that this program does not know".into(),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
@@ -89,11 +112,34 @@ impl LockGuard {
     }
 
     /// Returns how many may hold the key at the same time as this guard.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::store::Mode;
+    ///
+    /// assert_eq!(locks.lock("reports/7").await?.mode(), Mode::Exclusive);
+    /// assert_eq!(locks.lock_shared("reports/7").await?.mode(), Mode::Shared);
+    /// assert_eq!(locks.permit("exports", 4).await?.mode(), Mode::Permit { of: 4 });
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mode(&self) -> Mode {
         self.granted().lease.mode()
     }
 
     /// Returns the locked key.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert_eq!(guard.key().as_str(), "orders/42");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &LockKey {
         &self.granted().lease.key
     }
@@ -101,6 +147,16 @@ impl LockGuard {
     /// Returns the owner of the lease: the text that log events, [`Locks::held`] and the store have for this turn.
     ///
     /// Turns that a process passes on under one lease have the same owner and different tokens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// println!("working as {}", guard.owner()); // find the same text in Redis, or on the admin page
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn owner(&self) -> Owner {
         self.granted().lease.owner
     }
@@ -136,11 +192,48 @@ impl LockGuard {
     /// suspended virtual machine). After the machine wakes up, this method can return `true` although the lease has
     /// expired in the store, until the next renewal reports the loss. A resource that compares
     /// [`token`](LockGuard::token)s is safe in that case, too.
+    ///
+    /// Call `is_held` between the steps of a long computation that never awaits, and that [`run`](LockGuard::run) could
+    /// therefore not interrupt:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// # fn step(_: u32) {}
+    /// let guard = locks.lock("reports/7").await?;
+    /// let finished = tokio::task::spawn_blocking(move || {
+    ///     for part in 0..100 {
+    ///         if !guard.is_held() {
+    ///             return false; // another holder may have begun
+    ///         }
+    ///         step(part);
+    ///     }
+    ///     true
+    /// });
+    /// assert!(finished.await.unwrap());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_held(&self) -> bool {
         self.status() == Status::Held
     }
 
     /// Returns how long the lease lasts if no further renewal succeeds, or zero if the key is not held any more.
+    ///
+    /// The value jumps up with every renewal. Use the value as a time limit for a call that must not outlast the lease:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// # async fn pay() {}
+    /// let guard = locks.lock("orders/42").await?;
+    /// let paid = tokio::time::timeout(guard.remaining(), pay()).await;
+    /// assert!(paid.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         match self.status() {
             Status::Held => self
@@ -153,6 +246,21 @@ impl LockGuard {
     }
 
     /// Returns whether the turn is still under way, or how the turn ended.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::Status;
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// let clone = guard.clone();
+    /// assert_eq!(clone.status(), Status::Held);
+    /// guard.release().await?;
+    /// assert_eq!(clone.status(), Status::Released);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn status(&self) -> Status {
         let lease = &self.granted().lease;
         if self.0.is_released() {
@@ -199,6 +307,20 @@ impl LockGuard {
     ///
     /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks the store, which
     /// costs a round trip even where the lease is passed on to another local request.
+    ///
+    /// Prefer `release` to a drop where the result matters: a job that reports success, or a test that checks that no lease
+    /// was lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// // Do the work, then:
+    /// guard.release().await?; // an error means that another holder may have worked at the same time
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -324,6 +446,19 @@ impl LockGuard {
     }
 
     /// Runs a future like [`run`](LockGuard::run), for as long as the leases of all `guards` are held.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use tower_distributed_lock::LockGuard;
+    ///
+    /// let guards = locks.lock_all(["accounts/1", "accounts/2"]).await?;
+    /// let moved = LockGuard::run_with(&guards, async { 100 }).await?;
+    /// # assert_eq!(moved, 100);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -481,6 +616,9 @@ impl LockGuard {
 }
 
 /// A handle that does not keep the turn from ending.
+///
+/// The extensions of a request and the task-local of a handler have weak guards, so that neither a copy of the
+/// extensions nor a forgotten task keeps a key locked.
 #[derive(Clone)]
 pub(crate) struct WeakGuard(Weak<Turn>);
 

@@ -4,6 +4,23 @@
 //! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
 //! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
 //! [`LockGuard`]. All clones of a handle share one [`Inner`].
+//!
+//! ```text
+//! lock("a") ──┐
+//! lock("a") ──┼─▶ Line of "a" ──▶ Contender ──▶ Store        ask: `Acquire`; answer: a lease and tokens
+//! lock("a") ──┘       │
+//!                     │ turn 1 (token 41) ──▶ LockGuard ──▶ dropped: the lease is passed on, no call to the store
+//!                     │ turn 2 (token 42) ──▶ LockGuard ──▶ dropped: the lease is passed on
+//!                     │ turn 3 (token 43) ──▶ LockGuard ──▶ dropped: no request waits, the lease is released
+//! ```
+//!
+//! | part | file | task |
+//! |---|---|---|
+//! | the handle | `mod.rs`, `modes.rs`, `several.rs`, `operators.rs`, `shutdown.rs`, `connect.rs`, `config.rs` | the methods that users call |
+//! | the request | `waiter.rs`, `turn.rs`, `guard.rs` | from the wait in line to the end of the turn |
+//! | the line | `lines.rs`, `line/` | the state of a key in this process |
+//! | the store's side | `contender.rs`, `renewing.rs`, `recording.rs` | calls to the store, and the handling of their answers |
+//! | shared state | `inner.rs` | the store, the settings, the lines and the scheduler |
 
 mod acquired;
 mod config;
@@ -98,6 +115,23 @@ impl Locks {
     /// Creates locks for a service that runs as one process, on a new [`MemoryStore`] and with default settings.
     ///
     /// Use [`builder`](Locks::builder) to change the settings, or to use a store that other processes share.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::in_memory();
+    /// let one_more_handle = locks.clone(); // the same locks
+    /// let other = Locks::in_memory(); // other locks, on a store of their own
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert!(one_more_handle.try_lock("orders/42").await?.is_none());
+    /// assert!(other.try_lock("orders/42").await?.is_some());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn in_memory() -> Self {
         Self(Arc::new(Inner::new(
             Arc::new(MemoryStore::new()),
@@ -161,6 +195,24 @@ impl Locks {
     }
 
     /// Locks a key like [`lock`](Locks::lock), waiting for at most `limit`.
+    ///
+    /// A limit of zero still asks the store once, and fails with [`ErrorKind::Held`] unless the key is free at that moment;
+    /// [`try_lock`](Locks::try_lock) is the clearer way to do that.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::ErrorKind;
+    ///
+    /// let guard = locks.lock("orders/42").await?;
+    /// let error = locks.lock_within("orders/42", Duration::from_millis(10)).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Held);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -276,6 +328,7 @@ impl Locks {
         self.0.config.check_holding(holding)
     }
 
+    /// Locks a key for a caller outside of the layers. A key that the calling handler's own request holds is refused.
     async fn lock_waiting(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -292,6 +345,7 @@ impl Locks {
         turn.map_err(NoTurn::into_error)
     }
 
+    /// Waits for the turn of a request, within the limit of `wait`. All methods that lock a key end here.
     fn turn<'a>(
         &'a self,
         key: &'a LockKey,
@@ -330,6 +384,7 @@ impl Locks {
     }
 }
 
+/// The result of a `try_` method: a key that is held is `None`, and not an error.
 fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
     match outcome {
         Ok(guards) => Ok(Some(guards)),
@@ -338,6 +393,7 @@ fn none_if_held<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// A request for the exclusive use of a key, with the settings of the [`Locks`].
 fn request(fingerprint: Option<Bytes>, wait: Wait) -> WaitRequest {
     WaitRequest {
         mode: Mode::Exclusive,

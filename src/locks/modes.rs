@@ -48,6 +48,21 @@ impl Locks {
 
     /// Locks a key like [`lock_shared`](Locks::lock_shared), waiting for at most `limit`.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::ErrorKind;
+    ///
+    /// let writing = locks.lock("reports/7").await?;
+    /// let reading = locks.lock_shared_within("reports/7", Duration::from_millis(10)).await;
+    /// assert_eq!(reading.unwrap_err().kind(), ErrorKind::Held);
+    /// # drop(writing);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same as for [`lock_within`](Locks::lock_within).
@@ -67,6 +82,21 @@ impl Locks {
     /// Locks a key like [`lock_shared`](Locks::lock_shared), without waiting.
     ///
     /// Returns `None` if another request has the key exclusively, or waits for that.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let reading = locks.lock_shared("reports/7").await?;
+    /// assert!(locks.try_lock_shared("reports/7").await?.is_some());
+    /// drop(reading);
+    ///
+    /// let writing = locks.lock("reports/7").await?;
+    /// assert!(locks.try_lock_shared("reports/7").await?.is_none());
+    /// # drop(writing);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -127,6 +157,21 @@ impl Locks {
 
     /// Takes a permit like [`permit`](Locks::permit), waiting for at most `limit`.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::ErrorKind;
+    ///
+    /// let permit = locks.permit("exports", 1).await?;
+    /// let second = locks.permit_within("exports", 1, Duration::from_millis(10)).await;
+    /// assert_eq!(second.unwrap_err().kind(), ErrorKind::Held);
+    /// # drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same as for [`permit`](Locks::permit).
@@ -146,6 +191,18 @@ impl Locks {
 
     /// Takes a permit like [`permit`](Locks::permit), without waiting. Returns `None` if all permits are taken.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// match locks.try_permit("exports", 4).await? {
+    ///     Some(permit) => println!("export as {}", permit.owner()),
+    ///     None => println!("four exports run already: try again later"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The same as for [`permit`](Locks::permit), except [`ErrorKind::Held`].
@@ -163,6 +220,10 @@ impl Locks {
 }
 
 /// The mode of a permit.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidConfig`] for a key without permits.
 pub(crate) fn permit(of: u32) -> Result<Mode, Error> {
     match of {
         0 => Err(Error::new(

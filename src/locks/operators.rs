@@ -11,6 +11,24 @@ use crate::{
 };
 
 /// A key that a [`Locks`] holds or waits for, from [`Locks::held`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use std::time::Duration;
+///
+/// let guard = locks.lock("orders/42").await?;
+/// for held in locks.held() {
+///     let longest = held.longest_wait.unwrap_or_default();
+///     if longest > Duration::from_secs(5) {
+///         eprintln!("{}: {} requests wait, the first for {longest:?}", held.key, held.waiting);
+///     }
+/// }
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldKey {
@@ -25,6 +43,22 @@ pub struct HeldKey {
 }
 
 /// A lease of this instance, from [`Locks::held`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// let guard = locks.lock_shared("reports/7").await?;
+/// let also_reading = locks.lock_shared("reports/7").await?;
+///
+/// let held = locks.held();
+/// let lease = &held[0].leases[0];
+/// assert_eq!(lease.turns, 2); // two readers, one lease
+/// assert!(lease.loss.is_none());
+/// # drop((guard, also_reading));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseView {

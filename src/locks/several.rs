@@ -1,4 +1,14 @@
 //! Locking several keys in one call.
+//!
+//! The order of the keys is that of their texts, so all callers in the fleet take the same keys in the same order:
+//!
+//! ```text
+//! caller 1: lock_all([b, a])   takes a, then b      returns the guards of b, a
+//! caller 2: lock_all([a, b])   waits for a          holds nothing that caller 1 could wait for
+//! ```
+//!
+//! The wait for a later key can outlast the lease of an earlier one. All guards are therefore checked at the end, and a
+//! call that finds a lost guard starts over within the same wait limit.
 
 use std::time::Duration;
 
@@ -49,6 +59,21 @@ impl Locks {
     }
 
     /// Locks several keys like [`lock_all`](Locks::lock_all), waiting for at most `limit` in total.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::ErrorKind;
+    ///
+    /// let guard = locks.lock("accounts/2").await?;
+    /// let both = locks.lock_all_within(["accounts/1", "accounts/2"], Duration::from_millis(10));
+    /// assert_eq!(both.await.unwrap_err().kind(), ErrorKind::Held);
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

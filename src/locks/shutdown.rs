@@ -11,6 +11,23 @@ use crate::{Loss, time::timeout, trace};
 /// The current load of a [`Locks`], from [`Locks::stats`].
 ///
 /// All counts are zero when nothing is held, waited for or under way.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use tower_distributed_lock::Stats;
+///
+/// let reading = locks.lock_shared("reports/7").await?;
+/// let also_reading = locks.lock_shared("reports/7").await?;
+/// let stats = locks.stats();
+/// assert_eq!((stats.keys, stats.leases), (1, 1)); // two turns, one lease
+///
+/// drop((reading, also_reading));
+/// assert_eq!(locks.stats(), Stats::default()); // nothing is left
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -33,6 +50,20 @@ pub struct Stats {
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 
 /// What was left when [`Locks::close`] ended.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use tower_distributed_lock::Locks;
+///
+/// # let locks = Locks::in_memory();
+/// let closed = locks.close(Duration::from_secs(20)).await;
+/// for held in &closed.held {
+///     eprintln!("{} was not released, and is free when its lease has expired", held.key);
+/// }
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
@@ -45,6 +76,18 @@ pub struct Closed {
 
 impl Closed {
     /// Returns whether nothing was left: no handler runs, and all keys have been released.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// # let locks = Locks::in_memory();
+    /// let closed = locks.close(Duration::from_secs(20)).await;
+    /// assert!(closed.is_complete(), "{} releases without an answer", closed.stats.releases);
+    /// # }
+    /// ```
     pub fn is_complete(&self) -> bool {
         self.stats == Stats::default()
     }
@@ -103,6 +146,19 @@ impl Locks {
     }
 
     /// Returns whether [`close`](Locks::close) was called.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::in_memory();
+    /// assert!(!locks.is_closed());
+    /// locks.close(Duration::ZERO).await;
+    /// assert!(locks.is_closed());
+    /// # }
+    /// ```
     pub fn is_closed(&self) -> bool {
         self.0.lines.is_closed()
     }

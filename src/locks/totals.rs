@@ -1,4 +1,7 @@
 //! What a [`Locks`] has done since it was created.
+//!
+//! The shards of [`Lines`](super::lines::Lines) count apart from each other, each under the lock that a turn's begin takes
+//! anyway. [`Locks::totals`] adds them up.
 
 use std::time::Duration;
 
@@ -6,6 +9,24 @@ use super::Locks;
 
 /// What a [`Locks`] has done since it was created, from [`Locks::totals`]. The difference of two of them gives the rates
 /// of the time in between.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// let before = locks.totals();
+/// for _ in 0..3 {
+///     drop(locks.lock("orders/42").await?);
+/// }
+/// let after = locks.totals();
+///
+/// let turns = after.turns - before.turns;
+/// let mean_wait = (after.waited - before.waited) / turns as u32;
+/// println!("{turns} turns, each after {mean_wait:?} on average");
+/// # assert_eq!(turns, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
