@@ -240,7 +240,7 @@ impl LocksBuilder {
     ///
     /// let locks = Locks::builder(MemoryStore::new())
     ///     .lease(Duration::from_secs(30))
-    ///     .renew_every(Duration::from_secs(3)) // nine more renewals can fail before the lease ends
+    ///     .renew_every(Duration::from_secs(3)) // nine renewals within one lease
     ///     .build()?;
     /// # Ok(())
     /// # }
@@ -360,7 +360,7 @@ impl LocksBuilder {
     /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
     /// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
     ///
-    /// // Nobody waits: a request gets its turn at once, or fails.
+    /// // No request waits: a request gets its turn at once, or fails.
     /// let locks = Locks::builder(MemoryStore::new()).longest_line(0).build()?;
     /// let guard = locks.lock("orders/42").await?;
     /// let error = locks.lock("orders/42").await.unwrap_err();
