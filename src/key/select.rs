@@ -13,6 +13,14 @@ use super::{RequestKey, RequestView, parts::Source};
 ///
 /// Best at the beginning of every key: `id=42` alone could be an account or an order.
 ///
+/// ```
+/// use tower_distributed_lock::key;
+///
+/// let nightly = key::name("report").name("nightly");
+/// assert_eq!(nightly.lock_key()?.as_str(), "report,nightly");
+/// # Ok::<(), key::KeyError>(())
+/// ```
+///
 /// # Panics
 ///
 /// When it is empty.
@@ -29,11 +37,24 @@ pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
 /// paths, or another key.
 ///
 /// In a nested router, this is the whole path, including the prefix.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let (mut parts, ()) = Request::put("/files/a%20b").body(())?.into_parts();
+/// let derived = key::name("file").path().derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "file,path=/files/a%20b");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn path() -> RequestKey {
     RequestKey::of(Source::Path)
 }
 
 /// The method.
+///
+/// A key with the method gives a resource one lock for each method: a PUT and a DELETE of the same resource then run at the
+/// same time. That is right only where the methods do not touch the same data.
 pub fn method() -> RequestKey {
     RequestKey::of(Source::Method)
 }
@@ -43,11 +64,35 @@ pub fn method() -> RequestKey {
 ///
 /// In lower case, without a dot at the end and without the port: a client may write the port or not, and one resource would have two
 /// keys. `Forwarded` and `X-Forwarded-Host` are ignored.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let request = Request::post("/").header("host", "Shop.Example.com:8080").body(())?;
+/// let (mut parts, ()) = request.into_parts();
+/// let derived = key::host().derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "host=shop.example.com");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn host() -> RequestKey {
     RequestKey::of(Source::Host)
 }
 
 /// A parameter of the query string, decoded like a form, as axum's `Query` does it. Exactly one, not empty, in UTF-8.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey, KeyErrorKind};
+///
+/// let order = key::name("order").query("id");
+/// let (mut parts, ()) = Request::post("/orders?id=a+b").body(())?.into_parts();
+/// assert_eq!(order.derive(&mut parts)?.key().unwrap().as_str(), "order,id=a%20b");
+///
+/// let (mut parts, ()) = Request::post("/orders?id=1&id=2").body(())?.into_parts();
+/// assert_eq!(order.derive(&mut parts).unwrap_err().kind(), KeyErrorKind::Doubled);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -60,6 +105,19 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> RequestKey {
 /// A header. Exactly one line of it, not empty, in visible ASCII with spaces only between words; its case is kept.
 ///
 /// A client can send any header: for the tenant or user, prefer [`extension`].
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey, KeyErrorKind};
+///
+/// let device = key::name("device").header("x-device-id");
+/// let (mut parts, ()) = Request::post("/").header("x-device-id", "T-1000").body(())?.into_parts();
+/// assert_eq!(device.derive(&mut parts)?.key().unwrap().as_str(), "device,x-device-id=T-1000");
+///
+/// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
+/// assert_eq!(device.derive(&mut parts).unwrap_err().kind(), KeyErrorKind::Missing);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -77,6 +135,26 @@ pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
 ///
 /// The label identifies the extension in the key. Type names would not do: they change with a refactoring and between compilers, and two
 /// versions of a program would not lock each other out.
+///
+/// ```
+/// use std::fmt;
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// #[derive(Clone)]
+/// struct Tenant(u64);
+///
+/// impl fmt::Display for Tenant {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         write!(f, "{}", self.0)
+///     }
+/// }
+///
+/// let (mut parts, ()) = Request::post("/").extension(Tenant(7)).body(())?.into_parts();
+/// let derived = key::name("cart").extension::<Tenant>("tenant").derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "cart,tenant=7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -251,6 +329,14 @@ impl RequestKey {
 
     /// Adds a value that is the same for all requests, such as a region. For keys outside of a request, see
     /// [`lock_key`](Self::lock_key).
+    ///
+    /// ```
+    /// use tower_distributed_lock::key;
+    ///
+    /// let key = key::name("cache").value("region", "eu-1");
+    /// assert_eq!(key.lock_key()?.as_str(), "cache,region=eu-1");
+    /// # Ok::<(), key::KeyError>(())
+    /// ```
     ///
     /// # Panics
     ///
