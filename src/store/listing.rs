@@ -73,6 +73,16 @@ pub struct KeyPage {
 /// The position of a listing between two pages: an opaque text of visible ASCII characters.
 ///
 /// A cursor belongs to one store and one prefix. The text can be sent to a client and back. Like a key, a cursor may be personal data.
+///
+/// ```
+/// use tower_distributed_lock::store::{Cursor, List};
+///
+/// // From a client that asks for the next page.
+/// let cursor: Cursor = "orders/42".parse()?;
+/// let request = List::starting_with("orders/").after(cursor);
+/// assert!("two lines\n".parse::<Cursor>().is_err());
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cursor(Arc<str>);
 

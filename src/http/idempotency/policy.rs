@@ -69,6 +69,18 @@ impl Keep {
 }
 
 /// An answer, as a policy sees it.
+///
+/// ```
+/// use tower_distributed_lock::idempotency::{Answered, Keep};
+///
+/// /// Keeps answers that the handler has marked as final, and goes by the status otherwise.
+/// fn policy(answer: &Answered<'_>) -> Keep {
+///     match answer.parts().headers.get("x-final") {
+///         Some(_) => Keep::Yes,
+///         None => Keep::by_status(answer),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
     pub(super) parts: &'a response::Parts,

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// | | [`Cancel`](Self::Cancel) | [`Finish`](Self::Finish) |
 /// |---|---|---|
-/// | the handler | is dropped at its next `.await` | runs to its end |
+/// | the handler | is dropped at an `.await` | runs to its end |
 /// | the response | 409 at once | 409 at the end, unless marked as [`Fenced`] |
 /// | fits | handlers whose steps can be repeated | handlers that check their guard, or that write with a token |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
