@@ -23,7 +23,7 @@ use super::{RequestKey, RequestView, parts::Source};
 ///
 /// # Panics
 ///
-/// When it is empty.
+/// When the name is empty.
 #[track_caller]
 pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Name(not_empty(name)))
@@ -121,7 +121,7 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> RequestKey {
 ///
 /// # Panics
 ///
-/// When it cannot be the name of a header.
+/// When the text cannot be the name of a header.
 #[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
     RequestKey::of(Source::Header(header_name(name)))
@@ -255,7 +255,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When it is empty.
+    /// When the name is empty.
     #[track_caller]
     pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
         self.and(Source::Name(not_empty(name)))
@@ -290,7 +290,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When it cannot be the name of a header.
+    /// When the text cannot be the name of a header.
     #[track_caller]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
         self.and(Source::Header(header_name(name)))

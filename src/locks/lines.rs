@@ -1,8 +1,8 @@
 //! The lines of an instance, in a map that is split into shards so that requests for different keys rarely wait for
 //! the same mutex.
 //!
-//! 1. A line is changed only under the lock of its shard. The transition that leaves a line in `State::Gone` removes
-//!    the line under the same lock, so no line is ever in the middle of being removed.
+//! 1. A line is changed only under the lock of its shard. The transition that ends a line also removes the line,
+//!    under the same lock, so no line is ever in the middle of being removed.
 //! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
 //!    the same step.
 //! 3. Under the lock of a shard, releases are started in the store, the scheduler's task is notified, and waiting
