@@ -29,6 +29,14 @@ pub struct KeyError {
 }
 
 /// What kind of failure a [`KeyError`] is.
+///
+/// | kind | a request to a layer with `key::query("id")` |
+/// |---|---|
+/// | [`Missing`](Self::Missing) | `/orders` |
+/// | [`Doubled`](Self::Doubled) | `/orders?id=1&id=2` |
+/// | [`Empty`](Self::Empty) | `/orders?id=` |
+/// | [`Malformed`](Self::Malformed) | `/orders?id=%FF` |
+/// | [`TooLong`](Self::TooLong) | `/orders?id=…`, with more than 512 bytes |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyErrorKind {

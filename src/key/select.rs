@@ -215,6 +215,18 @@ where
 }
 
 /// The matched route as written in the program, such as `/accounts/{id}`, with the prefixes of nested routers.
+///
+/// One lock for all requests of a route, whatever their parameters are:
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// // `/imports/a` and `/imports/b` both lock `route=/imports/{name}`.
+/// let app: Router = Router::new()
+///     .route("/imports/{name}", post(async || "imported"))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), key::route()));
+/// ```
 #[cfg(feature = "axum")]
 pub fn route() -> RequestKey {
     RequestKey::of(Source::Route)
@@ -228,6 +240,16 @@ pub fn route() -> RequestKey {
 /// Bytes that are not UTF-8 are refused, as `Path` refuses them. An empty parameter (which a route such as `/user-{id}` accepts) is
 /// refused too.
 ///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// // `/carts/blue/items` locks `cart,name=blue`.
+/// let app: Router = Router::new()
+///     .route("/carts/{name}/items", post(async || "added"))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), key::name("cart").param("name")));
+/// ```
+///
 /// # Panics
 ///
 /// When the name is empty.
@@ -239,6 +261,21 @@ pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
 
 /// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`: one
 /// resource has one key, however a client writes its id. A parameter that does not parse is refused (400).
+///
+/// ```
+/// use axum::{Router, extract::Path, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// async fn deposit(Path(id): Path<u64>) -> String {
+///     format!("paid into account {id}")
+/// }
+///
+/// // `/accounts/7` and `/accounts/007` both lock `account,id=7`; `/accounts/seven` gets 400.
+/// let account = key::name("account").param_as::<u64>("id");
+/// let app: Router = Router::new()
+///     .route("/accounts/{id}", post(deposit))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), account));
+/// ```
 ///
 /// # Panics
 ///

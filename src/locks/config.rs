@@ -437,6 +437,20 @@ impl LocksBuilder {
     /// wait that long behind an instance that has crashed.
     ///
     /// The deadline must be longer than the poll interval. The default is 3 seconds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// // A waiting instance that has crashed is in the way for one second at most.
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .poll_interval(Duration::from_millis(300))
+    ///     .waiter_deadline(Duration::from_secs(1))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiter_deadline(mut self, deadline: Duration) -> Self {
         self.config.waiter_deadline = deadline;
         self

@@ -61,6 +61,20 @@ impl List {
 }
 
 /// One page of keys. See [`Locks::list`](crate::Locks::list).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use tower_distributed_lock::store::List;
+///
+/// let guard = locks.lock("orders/42").await?;
+/// let page = locks.list(List::all()).await?;
+/// assert_eq!(page.keys, [guard.key().clone()]);
+/// assert!(page.next.is_none()); // the last page
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyPage {

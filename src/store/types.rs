@@ -178,6 +178,12 @@ impl fmt::Display for Mode {
 }
 
 /// Whether an attempt that finds the key held keeps a place in the store's queue.
+///
+/// | | joins the queue | may take a free key that others wait for |
+/// |---|---|---|
+/// | [`No`](Self::No) | no | no |
+/// | [`Skip`](Self::Skip) | no | yes |
+/// | [`Wait`](Self::Wait) | yes | when the attempt is next, or when the head has left the key untaken for too long |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queueing {
@@ -379,6 +385,14 @@ pub enum Released {
 }
 
 /// A message from the store that can save an instance from waiting.
+///
+/// | hint | the instance |
+/// |---|---|
+/// | [`Free`](Self::Free) | asks for the key at once |
+/// | [`Next`](Self::Next) | asks for the key after the head start |
+/// | [`Wanted`](Self::Wanted) | passes its lease on for a few more turns, and then gives the lease back |
+/// | [`Listening`](Self::Listening) | asks for all keys that it waits for |
+/// | [`Reconnected`](Self::Reconnected) | confirms all leases, and asks for all keys that it waits for |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hint {

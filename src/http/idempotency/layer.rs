@@ -253,6 +253,14 @@ impl<M> IdempotencyLayer<M> {
 
     /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count; numbers are compared as text.
     /// Default: every byte counts.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // `{"a":1,"b":2}` and `{ "b": 2, "a": 1 }` are one request.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .compare_json_values();
+    /// ```
     #[cfg(feature = "json")]
     pub fn compare_json_values(self) -> Self {
         self.set(|settings| settings.comparison.json_values = true)
@@ -300,6 +308,14 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// The methods that the layer handles. Default: POST and PATCH; the other methods are idempotent by themselves.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .methods([Method::POST, Method::PATCH, Method::DELETE]);
+    /// ```
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().collect();
         self.set(|settings| settings.methods = methods)
@@ -333,6 +349,16 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// Answers duplicates with 409 at once while the first request runs. Default: duplicates wait for 5 s.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // Clients try again by themselves, after three seconds.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .reject_if_running()
+    ///     .retry_after(Duration::from_secs(3));
+    /// ```
     pub fn reject_if_running(self) -> Self {
         self.set(|settings| settings.wait = Wait::NotAtAll)
     }
@@ -344,6 +370,15 @@ impl<M> IdempotencyLayer<M> {
 
     /// The largest response body that is kept. A larger one leaves a tombstone, and a warning in the log: duplicates get 409. Default:
     /// 1 MiB.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // The answers of this route have a few hundred bytes.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .max_response(4 * 1024)
+    ///     .max_request(64 * 1024);
+    /// ```
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }

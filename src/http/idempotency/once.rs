@@ -350,6 +350,21 @@ impl Recordable for String {
 }
 
 /// Any serde value, kept as JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use tower_distributed_lock::idempotency::Json;
+///
+/// let hour = Duration::from_secs(3600);
+/// let charge = async |_| Ok::<_, std::io::Error>(Json(vec!["receipt-1".to_owned(), "receipt-2".to_owned()]));
+/// let Json(receipts) = locks.run_once("charge/7", hour, charge).await?.value;
+/// assert_eq!(receipts.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "json")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Json<T>(pub T);

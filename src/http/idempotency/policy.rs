@@ -59,6 +59,13 @@ impl Keep {
     /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
     ///
     /// Not for handlers that call other services: a payment provider that was called before the transaction failed has charged.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .keep(Keep::only_success); // a retry after a 500 runs the handler again
+    /// ```
     pub fn only_success(answer: &Answered<'_>) -> Self {
         let is_success = match answer.grpc_status() {
             Some(status) => status == 0,

@@ -251,6 +251,15 @@ impl LockGuards {
 
     /// The guard of the layer with this name; of the innermost, if several layers have the name.
     ///
+    /// ```
+    /// use tower_distributed_lock::{LockGuard, lock::{LockGuards, NoGuard}};
+    ///
+    /// async fn close_order(guards: LockGuards) -> Result<u64, NoGuard> {
+    ///     let order: LockGuard = guards.named("order")?; // `DistributedLockLayer::name("order")`
+    ///     Ok(order.token())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`NoGuard`].

@@ -104,6 +104,18 @@ impl QuorumStoreBuilder {
     /// turns may have the same token.
     ///
     /// The default is `true`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::store::{MemoryStore, QuorumStore};
+    ///
+    /// // No resource of this service looks at tokens.
+    /// let store = QuorumStore::builder([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()])
+    ///     .fencing(false)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
