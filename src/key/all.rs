@@ -10,8 +10,10 @@ use super::{DeriveKey, Derived, KeyError};
 #[derive(Clone)]
 pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
-/// Locks all of these keys for a request: the handler runs when every key is held, and the keys are released together. The keys are taken
-/// one after another, in one fixed order: two requests cannot wait for each other.
+/// Locks all of these keys for a request.
+///
+/// The handler runs when every key is held, and the keys are released together. The keys are taken one after another, in one fixed
+/// order: two requests cannot wait for each other.
 ///
 /// For both accounts of a transfer:
 ///

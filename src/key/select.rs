@@ -192,8 +192,9 @@ where
     RequestKey::of(Source::extension(not_empty(label), text))
 }
 
-/// The text that a closure finds in a request, borrowed or owned. `None` is [refused](super#parts-that-are-not-there) like a missing
-/// header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
+/// The text that a closure finds in a request, borrowed or owned.
+///
+/// A request for which the closure returns `None` is [refused](super#parts-that-are-not-there), as for a missing header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
 ///
 /// ```
 /// # use tower_distributed_lock::key;
@@ -259,8 +260,9 @@ pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Param(not_empty(name)))
 }
 
-/// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`: one
-/// resource has one key, however a client writes its id. A parameter that does not parse is refused (400).
+/// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`.
+///
+/// One resource then has one key, however a client writes the resource's id. A parameter that does not parse is refused (400).
 ///
 /// ```
 /// use axum::{Router, extract::Path, routing::post};

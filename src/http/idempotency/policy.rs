@@ -4,8 +4,10 @@ use http::{HeaderMap, StatusCode, response};
 
 use crate::rejection::{Reason, Rejection, grpc};
 
-/// Whether an answer is kept: the decision of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler for its own
-/// answer, as a response extension. The handler's decision counts before the policy's.
+/// Whether an answer is kept.
+///
+/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers. A handler decides for its own answer, with a
+/// response extension, and the handler's decision counts before the policy's.
 ///
 /// ```
 /// # use http::Response;

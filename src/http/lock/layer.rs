@@ -16,8 +16,9 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs. Requests can also
-/// [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
+/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
+///
+/// Requests can also [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
 ///
 /// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
 /// process they wait in one line, and only the first of the line asks the store. The handler gets its turn as

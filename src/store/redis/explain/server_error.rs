@@ -1,7 +1,7 @@
 //! The errors that a server answers with, and their meanings.
 //!
 //! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.` The code decides on the
-//! [`ErrorKind`](crate::ErrorKind) and on the message.
+//! [`ErrorKind`] and on the message.
 //!
 //! | the server answers | kind | because |
 //! |---|---|---|
