@@ -69,9 +69,9 @@ struct Repr {
 pub enum ErrorKind {
     /// Another request holds the key, and the caller does not wait or has waited long enough.
     ///
-    /// [`Locks::lock`](crate::Locks::lock) fails so after its [`wait_limit`](crate::LocksBuilder::wait_limit), and the layer
-    /// after its [`wait`](crate::DistributedLockLayer::wait). A handler that locks the key of its own request fails so at
-    /// once. The message tells where the key is held, and since when, as far as that is known.
+    /// [`Locks::lock`](crate::Locks::lock) returns this error after its [`wait_limit`](crate::LocksBuilder::wait_limit), and
+    /// a layer after its [`wait`](crate::DistributedLockLayer::wait). A handler that locks the key of its own request gets
+    /// the error at once. The message tells where the key is held, and since when, as far as that is known.
     Held,
     /// Too many requests of this process already wait for the key.
     ///
@@ -84,8 +84,8 @@ pub enum ErrorKind {
     /// The store did not answer, or could not carry out the call. Nothing was locked.
     ///
     /// An `acquire` whose answer was lost is cleaned up by the store, so the key is not locked by a request that failed.
-    /// A release that fails so has still ended the turn in this process; the store frees the key at the end of the lease at
-    /// the latest. Waiting methods that are called outside of a tokio runtime also fail so.
+    /// A release with this error has still ended the turn in this process; the store frees the key at the end of the lease at
+    /// the latest. Methods that wait also return this error outside of a tokio runtime.
     Unreachable,
     /// The lease was lost. Another request may hold the key by now.
     ///
@@ -103,7 +103,7 @@ pub enum ErrorKind {
     InvalidKey,
     /// The configuration cannot work.
     ///
-    /// The message names the setting and the values. Constructors fail so before anything is sent.
+    /// The message names the setting and the values. Constructors return this error before anything is sent.
     InvalidConfig,
     /// The key is in use for something else: for the record of an idempotent request, for data of another program, or for
     /// permits where a lock was asked for (or the other way round).

@@ -1,4 +1,19 @@
 //! The answers to the page, as JSON.
+//!
+//! A key of the fleet, as `api/fleet` answers:
+//!
+//! ```json
+//! {
+//!   "key": "orders/42",
+//!   "holders": [{
+//!     "instance": "0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11", "attempt": "7", "here": true,
+//!     "mode": {"name": "exclusive"}, "remaining_ms": 28214.120, "fingerprint": null, "label": "web-3"
+//!   }],
+//!   "record": null,
+//!   "token": "1731756000000003",
+//!   "queue": 2
+//! }
+//! ```
 
 use std::time::Duration;
 
@@ -29,6 +44,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal with this status and reason.
     pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Self {
         let why = why.into();
         Self { status, why }
@@ -83,6 +99,7 @@ pub(super) fn held_key(held: &HeldKey) -> Object {
         .maybe_millis("longest_wait_ms", held.longest_wait)
 }
 
+/// A lease of this instance.
 fn lease(lease: &LeaseView) -> Object {
     Object::new()
         .text("attempt", lease.owner.attempt)
@@ -111,6 +128,7 @@ pub(super) fn key(
         .maybe_object("local", local.map(held_key))
 }
 
+/// The members that all answers about a key of the fleet have.
 fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
     let record = seen.record.as_ref().map(|record| {
         Object::new()
@@ -127,6 +145,7 @@ fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
         .text("token", seen.fence)
 }
 
+/// A holder of a key, with its lease.
 fn holder(holder: &Holder, here: Instance) -> Object {
     let fingerprint = holder.fingerprint.as_deref().map(hex);
     owner(holder.owner, here)
@@ -144,6 +163,7 @@ fn owner(owner: Owner, here: Instance) -> Object {
         .bool("here", owner.instance == here)
 }
 
+/// A mode by its name; a permit also has the number of permits.
 fn mode(mode: Mode) -> Object {
     match mode {
         Mode::Permit { of } => Object::new()

@@ -29,6 +29,7 @@ impl Form {
         }
     }
 
+    /// The owner that the form names, if it names one.
     pub(super) fn owner(&self) -> Result<Option<Owner>, Refusal> {
         match self.text("owner") {
             "" => Ok(None),
@@ -39,6 +40,7 @@ impl Form {
         }
     }
 
+    /// The key that the form names.
     pub(super) fn key(&self) -> Result<LockKey, Refusal> {
         Ok(LockKey::new(self.text("key"))?)
     }
@@ -72,6 +74,7 @@ fn parse(body: &[u8]) -> Option<Form> {
     fields.collect::<Option<_>>().map(Form)
 }
 
+/// Decodes a name or a value: `+` is a space, and `%2F` a slash.
 fn decode(text: &str) -> Option<String> {
     let text = text.replace('+', " ");
     percent_decode_str(&text)

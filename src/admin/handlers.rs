@@ -1,4 +1,11 @@
 //! The page's questions.
+//!
+//! | handler | asks | bounded by |
+//! |---|---|---|
+//! | `instance` | this process, and the store by a ping | 50 keys, 2 s for the ping |
+//! | `fleet` | the store: listings, then an inspection of each key | 50 keys or 500 ms, 10 inspections at a time |
+//! | `key` | the store: one inspection | the store's time limit |
+//! | `force_release` | the store: an inspection if an owner is named, then the release | the store's time limit |
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -99,6 +106,7 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
     Ok(Answer(answer.maybe_text("next", request.cursor)))
 }
 
+/// Inspects the keys of a page, a few at a time, and drops those that are not to be shown.
 async fn inspect_all(
     locks: &Locks,
     keys: Vec<LockKey>,

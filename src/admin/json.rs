@@ -1,4 +1,8 @@
 //! A JSON document, written from the outside in. Texts go through [`Quoted`] and cannot break out of their strings.
+//!
+//! ```text
+//! Object::new().text("key", "a\"b").number("waiting", 2).finish()   ──▶   {"key":"a\"b","waiting":2}
+//! ```
 
 use std::{
     fmt::{self, Display, Write},
@@ -29,15 +33,17 @@ impl Object {
         }
     }
 
+    /// Adds a number.
     pub(super) fn number(self, name: &str, number: usize) -> Self {
         self.member(name, number)
     }
 
-    /// Appends a number that only rises.
+    /// Adds a number that only rises.
     pub(super) fn counter(self, name: &str, number: u64) -> Self {
         self.member(name, number)
     }
 
+    /// Adds a truth value.
     pub(super) fn bool(self, name: &str, value: bool) -> Self {
         self.member(name, value)
     }
@@ -65,6 +71,7 @@ impl Object {
         }
     }
 
+    /// Adds a list of objects.
     pub(super) fn array(self, name: &str, objects: impl IntoIterator<Item = Object>) -> Self {
         let objects: Vec<_> = objects.into_iter().map(Object::finish).collect();
         self.member(name, format_args!("[{}]", objects.join(",")))
@@ -74,6 +81,7 @@ impl Object {
         self.member(name, "null")
     }
 
+    /// The finished text.
     pub(super) fn finish(mut self) -> String {
         self.0.push('}');
         self.0

@@ -9,6 +9,8 @@ use http::{HeaderName, HeaderValue, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// A file that is served as it is.
+///
+/// All files are compiled into the program, so the page needs no folder and no other host.
 pub(super) struct File {
     pub(super) path: &'static str,
     kind: &'static str,

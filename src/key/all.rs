@@ -10,8 +10,10 @@ use super::{DeriveKey, Derived, KeyError};
 #[derive(Clone)]
 pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
-/// Locks all of these keys for a request: the handler runs when every key is held, and the keys are released together. The keys are taken
-/// one after another, in one fixed order: two requests cannot wait for each other.
+/// Locks all of these keys for a request.
+///
+/// The handler runs when every key is held, and the keys are released together. The keys are taken one after another, in one fixed
+/// order: two requests cannot wait for each other.
 ///
 /// For both accounts of a transfer:
 ///
@@ -37,6 +39,17 @@ pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {
 
 impl AllOf {
     /// Adds a key of another type.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::{LockKey, key::{self, DeriveKey}};
+    ///
+    /// let order = key::name("order").query("id");
+    /// let all = key::all_of([order]).and(LockKey::new("stock")?);
+    /// let (mut parts, ()) = Request::post("/orders?id=7").body(())?.into_parts();
+    /// assert_eq!(all.derive(&mut parts)?.keys().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn and(mut self, key: impl DeriveKey) -> Self {
         self.0.push(Arc::new(key));

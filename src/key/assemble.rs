@@ -1,4 +1,10 @@
 //! From the parts of a request to its key.
+//!
+//! 1. A request that does not fulfil the condition of [`RequestKey::only_when`] needs no lock.
+//! 2. If a part comes from the route, the route is looked up first. A request without a route passes, and the router answers
+//!    404.
+//! 3. Each part is read, checked and appended, with a comma in between.
+//! 4. A key that is too long, or that has a secret, is replaced by its hash after the names at its beginning.
 
 use http::{Uri, request::Parts};
 
@@ -54,6 +60,7 @@ impl RequestKey {
         self.parts.iter().any(Part::is_of_route)
     }
 
+    /// Whether a part of the route has no fallback, so that a request without a route has no key.
     #[cfg(feature = "axum")]
     fn requires_match(&self) -> bool {
         let mut parts = self.parts.iter();
@@ -74,6 +81,7 @@ impl RequestKey {
         self.write(&Values::Given(given))
     }
 
+    /// Writes all parts, from a request or from values of the program.
     fn write(&self, values: &Values<'_>) -> Result<LockKey, KeyError> {
         let mut key = String::with_capacity(TYPICAL_LEN);
         for (at, part) in self.parts.iter().enumerate() {

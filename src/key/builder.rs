@@ -1,4 +1,7 @@
 //! A key made of parts.
+//!
+//! A [`RequestKey`] is a list of parts and the rules that apply to all of them. The parts are read and written by
+//! `assemble`, once for each request.
 
 use std::{
     fmt::{self, Display},
@@ -19,6 +22,22 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 ///
 /// Begun by one of the functions of [this module](super), such as [`name`](super::name()); see there for the rules of all
 /// parts.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let order = key::name("order") // a constant
+///     .header("x-tenant-id") // from the request
+///     .labelled("tenant") // the label of the part before
+///     .query("id")
+///     .parsed_as::<u64>(); // the type of the part before
+///
+/// let request = Request::post("/orders?id=007").header("x-tenant-id", "acme").body(())?;
+/// let (mut parts, ()) = request.into_parts();
+/// assert_eq!(order.derive(&mut parts)?.key().unwrap().as_str(), "order,tenant=acme,id=7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct RequestKey {
@@ -103,6 +122,17 @@ impl RequestKey {
     ///
     /// A doubled, empty or unreadable part is not absent, and is still refused.
     ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::key::{self, DeriveKey};
+    ///
+    /// // The handler treats a request without a currency as one in euros.
+    /// let price = key::name("price").query("currency").or("eur");
+    /// let (mut parts, ()) = Request::post("/price").body(())?.into_parts();
+    /// assert_eq!(price.derive(&mut parts)?.key().unwrap().as_str(), "price,currency=eur");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// When `value` is empty, or the previous part is a name, a value, the path or the method, which are never absent.
@@ -116,6 +146,16 @@ impl RequestKey {
     /// Makes the previous part optional: requests without it have a key that no value can forge.
     ///
     /// The value of an absent part is empty in the key, as in `account,x-region=`.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::key::{self, DeriveKey};
+    ///
+    /// let account = key::name("account").header("x-region").optional();
+    /// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
+    /// assert_eq!(account.derive(&mut parts)?.key().unwrap().as_str(), "account,x-region=");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -138,6 +178,16 @@ impl RequestKey {
     /// Locks only requests that fulfil the condition; others pass straight through. Default: all requests.
     ///
     /// The condition is checked before the parts are read. A second condition replaces the first.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::key::{self, DeriveKey, Derived};
+    ///
+    /// let import = key::name("import").only_when(|request| !request.headers.contains_key("x-dry-run"));
+    /// let (mut parts, ()) = Request::post("/").header("x-dry-run", "1").body(())?.into_parts();
+    /// assert_eq!(import.derive(&mut parts)?, Derived::NoLock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn only_when(mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.condition = Some(Arc::new(condition));
         self
@@ -148,6 +198,16 @@ impl RequestKey {
     ///
     /// A longer header, query parameter, path parameter, host or method is refused. A longer path, extension or text of
     /// a closure is replaced by its SHA-256.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_distributed_lock::key::{self, DeriveKey, KeyErrorKind};
+    ///
+    /// let order = key::name("order").query("id").max_value_len(3);
+    /// let (mut parts, ()) = Request::post("/orders?id=4711").body(())?.into_parts();
+    /// assert_eq!(order.derive(&mut parts).unwrap_err().kind(), KeyErrorKind::TooLong);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_value_len(mut self, bytes: usize) -> Self {
         self.max_value_len = bytes;
         self
@@ -157,6 +217,16 @@ impl RequestKey {
     ///
     /// Names at the beginning stay readable, since they come from the program: `account,#hmac-sha256=…`. All processes need the same
     /// secret: with two secrets, also during a deployment, there are two locks.
+    ///
+    /// ```
+    /// use tower_distributed_lock::key;
+    ///
+    /// let secret = [7; 32]; // from the configuration of the service
+    /// let key = key::name("account").value("tenant", "acme").hashed_with(secret).lock_key()?;
+    /// assert!(key.as_str().starts_with("account,#hmac-sha256="));
+    /// assert!(!key.as_str().contains("acme"));
+    /// # Ok::<(), key::KeyError>(())
+    /// ```
     ///
     /// # Panics
     ///

@@ -40,6 +40,16 @@ pub trait DeriveKey: Send + Sync + 'static {
 }
 
 /// The keys that a request locks.
+///
+/// ```
+/// use tower_distributed_lock::{LockKey, key::Derived};
+///
+/// let both = Derived::from(vec![LockKey::new("accounts/1")?, LockKey::new("accounts/2")?]);
+/// assert_eq!(both.keys().len(), 2);
+/// assert!(both.key().is_none()); // not exactly one
+/// assert!(Derived::NoLock.keys().is_empty());
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Derived {

@@ -1,4 +1,12 @@
 //! Hashes of values and keys that are too long, or must not be stored.
+//!
+//! ```text
+//! path=/very/long…                    value too long      path#sha256=9f86d081…
+//! account,tenant=…,id=…               key too long        account,#sha256=9f86d081…
+//! account,tenant=acme,id=7            with a secret       account,#hmac-sha256=5b2f…
+//! ```
+//!
+//! A `#` in a name, label or value is encoded, so no request can write the label of a hash.
 
 use std::fmt;
 
@@ -21,6 +29,7 @@ pub(super) fn hash_key(out: &mut String, readable: usize) {
     replace_key(out, readable, IS_SHA256, &digest);
 }
 
+/// Keeps the first `readable` bytes, and appends the label and the digest.
 fn replace_key(out: &mut String, readable: usize, label: &str, digest: &[u8]) {
     out.truncate(readable);
     if readable > 0 {

@@ -4,6 +4,13 @@
 //! `label#sha256=digest`. Within names, labels and values everything but the characters below is percent-encoded,
 //! above all `,`, `=`, `#` and `%` themselves. The text can be split again without doubt: two different lists give two different
 //! texts.
+//!
+//! | the program writes | a request gives | the key is |
+//! |---|---|---|
+//! | `name("order").query("id")` | `?id=42` | `order,id=42` |
+//! | the same | `?id=1,id=2` | `order,id=1%2Cid%3D2` |
+//! | `name("file").path()` | `/a%2Fb/c` | `file,path=/a%2Fb/c` |
+//! | `name("a,b").query("x=y")` | `?x%3Dy=1` | `a%2Cb,x%3Dy=1` |
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
@@ -34,19 +41,23 @@ pub(super) const IS_SHA256: &str = "#sha256=";
 /// Before the HMAC-SHA-256 of a whole key.
 pub(super) const IS_HMAC_SHA256: &str = "#hmac-sha256=";
 
+/// Appends a name, a label or a value.
 pub(super) fn push_value(out: &mut String, value: &str) {
     out.extend(percent_encode(value.as_bytes(), VALUE));
 }
 
+/// Appends one segment of a path, in which a slash is encoded.
 pub(super) fn push_segment(out: &mut String, segment: &[u8]) {
     out.extend(percent_encode(segment, SEGMENT));
 }
 
+/// Appends a route, in which braces and asterisks stay.
 #[cfg(feature = "axum")]
 pub(super) fn push_route(out: &mut String, route: &str) {
     out.extend(percent_encode(route.as_bytes(), ROUTE));
 }
 
+/// Appends bytes as lower-case hexadecimal digits.
 pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {

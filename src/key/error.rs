@@ -11,6 +11,17 @@ use crate::Error;
 ///
 /// The message names the part of the request and the mistake. The message never repeats a value: text from a client does not belong
 /// into the log, nor into a response.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
+/// let error = key::header("x-order-id").derive(&mut parts).unwrap_err();
+/// assert!(error.is_bad_request());
+/// assert_eq!(error.to_string(), "the header `x-order-id` is missing");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyError {
     kind: KeyErrorKind,
@@ -18,6 +29,14 @@ pub struct KeyError {
 }
 
 /// What kind of failure a [`KeyError`] is.
+///
+/// | kind | a request to a layer with `key::query("id")` |
+/// |---|---|
+/// | [`Missing`](Self::Missing) | `/orders` |
+/// | [`Doubled`](Self::Doubled) | `/orders?id=1&id=2` |
+/// | [`Empty`](Self::Empty) | `/orders?id=` |
+/// | [`Malformed`](Self::Malformed) | `/orders?id=%FF` |
+/// | [`TooLong`](Self::TooLong) | `/orders?id=…`, with more than 512 bytes |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyErrorKind {
@@ -41,11 +60,25 @@ impl KeyError {
     /// A refusal by a key function of the program; the client is at fault.
     ///
     /// The client sees the message: keep secrets out of it.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tower_distributed_lock::{LockKey, key::{Derived, KeyError}};
+    ///
+    /// fn slot(parts: &mut Parts) -> Result<Derived, KeyError> {
+    ///     let slot = parts.uri.path().strip_prefix("/slots/");
+    ///     let slot = slot.and_then(|slot| slot.parse::<u32>().ok());
+    ///     let slot = slot.ok_or_else(|| KeyError::bad_request("the path has no number of a slot"))?;
+    ///     Ok(Derived::Key(LockKey::new(format!("slot/{slot}"))?))
+    /// }
+    /// ```
     pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(KeyErrorKind::Refused, message)
     }
 
     /// The key cannot be derived where the layer is; the message should name the fix.
+    ///
+    /// The layer answers 500. The message is in the log, and in the response of a debug build only.
     pub fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(KeyErrorKind::Misconfigured, message)
     }

@@ -1,4 +1,9 @@
 //! The two hashes that every key carries, computed once, when the key is made.
+//!
+//! | hash | the same | used for |
+//! |---|---|---|
+//! | seeded | within one process | maps: lines, shards, slots of the memory store |
+//! | stable | in all processes and versions | the bucket of a key in Redis, and so its name and node |
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,7 @@
 //! Lock keys.
+//!
+//! A [`LockKey`] is a checked text with its hashes. Keys that come from requests are written by `assemble`; keys that a
+//! program writes itself are checked here.
 
 use std::{
     cmp::Ordering,
@@ -13,6 +16,21 @@ use crate::{Error, ErrorKind};
 /// The name of a locked resource, the same in every process of the fleet.
 ///
 /// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator can read the key in a terminal. Cheap to clone.
+///
+/// ```
+/// use tower_distributed_lock::{ErrorKind, LockKey};
+///
+/// let key = LockKey::new("orders/42")?;
+/// assert_eq!(key.as_str(), "orders/42");
+/// assert_eq!(key, "orders/42".try_into()?);
+///
+/// // Methods of `Locks` accept anything that converts into a key, and report a text that cannot be one.
+/// let error = LockKey::new("two\nlines").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
+///
+/// Keys are ordered by their text. [`Locks::lock_all`](crate::Locks::lock_all) takes keys in that order.
 #[derive(Clone)]
 pub struct LockKey {
     text: Arc<str>,
@@ -26,6 +44,24 @@ impl LockKey {
     pub const MAX_LEN: usize = 1024;
 
     /// Checks and wraps a key.
+    ///
+    /// Text from a client belongs into a [`RequestKey`](crate::key::RequestKey), which encodes such text. Two values that are
+    /// simply joined can forge each other's keys:
+    ///
+    /// ```
+    /// use tower_distributed_lock::{LockKey, key};
+    ///
+    /// // The tenant `a/b` with the order `c` would share a lock with the tenant `a` and the order `b/c`.
+    /// let [one, other] = [("a/b", "c"), ("a", "b/c")];
+    /// let joined = |(tenant, order): (&str, &str)| LockKey::new(format!("{tenant}/{order}"));
+    /// assert_eq!(joined(one)?, joined(other)?);
+    ///
+    /// let encoded = |(tenant, order): (&str, &str)| {
+    ///     key::name("order").value("tenant", tenant).value("id", order).lock_key()
+    /// };
+    /// assert_ne!(encoded(one)?, encoded(other)?);
+    /// # Ok::<(), tower_distributed_lock::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

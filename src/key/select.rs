@@ -13,9 +13,17 @@ use super::{RequestKey, RequestView, parts::Source};
 ///
 /// Best at the beginning of every key: `id=42` alone could be an account or an order.
 ///
+/// ```
+/// use tower_distributed_lock::key;
+///
+/// let nightly = key::name("report").name("nightly");
+/// assert_eq!(nightly.lock_key()?.as_str(), "report,nightly");
+/// # Ok::<(), key::KeyError>(())
+/// ```
+///
 /// # Panics
 ///
-/// When it is empty.
+/// When the name is empty.
 #[track_caller]
 pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Name(not_empty(name)))
@@ -29,11 +37,24 @@ pub fn name(name: impl Into<Cow<'static, str>>) -> RequestKey {
 /// paths, or another key.
 ///
 /// In a nested router, this is the whole path, including the prefix.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let (mut parts, ()) = Request::put("/files/a%20b").body(())?.into_parts();
+/// let derived = key::name("file").path().derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "file,path=/files/a%20b");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn path() -> RequestKey {
     RequestKey::of(Source::Path)
 }
 
 /// The method.
+///
+/// A key with the method gives a resource one lock for each method: a PUT and a DELETE of the same resource then run at the
+/// same time. That is right only where the methods do not touch the same data.
 pub fn method() -> RequestKey {
     RequestKey::of(Source::Method)
 }
@@ -43,11 +64,35 @@ pub fn method() -> RequestKey {
 ///
 /// In lower case, without a dot at the end and without the port: a client may write the port or not, and one resource would have two
 /// keys. `Forwarded` and `X-Forwarded-Host` are ignored.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// let request = Request::post("/").header("host", "Shop.Example.com:8080").body(())?;
+/// let (mut parts, ()) = request.into_parts();
+/// let derived = key::host().derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "host=shop.example.com");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn host() -> RequestKey {
     RequestKey::of(Source::Host)
 }
 
 /// A parameter of the query string, decoded like a form, as axum's `Query` does it. Exactly one, not empty, in UTF-8.
+///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey, KeyErrorKind};
+///
+/// let order = key::name("order").query("id");
+/// let (mut parts, ()) = Request::post("/orders?id=a+b").body(())?.into_parts();
+/// assert_eq!(order.derive(&mut parts)?.key().unwrap().as_str(), "order,id=a%20b");
+///
+/// let (mut parts, ()) = Request::post("/orders?id=1&id=2").body(())?.into_parts();
+/// assert_eq!(order.derive(&mut parts).unwrap_err().kind(), KeyErrorKind::Doubled);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -61,9 +106,22 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> RequestKey {
 ///
 /// A client can send any header: for the tenant or user, prefer [`extension`].
 ///
+/// ```
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey, KeyErrorKind};
+///
+/// let device = key::name("device").header("x-device-id");
+/// let (mut parts, ()) = Request::post("/").header("x-device-id", "T-1000").body(())?.into_parts();
+/// assert_eq!(device.derive(&mut parts)?.key().unwrap().as_str(), "device,x-device-id=T-1000");
+///
+/// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
+/// assert_eq!(device.derive(&mut parts).unwrap_err().kind(), KeyErrorKind::Missing);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Panics
 ///
-/// When it cannot be the name of a header.
+/// When the text cannot be the name of a header.
 #[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
     RequestKey::of(Source::Header(header_name(name)))
@@ -77,6 +135,26 @@ pub fn header(name: impl TryInto<HeaderName>) -> RequestKey {
 ///
 /// The label identifies the extension in the key. Type names would not do: they change with a refactoring and between compilers, and two
 /// versions of a program would not lock each other out.
+///
+/// ```
+/// use std::fmt;
+/// use http::Request;
+/// use tower_distributed_lock::key::{self, DeriveKey};
+///
+/// #[derive(Clone)]
+/// struct Tenant(u64);
+///
+/// impl fmt::Display for Tenant {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         write!(f, "{}", self.0)
+///     }
+/// }
+///
+/// let (mut parts, ()) = Request::post("/").extension(Tenant(7)).body(())?.into_parts();
+/// let derived = key::name("cart").extension::<Tenant>("tenant").derive(&mut parts)?;
+/// assert_eq!(derived.key().unwrap().as_str(), "cart,tenant=7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Panics
 ///
@@ -114,8 +192,9 @@ where
     RequestKey::of(Source::extension(not_empty(label), text))
 }
 
-/// The text that a closure finds in a request, borrowed or owned. `None` is [refused](super#parts-that-are-not-there) like a missing
-/// header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
+/// The text that a closure finds in a request, borrowed or owned.
+///
+/// A request for which the closure returns `None` is [refused](super#parts-that-are-not-there), as for a missing header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
 ///
 /// ```
 /// # use tower_distributed_lock::key;
@@ -137,6 +216,18 @@ where
 }
 
 /// The matched route as written in the program, such as `/accounts/{id}`, with the prefixes of nested routers.
+///
+/// One lock for all requests of a route, whatever their parameters are:
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// // `/imports/a` and `/imports/b` both lock `route=/imports/{name}`.
+/// let app: Router = Router::new()
+///     .route("/imports/{name}", post(async || "imported"))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), key::route()));
+/// ```
 #[cfg(feature = "axum")]
 pub fn route() -> RequestKey {
     RequestKey::of(Source::Route)
@@ -150,6 +241,16 @@ pub fn route() -> RequestKey {
 /// Bytes that are not UTF-8 are refused, as `Path` refuses them. An empty parameter (which a route such as `/user-{id}` accepts) is
 /// refused too.
 ///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// // `/carts/blue/items` locks `cart,name=blue`.
+/// let app: Router = Router::new()
+///     .route("/carts/{name}/items", post(async || "added"))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), key::name("cart").param("name")));
+/// ```
+///
 /// # Panics
 ///
 /// When the name is empty.
@@ -159,8 +260,24 @@ pub fn param(name: impl Into<Cow<'static, str>>) -> RequestKey {
     RequestKey::of(Source::Param(not_empty(name)))
 }
 
-/// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`: one
-/// resource has one key, however a client writes its id. A parameter that does not parse is refused (400).
+/// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`.
+///
+/// One resource then has one key, however a client writes the resource's id. A parameter that does not parse is refused (400).
+///
+/// ```
+/// use axum::{Router, extract::Path, routing::post};
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+///
+/// async fn deposit(Path(id): Path<u64>) -> String {
+///     format!("paid into account {id}")
+/// }
+///
+/// // `/accounts/7` and `/accounts/007` both lock `account,id=7`; `/accounts/seven` gets 400.
+/// let account = key::name("account").param_as::<u64>("id");
+/// let app: Router = Router::new()
+///     .route("/accounts/{id}", post(deposit))
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), account));
+/// ```
 ///
 /// # Panics
 ///
@@ -177,7 +294,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When it is empty.
+    /// When the name is empty.
     #[track_caller]
     pub fn name(self, name: impl Into<Cow<'static, str>>) -> Self {
         self.and(Source::Name(not_empty(name)))
@@ -212,7 +329,7 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When it cannot be the name of a header.
+    /// When the text cannot be the name of a header.
     #[track_caller]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
         self.and(Source::Header(header_name(name)))
@@ -251,6 +368,14 @@ impl RequestKey {
 
     /// Adds a value that is the same for all requests, such as a region. For keys outside of a request, see
     /// [`lock_key`](Self::lock_key).
+    ///
+    /// ```
+    /// use tower_distributed_lock::key;
+    ///
+    /// let key = key::name("cache").value("region", "eu-1");
+    /// assert_eq!(key.lock_key()?.as_str(), "cache,region=eu-1");
+    /// # Ok::<(), key::KeyError>(())
+    /// ```
     ///
     /// # Panics
     ///

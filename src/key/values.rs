@@ -29,6 +29,19 @@ impl Given {
 }
 
 /// A [`RequestKey`] and the values of its parts, for use outside of a request. Made by [`RequestKey::with`].
+///
+/// ```
+/// use tower_distributed_lock::key;
+///
+/// let account = key::name("account").header("x-tenant-id").labelled("tenant").query("id");
+/// let values = account.with("tenant", "acme").with("id", 7);
+/// assert_eq!(values.lock_key()?.as_str(), "account,tenant=acme,id=7");
+///
+/// // A value that is missing, or that no part asks for, is an error.
+/// assert!(account.with("tenant", "acme").lock_key().is_err());
+/// assert!(account.with("tenant", "acme").with("id", 7).with("other", 1).lock_key().is_err());
+/// # Ok::<(), key::KeyError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "values are no key until `lock_key` is called, or a method of `Locks` takes them"]
 pub struct KeyValues<'k> {

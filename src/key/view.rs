@@ -9,6 +9,16 @@ use {super::axum::MatchedRoute, std::cell::Cell};
 
 /// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by dereference, and the path
 /// parameters of the matched route.
+///
+/// ```
+/// use tower_distributed_lock::key;
+///
+/// // The head of the request is there by dereference: `method`, `uri`, `headers`, `extensions`.
+/// let upload = key::name("upload").from_fn("kind", |request| {
+///     let kind = request.headers.get("content-type")?.to_str().ok()?;
+///     Some(kind.split('/').next()?.into())
+/// });
+/// ```
 pub struct RequestView<'r> {
     parts: &'r Parts,
     #[cfg(feature = "axum")]

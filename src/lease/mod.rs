@@ -2,6 +2,24 @@
 //!
 //! [`Lease`] is the part that guards share. [`Renewal`] computes when a lease is renewed, [`Schedule`] sorts leases
 //! by that time, and [`Scheduler`] runs the background task that acts on the schedule.
+//!
+//! # The times of a lease
+//!
+//! ```text
+//! sent      granted                       renewal                         deadline      expiry in the store
+//!  │           │                             │                                │               │
+//!  ├───────────┼─────────────────────────────┼────────────────────────────────┼───────────────┤
+//!  0           0.4 ms                        10 s                             29.698 s        30 s after the store's grant
+//! ```
+//!
+//! The holder counts from *before* the request was sent, and the store from when the request arrived. The holder also
+//! subtracts a margin for clocks that run at different speeds ([`drift`]). The deadline of the holder is therefore always
+//! before the expiry in the store, unless a clock is off by more than the margin or the process is paused.
+//!
+//! # Doubts
+//!
+//! A store that was away may have restarted without the lease. The lease is then *doubted*: turns under way go on, but no
+//! new turn begins until a renewal that was sent after the doubt is answered.
 
 mod renewal;
 mod schedule;
@@ -26,6 +44,30 @@ use crate::{
 };
 
 /// Why a lease was lost.
+///
+/// | loss | typical cause |
+/// |---|---|
+/// | [`NotOurs`](Self::NotOurs) | an operator has freed the key, the store has lost its data, or a fail-over has forgotten the lease |
+/// | [`Expired`](Self::Expired) | the store was away for longer than the lease, or this process was paused |
+/// | [`GaveUp`](Self::GaveUp) | the store was away for a while, and the settings say not to wait for the deadline |
+/// | [`MaxHold`](Self::MaxHold) | the work hangs, or is slower than expected |
+/// | [`Closed`](Self::Closed) | the process shuts down |
+///
+/// After each of them, another request may hold the key.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::{Locks, Loss, Status};
+///
+/// let locks = Locks::in_memory();
+/// let guard = locks.lock("orders/42").await?;
+/// locks.force_release("orders/42").await?; // as an operator would
+/// assert!(guard.confirm().await.is_err());
+/// assert_eq!(guard.status(), Status::Lost(Loss::NotOurs));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {

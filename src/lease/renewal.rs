@@ -4,6 +4,16 @@
 //!    due.
 //! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, the next one is
 //!    never due at once.
+//!
+//! The renewals of a lease of 30 s with the default pace, while the store is away from 15 s to 23 s:
+//!
+//! ```text
+//!  0 s    granted                   next: 10 s
+//! 10 s    sent, answered            next: 20 s
+//! 20 s    sent, no answer           unknown 1, next: one second later
+//! 22 s    sent, no answer           unknown 2, next: one second later     (each try takes the call's time limit)
+//! 24 s    sent, answered            next: 34 s                            the deadline was 39.7 s
+//! ```
 
 use std::time::Duration;
 

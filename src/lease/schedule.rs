@@ -3,6 +3,17 @@
 //! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due before the lease
 //!    ends, otherwise for the end.
 //! 2. The cost of a look at the schedule depends on the number of entries that are due, not on the number of leases.
+//!
+//! Two sorted maps hold the entries of a shard: one of renewals, one of ends. A renewal may be sent a little early, together with
+//! others, and an end must not be handled early; the two are therefore taken with different limits:
+//!
+//! ```text
+//! renewals  (10.00 s, attempt 4) (10.02 s, attempt 68) (17.30 s, attempt 132)
+//! ends      (12.50 s, attempt 196)                     a turn with a short `max_hold`
+//!
+//! take_due(now: 10.00 s, soon: 10.25 s)  ──▶  attempts 4 and 68
+//! next                                   ──▶  12.50 s
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -29,6 +40,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// The time of the entry.
     pub(crate) fn at(self) -> Instant {
         match self {
             Self::Renewal(at) | Self::End(at) => at,
@@ -67,6 +79,7 @@ impl Schedule {
         }
     }
 
+    /// The map that an entry belongs to.
     fn times(&mut self, entry: Entry) -> &mut Times {
         match entry {
             Entry::Renewal(_) => &mut self.renewals,

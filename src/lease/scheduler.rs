@@ -9,6 +9,11 @@
 //! 4. The task looks at the leases at the time `looks_at`, which is never later than the earliest scheduled time of a
 //!    lease: scheduling a lease lowers `looks_at` ([`Scheduler::look_by`]), and only a look at all leases raises it.
 //!    A lease that is released before its time costs at most one look, which many such leases share.
+//!
+//! ```text
+//! Line::schedule ──▶ look_by(at) ──▶ looks_at ──▶ the task sleeps until then ──▶ on_time: renewals and losses
+//! Store::watch ──▶ Hints ───────────────────────▶ the task receives them ──────▶ on_hint: contenders ask, leases are doubted
+//! ```
 
 use std::{
     sync::{Arc, Weak},

@@ -240,7 +240,7 @@ impl LocksBuilder {
     ///
     /// let locks = Locks::builder(MemoryStore::new())
     ///     .lease(Duration::from_secs(30))
-    ///     .renew_every(Duration::from_secs(3)) // nine more renewals can fail before the lease ends
+    ///     .renew_every(Duration::from_secs(3)) // nine renewals within one lease
     ///     .build()?;
     /// # Ok(())
     /// # }
@@ -360,7 +360,7 @@ impl LocksBuilder {
     /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
     /// use tower_distributed_lock::{ErrorKind, Locks, store::MemoryStore};
     ///
-    /// // Nobody waits: a request gets its turn at once, or fails.
+    /// // No request waits: a request gets its turn at once, or fails.
     /// let locks = Locks::builder(MemoryStore::new()).longest_line(0).build()?;
     /// let guard = locks.lock("orders/42").await?;
     /// let error = locks.lock("orders/42").await.unwrap_err();
@@ -437,6 +437,20 @@ impl LocksBuilder {
     /// wait that long behind an instance that has crashed.
     ///
     /// The deadline must be longer than the poll interval. The default is 3 seconds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// // A waiting instance that has crashed is in the way for one second at most.
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .poll_interval(Duration::from_millis(300))
+    ///     .waiter_deadline(Duration::from_secs(1))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiter_deadline(mut self, deadline: Duration) -> Self {
         self.config.waiter_deadline = deadline;
         self

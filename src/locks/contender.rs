@@ -9,6 +9,18 @@
 //!    requests come and go, and leaves the queue with the last request.
 //! 4. A question that is dropped, or that fails, leaves no lease behind: the store ensures that. The line gives up
 //!    the place in the queue that an earlier question took.
+//!
+//! The life of a contender for a key that another instance holds:
+//!
+//! ```text
+//!   0 ms  ask: Acquire { owner: 0c6f…:7, queueing: Wait }   held, for another 8 s; the attempt is in the queue
+//!         pause until the poll interval (about 1 s) is over, or a wake-up
+//! 640 ms  Hint::Next arrives: the attempt ahead was offered the key
+//!         the pause is shortened to the head start (300 ms)
+//! 655 ms  Hint::Free arrives: the attempt ahead is served, and this one is next
+//!         ask: Acquire { owner: 0c6f…:7, .. }               granted, with a lease and tokens
+//! 656 ms  the line has the lease, and the contender ends
+//! ```
 
 use std::{
     future::poll_fn,
@@ -54,6 +66,8 @@ pub(crate) struct Contender {
 }
 
 /// An `acquire` that the store has not answered yet.
+///
+/// The question keeps what the line needs to make leases of the answer, so that the demand need not be kept apart.
 struct Question {
     owner: Owner,
     /// See [`Acquire::more`].

@@ -1,4 +1,6 @@
 //! The gauges of the feature `metrics`.
+//!
+//! The gauges are computed when they are asked for, from the state that [`Locks::stats`] reads as well.
 
 use super::Locks;
 use crate::trace::{self, Gauges};

@@ -324,9 +324,9 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, so another request may have had the key at
+    /// - [`ErrorKind::Lost`]: the lease was lost, so another request may have had the key at
     ///   the same time.
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not answer. The turn has ended
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The turn has ended
     ///   nevertheless.
     ///
     /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the result.
@@ -388,10 +388,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was lost, or the turn has ended.
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): the store did not answer. The guard is shared from now
+    /// - [`ErrorKind::Lost`]: the lease was lost, or the turn has ended.
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The guard is shared from now
     ///   on in this process, and the next renewal tells the store.
-    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig): the guard holds a permit, or the claim of an idempotent
+    /// - [`ErrorKind::InvalidConfig`]: the guard holds a permit, or the claim of an idempotent
     ///   request.
     ///
     /// # Cancel safety
@@ -434,7 +434,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost: the future was dropped at one of its
+    /// [`ErrorKind::Lost`] when the lease was lost: the future was dropped at one of its
     /// `.await`s. Effects that the future had begun elsewhere, such as a statement that a database has received, may
     /// still happen.
     ///
@@ -522,8 +522,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost, and
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. Like
+    /// [`ErrorKind::Lost`] when the lease was lost, and
+    /// [`ErrorKind::Unreachable`] when the store does not answer. Like
     /// [`release`](Self::release), `confirm` returns `Ok` for a turn that a clone has released.
     ///
     /// # Cancel safety

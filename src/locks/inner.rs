@@ -1,4 +1,12 @@
 //! The state that the clones of a [`Locks`](crate::Locks) share.
+//!
+//! [`Inner`] connects the parts that know nothing of each other: the [`Lines`], the [`Scheduler`] and the store.
+//!
+//! ```text
+//! a request ──▶ with_line ──▶ Lines ──▶ FollowUp ──▶ finish_transition ──▶ a contender starts, the log is written
+//! scheduler ──▶ on_time   ──▶ Lines::look ──▶ renewals ──▶ Renewing ──▶ the store
+//! store     ──▶ on_hint   ──▶ the line of the key, or all lines
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -237,6 +245,8 @@ impl Drop for Inner {
 }
 
 /// Counts things under way, and notifies when none is left.
+///
+/// `Locks::close` waits for two counters: of background calls, and of handlers that run.
 #[derive(Default)]
 pub(crate) struct Counter {
     count: AtomicUsize,
@@ -251,6 +261,7 @@ impl Counter {
         Counted(counter.clone())
     }
 
+    /// The present count.
     pub(crate) fn get(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

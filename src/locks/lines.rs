@@ -1,12 +1,20 @@
 //! The lines of an instance, in a map that is split into shards so that requests for different keys rarely wait for
 //! the same mutex.
 //!
-//! 1. A line is changed only under the lock of its shard. The transition that leaves a line in `State::Gone` removes
-//!    the line under the same lock, so no line is ever in the middle of being removed.
+//! 1. A line is changed only under the lock of its shard. The transition that ends a line also removes the line,
+//!    under the same lock, so no line is ever in the middle of being removed.
 //! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
 //!    the same step.
 //! 3. Under the lock of a shard, releases are started in the store, the scheduler's task is notified, and waiting
 //!    tasks are woken. Nothing is called that could come back to a line.
+//!
+//! A call for a key takes this way:
+//!
+//! 1. The upper half of the key's hash chooses the shard, and the shard's mutex is locked.
+//! 2. The shard is split into its lines and a [`Transition`], which has everything that a line may use.
+//! 3. The line changes. Whatever must not happen under the mutex is noted in the transition's [`FollowUp`].
+//! 4. A line that has ended is removed, and the mutex is unlocked.
+//! 5. The caller does the follow-up ([`Inner::finish_transition`]).
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
@@ -189,6 +197,7 @@ impl Lines {
         self.each(|line| line.refuse_all(&closed()));
     }
 
+    /// Whether [`close`](Self::close) was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -214,6 +223,7 @@ impl Lines {
         sum
     }
 
+    /// The number of lines, which is the number of keys in use.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

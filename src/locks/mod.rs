@@ -16,7 +16,7 @@
 //!
 //! | part | file | task |
 //! |---|---|---|
-//! | the handle | `mod.rs`, `modes.rs`, `several.rs`, `operators.rs`, `shutdown.rs`, `connect.rs`, `config.rs` | the methods that users call |
+//! | the handle | `mod.rs`, `modes.rs`, `several.rs`, `operators.rs`, `shutdown.rs`, `connect.rs`, `config.rs` | the public methods |
 //! | the request | `waiter.rs`, `turn.rs`, `guard.rs` | from the wait in line to the end of the turn |
 //! | the line | `lines.rs`, `line/` | the state of a key in this process |
 //! | the store's side | `contender.rs`, `renewing.rs`, `recording.rs` | calls to the store, and the handling of their answers |
@@ -196,8 +196,8 @@ impl Locks {
 
     /// Locks a key like [`lock`](Locks::lock), waiting for at most `limit`.
     ///
-    /// A limit of zero still asks the store once, and fails with [`ErrorKind::Held`] unless the key is free at that moment;
-    /// [`try_lock`](Locks::try_lock) is the clearer way to do that.
+    /// The limit covers the whole wait: for other requests of this process, for other instances, and for the answers of the
+    /// store. [`try_lock`](Locks::try_lock) is for callers that do not wait at all.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,12 @@
 //! Ending a turn with a record in the lease's place.
+//!
+//! The store ends a lease and writes the record in one step, so no other instance can begin the same work in between:
+//!
+//! | the store answers | the turn | the record |
+//! |---|---|---|
+//! | freed | ends, and waiting duplicates get the record | is in the store |
+//! | not ours | is lost | is not written; `record_late` claims the key anew for the record |
+//! | nothing in time | goes on, and is renewed | may be in the store; the caller tries again |
 
 use std::{sync::Arc, time::Duration};
 

@@ -2,6 +2,12 @@
 //!
 //! A layer runs its handler within [`scope`], and [`check`] refuses the keys of that scope. [`carry`] takes the scope
 //! into a spawned task.
+//!
+//! ```text
+//! layer (key a) ──▶ scope { a } ──▶ handler ──▶ locks.lock("a")   refused at once: ErrorKind::Held
+//!                                          ├──▶ locks.lock("b")   waits as usual
+//!                                          └──▶ tokio::spawn(..)  no scope: locks.lock("a") waits until its limit
+//! ```
 
 use std::{slice, sync::Arc};
 

@@ -1,4 +1,13 @@
 //! Renewals under way, and the handling of their answers.
+//!
+//! One call to the store renews all leases that are due. The answers arrive one by one, and each is applied to the line of its
+//! lease at once, so that a slow server of a Cluster does not delay the leases on the others:
+//!
+//! ```text
+//! Renewing { a, b, c } ──▶ Store::renew ──▶ (1, Renewed)  ──▶ the line of b
+//!                                           (0, NotOurs)  ──▶ the line of a: lost
+//!                      dropped, no answer for c ──────────▶ the line of c: unknown
+//! ```
 
 use std::sync::Arc;
 
@@ -111,6 +120,7 @@ pub(super) fn result_of(answer: Option<&Renewed>) -> RenewalResult {
     }
 }
 
+/// The reason of a missing answer for a lease whose record was sent before.
 fn recorded_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,

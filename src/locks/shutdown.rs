@@ -98,7 +98,7 @@ impl Locks {
     ///
     /// From now on no request gets a turn: requests that wait, and requests that ask later, fail with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may finish within `grace`. Turns that take
-    /// longer are lost with [`Loss::Closed`](crate::Loss::Closed), and their keys are released.
+    /// longer are lost with [`Loss::Closed`], and their keys are released.
     ///
     /// The future resolves as soon as nothing is left, and **at the latest 2 seconds after `grace` has passed**. These 2 seconds
     /// are for the releases. Choose a grace that ends in time before the platform kills the process:

@@ -1,4 +1,14 @@
 //! A request in line and the turn that the request gets: one object, shared by the line, the waiter and the guards.
+//!
+//! A turn is resolved once, in one of two ways:
+//!
+//! ```text
+//! new ──▶ in line ──▶ grant: `granted` is set ──▶ guards: 1, 2, .. 0 ──▶ ended
+//!                 └─▶ refuse: `refused` is set ──▶ the waiter takes the reason
+//! ```
+//!
+//! The line has the turn while the request waits. A shared lease has the turns under way as well, to end each of them at
+//! its own time.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -41,6 +51,9 @@ pub(crate) struct Turn {
 }
 
 /// The lease and the token that a turn was granted with.
+///
+/// A lease that has served two turns, and now serves a third, gives `number: 3`. The number and the owner of the lease
+/// identify the turn, so a late end of turn 2 cannot end turn 3.
 #[derive(Debug)]
 pub(crate) struct Granted {
     /// The lease that the turn runs under.
@@ -157,6 +170,7 @@ impl Turn {
         is_last
     }
 
+    /// How many guards hold the turn now.
     pub(super) fn guards(&self) -> usize {
         self.guards.load(Ordering::Acquire)
     }

@@ -1,4 +1,13 @@
 //! The future of a request that waits in line.
+//!
+//! ```text
+//! poll ──▶ join the line ──▶ first of the line? poll the contender's first question ──▶ wait for the turn ──▶ LockGuard
+//!                                                                                         │
+//! drop ──▶ leave the line; if the turn has begun, end the turn                            └─▶ NoTurn
+//! ```
+//!
+//! The guard is made in the same poll in which the turn is found. A request that is cancelled therefore either never sees its
+//! turn, and the drop of the waiter ends the turn; or has a guard, and the drop of the guard does.
 
 use std::{
     pin::Pin,

@@ -1,4 +1,7 @@
 //! Waiting for the loss of a turn.
+//!
+//! A watcher normally sleeps until the lease's line tells the loss. While no scheduler runs (its runtime has ended), no line would
+//! find out that a deadline has passed. The watcher then starts a scheduler on its own runtime, or watches the clock itself.
 
 use std::sync::Arc;
 

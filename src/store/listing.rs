@@ -61,6 +61,20 @@ impl List {
 }
 
 /// One page of keys. See [`Locks::list`](crate::Locks::list).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use tower_distributed_lock::store::List;
+///
+/// let guard = locks.lock("orders/42").await?;
+/// let page = locks.list(List::all()).await?;
+/// assert_eq!(page.keys, [guard.key().clone()]);
+/// assert!(page.next.is_none()); // the last page
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyPage {
@@ -73,6 +87,16 @@ pub struct KeyPage {
 /// The position of a listing between two pages: an opaque text of visible ASCII characters.
 ///
 /// A cursor belongs to one store and one prefix. The text can be sent to a client and back. Like a key, a cursor may be personal data.
+///
+/// ```
+/// use tower_distributed_lock::store::{Cursor, List};
+///
+/// // From a client that asks for the next page.
+/// let cursor: Cursor = "orders/42".parse()?;
+/// let request = List::starting_with("orders/").after(cursor);
+/// assert!("two lines\n".parse::<Cursor>().is_err());
+/// # Ok::<(), tower_distributed_lock::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cursor(Arc<str>);
 

@@ -1,4 +1,16 @@
 //! The requests and answers of a [`Store`](super::Store).
+//!
+//! ```text
+//! Acquire { key: orders/42, owner: 0c6f…:7, lease: 30 s, block: 3, queueing: Wait { 3 s, 300 ms }, mode: Exclusive }
+//!    ──▶ Granted { tokens: 41..=43, count: 1, others_wait: false }
+//!    ──▶ Held { remaining: 8.2 s, label: web-3 }
+//!
+//! Renew { key: orders/42, owner: 0c6f…:7, lease: 30 s, refill: 32 }
+//!    ──▶ Renewed { tokens: 44..=75, others_wait: true }
+//!
+//! Release { key: orders/42, owner: 0c6f…:7, ending: Free, owed_for: 30 s }
+//!    ──▶ Freed
+//! ```
 
 use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
 
@@ -8,6 +20,15 @@ use uuid::Uuid;
 use crate::{Error, LockKey};
 
 /// The identity of one [`Locks`](crate::Locks) in the fleet.
+///
+/// ```
+/// use tower_distributed_lock::{Locks, store::Instance};
+///
+/// let locks = Locks::in_memory();
+/// let text = locks.instance().to_string(); // a UUID, as in the log and in Redis
+/// assert_eq!(text.parse::<Instance>()?, locks.instance());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Instance(Uuid);
 
@@ -45,6 +66,15 @@ impl FromStr for Instance {
 ///
 /// An owner must not be reused for a lock object or for a process: a release that arrives late must not free the
 /// lease of the next holder.
+///
+/// ```
+/// use tower_distributed_lock::store::Owner;
+///
+/// // As an operator finds the owner in the log, or in the value of a lock in Redis.
+/// let owner: Owner = "0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7".parse()?;
+/// assert_eq!(owner.attempt, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     /// The instance that acquires.
@@ -100,6 +130,20 @@ impl From<ParseIntError> for NotAnOwner {
 /// [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared) holders of a key exclude each other, like the writers
 /// and readers of a reader-writer lock. [`Permit`](Mode::Permit) makes the key a semaphore, and a semaphore's key
 /// is not used for locks.
+///
+/// | held | exclusive | shared | a permit |
+/// |---|---|---|---|
+/// | exclusively | waits | waits | refused |
+/// | shared | waits | granted, unless a request for the key itself is ahead | refused |
+/// | some permits | refused | refused | granted while permits are left |
+///
+/// ```
+/// use tower_distributed_lock::store::Mode;
+///
+/// assert_eq!(Mode::default(), Mode::Exclusive);
+/// assert_eq!(Mode::Permit { of: 4 }.to_string(), "one of 4 permits");
+/// assert!(!Mode::Shared.is_permit());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -134,6 +178,12 @@ impl fmt::Display for Mode {
 }
 
 /// Whether an attempt that finds the key held keeps a place in the store's queue.
+///
+/// | | joins the queue | may take a free key that others wait for |
+/// |---|---|---|
+/// | [`No`](Self::No) | no | no |
+/// | [`Skip`](Self::Skip) | no | yes |
+/// | [`Wait`](Self::Wait) | yes | when the attempt is next, or when the head has left the key untaken for too long |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queueing {
@@ -335,6 +385,14 @@ pub enum Released {
 }
 
 /// A message from the store that can save an instance from waiting.
+///
+/// | hint | the instance |
+/// |---|---|
+/// | [`Free`](Self::Free) | asks for the key at once |
+/// | [`Next`](Self::Next) | asks for the key after the head start |
+/// | [`Wanted`](Self::Wanted) | passes its lease on for a few more turns, and then gives the lease back |
+/// | [`Listening`](Self::Listening) | asks for all keys that it waits for |
+/// | [`Reconnected`](Self::Reconnected) | confirms all leases, and asks for all keys that it waits for |
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hint {
@@ -394,6 +452,22 @@ impl MovedKeys {
 }
 
 /// The state of a key. See [`Store::inspect`](super::Store::inspect).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// let reading = locks.lock_shared("reports/7").await?;
+/// let seen = locks.inspect("reports/7").await?;
+/// for holder in &seen.holders {
+///     println!("{} holds the key ({}) for another {:?}", holder.owner, holder.mode, holder.remaining);
+/// }
+/// println!("{} attempts wait; the last token is {}", seen.queue.len(), seen.fence);
+/// # assert_eq!(seen.holders.len(), 1);
+/// # drop(reading);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {

@@ -2,6 +2,13 @@
 //!
 //! A metric is looked up in the recorder each time, because the recorder may be installed after the first lock, and tests have
 //! recorders of their own. The look-up allocates nothing: the keys of all label values are made once.
+//!
+//! The keys of a metric with two labels, in the order of their indices:
+//!
+//! ```text
+//! distributed_lock_connects_total   labels: connection [calls, hints], result [connected, failed]
+//! index 0: calls, connected   1: calls, failed   2: hints, connected   3: hints, failed
+//! ```
 
 #[cfg(feature = "metrics")]
 use std::{sync::OnceLock, time::Duration};
@@ -135,12 +142,14 @@ impl Metric {
         with_recorder(|recorder| recorder.register_gauge(key, &METADATA).set(value as f64));
     }
 
+    /// The key of a combination of label values.
     fn key(&self, values: &[usize]) -> &Key {
         let keys = self.keys.get_or_init(|| self.make_keys());
         let labels = self.labels.iter().zip(values);
         &keys[labels.fold(0, |index, (label, value)| index * label.texts.len() + value)]
     }
 
+    /// Makes the keys of all combinations of label values.
     fn make_keys(&self) -> Box<[Key]> {
         let mut combinations: Vec<Vec<Label>> = vec![Vec::new()];
         for label in self.labels {
@@ -158,6 +167,7 @@ impl Metric {
             .collect()
     }
 
+    /// The unit that the recorder is told.
     pub(crate) fn unit(&self) -> Unit {
         match self.kind {
             Kind::Counter | Kind::Gauge => Unit::Count,

@@ -1,4 +1,13 @@
 //! The beginning of an idempotent request: its key is claimed, or the request is answered without its handler.
+//!
+//! | the key | the request |
+//! |---|---|
+//! | is free | claims the key, and runs ([`First`]) |
+//! | is claimed with the same fingerprint | waits for the record, up to its limit; then 409 |
+//! | is claimed with another fingerprint | 422 |
+//! | has the record of an equal request | gets the recorded answer ([`Instead::Again`]) |
+//! | has the record of another request | 422 |
+//! | has a tombstone | 409 |
 
 use std::{error::Error as StdError, sync::Arc};
 
@@ -125,6 +134,7 @@ where
     }
 }
 
+/// The refusal of a request whose body could not be read.
 fn not_read(unread: Unread) -> Rejection {
     match unread {
         Unread::TooLarge => Rejection::new(
@@ -169,6 +179,7 @@ fn key_reused(claim: &Claim) -> Rejection {
     .with_idempotency_key(&claim.name)
 }
 
+/// The refusal of a request that could not claim its key.
 fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
     let rejection = match error.kind() {
         ErrorKind::Held => Rejection::new(

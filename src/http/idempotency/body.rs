@@ -32,6 +32,7 @@ pub(super) enum Rest<B> {
 }
 
 impl<B> IdempotentBody<B> {
+    /// A body of these bytes, without trailers.
     pub(crate) fn whole(bytes: Bytes) -> Self {
         Self::with_trailers(bytes, None)
     }
@@ -42,6 +43,7 @@ impl<B> IdempotentBody<B> {
         Self::read(frames, Rest::Nothing)
     }
 
+    /// The inner service's body, of which nothing was read.
     pub(crate) fn inner(body: B) -> Self {
         Self::read(None, Rest::Inner(body))
     }

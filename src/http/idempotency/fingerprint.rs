@@ -1,4 +1,11 @@
 //! The fingerprint of a request: a digest that differs between different requests with the same Idempotency-Key.
+//!
+//! | the part | by default |
+//! |---|---|
+//! | method, host, path, query | count |
+//! | content type | counts, without the boundary of a multipart body |
+//! | body | every byte counts; JSON by value with `compare_json_values` |
+//! | other headers | do not count, unless named with `compare_headers` |
 
 use std::{fmt, sync::Arc};
 
@@ -61,6 +68,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
+    /// The fingerprint of a request with this body.
     pub(super) fn fingerprint(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
         let mut digest = Parts256::default();
         if let Some(own) = &self.own {

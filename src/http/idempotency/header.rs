@@ -1,4 +1,11 @@
 //! The source of a request's key: the `Idempotency-Key` header field, another header, or a closure.
+//!
+//! | the header | the key | strict |
+//! |---|---|---|
+//! | `Idempotency-Key: "8e03"` | `8e03` | `8e03` |
+//! | `Idempotency-Key: 8e03` | `8e03` | 400 |
+//! | `Idempotency-Key: a,b` | 400: a proxy may have joined two | 400 |
+//! | two lines | 400 | 400 |
 
 use std::{borrow::Cow, fmt, sync::Arc};
 

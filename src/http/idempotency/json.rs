@@ -1,6 +1,13 @@
 //! A canonical form of JSON, in which whitespace, the order of members and the escapes of strings do not count.
 //!
 //! Numbers count as they are written: `1.0` is not `1`, and no number is rounded. Two different amounts must never look the same.
+//!
+//! | body | canonical form |
+//! |---|---|
+//! | `{"b": 1, "a": [true]}` | `{"a":[true,],"b":1,}` |
+//! | `{ "a" : [ true ],"b":1}` | the same |
+//! | `{"a":"\u0041"}` | `{"a":"A",}` |
+//! | `{"a":1,"a":2}` | none: the bytes are compared |
 
 use std::{collections::BTreeMap, fmt::Write};
 

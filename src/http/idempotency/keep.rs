@@ -1,4 +1,13 @@
 //! Storing the outcome of a request, even after its lease was lost or while the store is away.
+//!
+//! ```text
+//! record in the lease's place ──▶ freed ──────────────────────────────────▶ Kept::Yes
+//!    ├─ no answer ──▶ again after 100 ms, until `within` has passed ───────▶ Kept::Unknown
+//!    ├─ refused (the store is full, say) ──────────────────────────────────▶ Kept::No
+//!    └─ not ours: the lease was lost
+//!          └─ claim the key again ──▶ granted ──▶ record ──────────────────▶ Kept::Yes
+//!                               └──▶ held, or another record ──────────────▶ Kept::Superseded
+//! ```
 
 use std::time::Duration;
 

@@ -115,6 +115,37 @@ use crate::{
 /// | [`retry_after`](Self::retry_after) | 1 s |
 /// | [`keep`](Self::keep) | [`Keep::by_status`] |
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
+///
+/// # Example
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::Full;
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let service = ServiceBuilder::new()
+///     .layer(IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id")))
+///     .service_fn(async |_: Request<Full<Bytes>>| {
+///         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("paid")))
+///     });
+///
+/// let payment = || {
+///     Request::post("/payments")
+///         .header("x-tenant-id", "acme")
+///         .header("idempotency-key", "8e03978e-40d5-43e8-bc93-6894a57f9324")
+///         .body(Full::<Bytes>::from("100 EUR"))
+/// };
+/// let first = service.clone().oneshot(payment()?).await?;
+/// assert!(!first.headers().contains_key("idempotent-replayed"));
+/// let again = service.oneshot(payment()?).await?;
+/// assert_eq!(again.headers()["idempotent-replayed"], "true");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct IdempotencyLayer<M = SameBody> {
@@ -146,6 +177,16 @@ impl<M> IdempotencyLayer<M> {
     /// Never begins a request twice, not even after a crash of the process that ran the request: the claim itself stays for as long
     /// as a record would ([`retain`](Self::retain)). Duplicates get 409 for all of that time, and a person has to find out how the request
     /// ended. Default: after a crash, the request runs again once the lease is over.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // A payout that may have happened is never sent again by itself. After a crash, a person decides within a week.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .at_most_once()
+    ///     .retain(Duration::from_secs(7 * 24 * 3600));
+    /// ```
     pub fn at_most_once(self) -> Self {
         self.set(|settings| settings.at_most_once = true)
     }
@@ -164,12 +205,29 @@ impl<M> IdempotencyLayer<M> {
 
     /// Takes the key from this header, such as `x-github-delivery` or `webhook-id`, in the form of an `Idempotency-Key`. Default:
     /// `Idempotency-Key`.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // GitHub sends a webhook again with the same delivery id.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::name("github"))
+    ///     .key_header(HeaderName::from_static("x-github-delivery"));
+    /// ```
     pub fn key_header(self, name: HeaderName) -> Self {
         self.set(|settings| settings.source = Source::Header(name))
     }
 
     /// Takes the key from the request with a closure: at most 255 bytes, not empty; `None` for a request without a key.
     /// Default: the header `Idempotency-Key`.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // PUT /orders/<id chosen by the client>
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .key_from(|request| Some(request.uri.path().strip_prefix("/orders/")?.to_owned()));
+    /// ```
     pub fn key_from(
         self,
         find: impl Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -179,6 +237,15 @@ impl<M> IdempotencyLayer<M> {
 
     /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the boundary of a
     /// multipart body is not.
+    ///
+    /// ```
+    /// use http::header;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // A retry in another language would get an answer in the first one: refuse the retry with 422 instead.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .compare_headers([header::ACCEPT_LANGUAGE]);
+    /// ```
     pub fn compare_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<HeaderName> = names.into_iter().collect();
         self.set(|settings| settings.comparison.headers.extend(names))
@@ -186,12 +253,31 @@ impl<M> IdempotencyLayer<M> {
 
     /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count; numbers are compared as text.
     /// Default: every byte counts.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // `{"a":1,"b":2}` and `{ "b": 2, "a": 1 }` are one request.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .compare_json_values();
+    /// ```
     #[cfg(feature = "json")]
     pub fn compare_json_values(self) -> Self {
         self.set(|settings| settings.comparison.json_values = true)
     }
 
     /// Compares only the bytes that a closure makes from a request and its body. Nothing else counts, not even method and path.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // A client adds the time of sending in the last line of each body, which must not count.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .fingerprint_with(|request, body| {
+    ///         let end = body.iter().rposition(|byte| *byte == b'\n').unwrap_or(body.len());
+    ///         [request.uri.path().as_bytes(), &body[..end]].concat()
+    ///     });
+    /// ```
     pub fn fingerprint_with<B: Into<Bytes>>(
         self,
         fingerprint: impl Fn(&request::Parts, &[u8]) -> B + Send + Sync + 'static,
@@ -203,6 +289,14 @@ impl<M> IdempotencyLayer<M> {
     /// Adds headers that a replay leaves out. Always left out are those of one connection (RFC 9110's and
     /// `Content-Length`, `Alt-Svc`), of one request (`Date`, `Age`, `Via`, `X-Request-Id`, `X-Correlation-Id`, `Request-Id`, `Traceparent`,
     /// `Tracestate`, `Server-Timing`), of one client (`Set-Cookie`, `WWW-Authenticate`) and of one origin (`Access-Control-*`).
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .never_replay([HeaderName::from_static("x-ratelimit-remaining")]);
+    /// ```
     pub fn never_replay(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<HeaderName> = names.into_iter().collect();
         self.set(|settings| settings.never_replayed.extend(names))
@@ -214,6 +308,14 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// The methods that the layer handles. Default: POST and PATCH; the other methods are idempotent by themselves.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .methods([Method::POST, Method::PATCH, Method::DELETE]);
+    /// ```
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().collect();
         self.set(|settings| settings.methods = methods)
@@ -223,6 +325,14 @@ impl<M> IdempotencyLayer<M> {
     ///
     /// Requests out of scope need no key: those for which the scope is [`NoLock`](crate::key::Derived::NoLock), and those without a
     /// route.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .required() // 400 without an `Idempotency-Key`
+    ///     .strict(); // 400 for a key without double quotes
+    /// ```
     pub fn required(self) -> Self {
         self.set(|settings| settings.required = true)
     }
@@ -239,6 +349,16 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// Answers duplicates with 409 at once while the first request runs. Default: duplicates wait for 5 s.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // Clients try again by themselves, after three seconds.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .reject_if_running()
+    ///     .retry_after(Duration::from_secs(3));
+    /// ```
     pub fn reject_if_running(self) -> Self {
         self.set(|settings| settings.wait = Wait::NotAtAll)
     }
@@ -250,6 +370,15 @@ impl<M> IdempotencyLayer<M> {
 
     /// The largest response body that is kept. A larger one leaves a tombstone, and a warning in the log: duplicates get 409. Default:
     /// 1 MiB.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // The answers of this route have a few hundred bytes.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .max_response(4 * 1024)
+    ///     .max_request(64 * 1024);
+    /// ```
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }
@@ -271,6 +400,13 @@ impl<M> IdempotencyLayer<M> {
 
     /// How many requests of one scope may be under way in this process, by all layers that have a limit and use the same store;
     /// one more gets 429. Default: no limit.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
+    ///
+    /// // One tenant cannot take all capacity: its ninth request at a time gets 429.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id")).max_running(8);
+    /// ```
     pub fn max_running(self, requests: usize) -> Self {
         self.set(|settings| settings.max_running = Some(requests))
     }

@@ -1,6 +1,26 @@
 //! Idempotent endpoints: the handler of a request runs once, and duplicates of the request get the same answer.
 //!
 //! See [`IdempotencyLayer`].
+//!
+//! The way of a request with a key, and of a duplicate that comes while the request runs:
+//!
+//! ```text
+//!             first request                                     duplicate
+//! settings    key: idempotency,tenant=7,key=8e03…               the same key
+//! begin       reads the body, makes the fingerprint             the same
+//!             claims the key: a lease with the fingerprint      waits in the line of the key
+//! run         runs the handler as a task
+//! keep        puts the record into the lease's place            is given the record
+//!             response                                          response, with `Idempotent-Replayed: true`
+//! ```
+//!
+//! | file | task |
+//! |---|---|
+//! | `layer.rs`, `settings.rs`, `header.rs`, `scope.rs` | the options, and the claim of a request |
+//! | `begin.rs`, `read.rs`, `fingerprint.rs`, `json.rs`, `multipart.rs` | from the request to the claimed key |
+//! | `run.rs`, `policy.rs` | the handler, and the decision about its answer |
+//! | `keep.rs`, `record.rs`, `replayed.rs`, `kept.rs` | the record in the store |
+//! | `once.rs` | the same outside of HTTP |
 
 mod begin;
 mod body;

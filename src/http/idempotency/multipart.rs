@@ -1,4 +1,11 @@
 //! Multipart bodies without their boundary, which clients choose anew each time.
+//!
+//! A client that sends a form again chooses another boundary. The texts between the boundaries stay the same, and are compared:
+//!
+//! ```text
+//! --X\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--X--    boundary X
+//! --Y\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--Y--    boundary Y: an equal request
+//! ```
 
 /// The boundary of a multipart content type.
 pub(super) fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {

@@ -22,6 +22,31 @@ const LABEL: &str = "once";
 const STORE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A result that can be kept.
+///
+/// Implemented for [`Bytes`], `String` and `()`, and with the feature `json` for any serde value in a `Json`.
+///
+/// ```
+/// use bytes::Bytes;
+/// use tower_distributed_lock::idempotency::Recordable;
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Receipt(u64);
+///
+/// impl Recordable for Receipt {
+///     type Error = std::array::TryFromSliceError;
+///
+///     fn to_bytes(&self) -> Result<Bytes, Self::Error> {
+///         Ok(Bytes::copy_from_slice(&self.0.to_be_bytes()))
+///     }
+///
+///     fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error> {
+///         Ok(Self(u64::from_be_bytes(bytes[..].try_into()?)))
+///     }
+/// }
+///
+/// assert_eq!(Receipt::from_bytes(Receipt(7).to_bytes()?)?, Receipt(7));
+/// # Ok::<(), std::array::TryFromSliceError>(())
+/// ```
 pub trait Recordable: Sized {
     /// The error of both conversions.
     type Error: StdError + Send + Sync + 'static;
@@ -42,6 +67,19 @@ pub trait Recordable: Sized {
 }
 
 /// The result of work that is done once.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// let hour = Duration::from_secs(3600);
+/// let once = locks.run_once("mail/7", hour, async |_| Ok::<_, std::io::Error>("sent".to_owned())).await?;
+/// assert_eq!(once.value, "sent");
+/// assert!(once.stored && !once.replayed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Once<T> {
@@ -54,6 +92,12 @@ pub struct Once<T> {
 }
 
 /// Why [`Locks::run_once`] has no result.
+///
+/// | error | the work | a later call |
+/// |---|---|---|
+/// | [`Work`](Self::Work) | was done and failed | does the work again |
+/// | [`Lock`](Self::Lock) | was not begun, or was overtaken | does the work, or gets the result of the other call |
+/// | [`Unreadable`](Self::Unreadable) | was done | fails in the same way until the record expires |
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunOnceError<E> {
@@ -111,6 +155,25 @@ impl Locks {
 
     /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for another call that does the same work, and then fails
     /// with [`ErrorKind::Held`]. The error names the process that does the work, if the store knows its label.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::idempotency::RunOnceError;
+    ///
+    /// let (day, second) = (Duration::from_secs(24 * 3600), Duration::from_secs(1));
+    /// let work = async |_| Ok::<_, std::io::Error>(());
+    /// match locks.run_once_within("message/17", day, second, work).await {
+    ///     Ok(once) if once.replayed => println!("done before"),
+    ///     Ok(_) => println!("done now"),
+    ///     Err(RunOnceError::Lock(error)) => println!("leave the message in the queue: {error}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -207,6 +270,7 @@ impl Locks {
     }
 }
 
+/// The result in a record, as the value of a replay.
 fn recorded<T: Recordable, E>(record: Bytes) -> Result<Once<T>, RunOnceError<E>> {
     let outcome = Record::decode(record).map(|record| record.outcome);
     let Ok(Outcome::Value(bytes)) = outcome else {
@@ -286,6 +350,21 @@ impl Recordable for String {
 }
 
 /// Any serde value, kept as JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let locks = tower_distributed_lock::Locks::in_memory();
+/// use tower_distributed_lock::idempotency::Json;
+///
+/// let hour = Duration::from_secs(3600);
+/// let charge = async |_| Ok::<_, std::io::Error>(Json(vec!["receipt-1".to_owned(), "receipt-2".to_owned()]));
+/// let Json(receipts) = locks.run_once("charge/7", hour, charge).await?.value;
+/// assert_eq!(receipts.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "json")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Json<T>(pub T);

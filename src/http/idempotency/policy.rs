@@ -4,8 +4,10 @@ use http::{HeaderMap, StatusCode, response};
 
 use crate::rejection::{Reason, Rejection, grpc};
 
-/// Whether an answer is kept: the decision of a layer's policy ([`keep`](super::IdempotencyLayer::keep)), or of a handler for its own
-/// answer, as a response extension. The handler's decision counts before the policy's.
+/// Whether an answer is kept.
+///
+/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers. A handler decides for its own answer, with a
+/// response extension, and the handler's decision counts before the policy's.
 ///
 /// ```
 /// # use http::Response;
@@ -59,6 +61,13 @@ impl Keep {
     /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
     ///
     /// Not for handlers that call other services: a payment provider that was called before the transaction failed has charged.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .keep(Keep::only_success); // a retry after a 500 runs the handler again
+    /// ```
     pub fn only_success(answer: &Answered<'_>) -> Self {
         let is_success = match answer.grpc_status() {
             Some(status) => status == 0,
@@ -69,6 +78,18 @@ impl Keep {
 }
 
 /// An answer, as a policy sees it.
+///
+/// ```
+/// use tower_distributed_lock::idempotency::{Answered, Keep};
+///
+/// /// Keeps answers that the handler has marked as final, and goes by the status otherwise.
+/// fn policy(answer: &Answered<'_>) -> Keep {
+///     match answer.parts().headers.get("x-final") {
+///         Some(_) => Keep::Yes,
+///         None => Keep::by_status(answer),
+///     }
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Answered<'a> {
     pub(super) parts: &'a response::Parts,

@@ -1,4 +1,7 @@
 //! Reading bodies, up to a limit.
+//!
+//! A request's body is read before the key is claimed, so that a slow upload holds no key. A response's body is read before the
+//! response goes out, so that the record is in the store when the client has the answer.
 
 use std::{error::Error as StdError, future::poll_fn, pin::Pin, time::Duration};
 

@@ -12,6 +12,14 @@
 //! ```
 //! Numbers are big-endian. A duplicate that finds an unknown version, or damaged bytes, is refused: a record means that the handler must
 //! not run a second time.
+//!
+//! The record of the answer `201`, with one header, no trailers and the body `ok`, in hexadecimal digits:
+//!
+//! ```text
+//! 02 41 <32 bytes>                                            version 2, an answer, the fingerprint
+//! 00c9 0001 0008 6c6f636174696f6e 00000009 2f6f72646572732f37 201, 1 header, "location", "/orders/7"
+//! 0000 6f6b                                                   no trailers, "ok"
+//! ```
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -56,6 +64,7 @@ pub(crate) struct Answer {
 }
 
 impl Record {
+    /// Writes the record.
     pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.len());
         bytes.put_u8(VERSION);
@@ -91,6 +100,7 @@ impl Record {
         2 + Fingerprint::LEN + content
     }
 
+    /// Reads a record. The error is a sentence for the client, who gets 500.
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
         match bytes.try_get_u8() {
             Ok(VERSION) => {}

@@ -1,4 +1,7 @@
 //! The headers of an answer that are replayed.
+//!
+//! A header that belongs to one exchange would mislead another client: a cookie would sign a second client in, a `Date` would be hours
+//! old, and an `Access-Control-Allow-Origin` would name another origin.
 
 use http::{HeaderMap, HeaderName, header};
 

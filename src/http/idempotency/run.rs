@@ -5,6 +5,15 @@
 //!    together with its runtime runs out ([`Begun`]).
 //! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other reasons say that the handler did
 //!    not begin.
+//!
+//! | the handler | the claim ends with |
+//! |---|---|
+//! | answers, and the policy keeps the answer | the answer as a record |
+//! | answers, and the policy does not keep the answer | nothing: the key is free |
+//! | answers with a body that cannot be kept | a tombstone: the answer was not kept |
+//! | returns an error | a tombstone: the outcome is not known |
+//! | panics | a record of a 500, for duplicates |
+//! | is dropped with its runtime | the end of the lease's time |
 
 use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
 
@@ -105,6 +114,7 @@ impl First {
         }
     }
 
+    /// Marks the request as begun: from now on a drop does not free its key.
     fn begin(self) -> Running {
         let Self {
             settings,
@@ -209,6 +219,7 @@ impl Running {
         self.end(outcome).await;
     }
 
+    /// The decision about an answer: that of its refusal, of the handler, or of the policy, in this order.
     fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
         let answer = Answered { parts, trailers };
         let handlers = || parts.extensions.get::<Keep>().copied();
@@ -256,6 +267,7 @@ impl Running {
         Response::from_parts(parts, body)
     }
 
+    /// Ends the claim with a record of this outcome.
     async fn end(self, outcome: Outcome) -> Kept {
         let record = Record {
             fingerprint: self.fingerprint,
@@ -288,6 +300,7 @@ fn is_endless(parts: &response::Parts) -> bool {
 
 const ENDLESS: &str = "the response is an event stream, which cannot be kept; take the route out of the layer's scope";
 
+/// The text of the log for an answer that is not kept, with the setting to change.
 fn advice(why: WhyNot) -> &'static str {
     match why {
         WhyNot::TooLarge => {

@@ -1,4 +1,6 @@
 //! The number of requests of each scope that run in this process, so that a tenant cannot take all capacity.
+//!
+//! The counts are of the whole process, not of a layer: a tenant that calls two routes with a layer each has one limit.
 
 use std::{
     collections::HashMap,

@@ -23,6 +23,15 @@ use crate::{
 const LABEL: &str = "idempotency";
 
 /// The request's `Idempotency-Key`: a request extension, and with the feature `axum` an extractor.
+///
+/// ```
+/// use tower_distributed_lock::idempotency::IdempotencyKey;
+///
+/// // With axum. A handler that also serves requests without a key takes an `Option<IdempotencyKey>`.
+/// async fn pay(key: IdempotencyKey) -> String {
+///     format!("paid, by the request {key}") // for the payment provider, which has idempotency keys too
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey(Arc<str>);
 

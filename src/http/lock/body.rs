@@ -1,4 +1,9 @@
 //! The body of a response, which may hold a turn until the body has ended.
+//!
+//! | the body | holds the turn | on a loss |
+//! |---|---|---|
+//! | of the inner service | only with `hold_until_body_ends` | ends with an error |
+//! | of a refusal | no | – |
 
 use std::{
     error::Error as StdError,

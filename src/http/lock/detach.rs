@@ -1,4 +1,9 @@
 //! Handlers that run to their end although their client goes away.
+//!
+//! ```text
+//! ResponseFuture of the layer ──▶ DetachedFuture ──▶ JoinHandle of the task
+//!    dropped: the client is gone     dropped            the task goes on, with the guards of its turn
+//! ```
 
 use std::{
     fmt,
@@ -25,6 +30,21 @@ use crate::{locks::reentry, trace};
 /// [`DistributedLockLayer::detached`].
 ///
 /// A separate type, because the inner service must be `Send + 'static`: each handler is a task.
+///
+/// ```
+/// use tower::ServiceBuilder;
+/// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+/// # use bytes::Bytes;
+/// # use http::{Request, Response};
+/// # use http_body_util::Full;
+///
+/// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("payment").path());
+/// let service = ServiceBuilder::new()
+///     .layer(layer.detached()) // the last call: the options belong to `DistributedLockLayer`
+///     .service_fn(async |_: Request<Full<Bytes>>| {
+///         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+///     });
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct DetachedLockLayer(DistributedLockLayer);

@@ -1,4 +1,13 @@
 //! The end of a turn after its handler, and the response that goes out.
+//!
+//! | the response | goes out | if the lease |
+//! |---|---|---|
+//! | an error of the inner service, or [`Fenced`] | always | may be lost |
+//! | any other | now | is not known to be lost |
+//! | with `confirm_before_response` | after the store has answered | is confirmed |
+//! | with `reject_if_held`, and the turn ends | after the release was answered, or after 2 s | is not known to be lost |
+//!
+//! A response that must not go out is replaced by 409.
 
 use std::{pin::Pin, time::Duration};
 
@@ -31,6 +40,7 @@ pub(super) enum End<T> {
     Ask(Asking, T),
 }
 
+/// Decides how the turn ends after its handler has returned `outcome`.
 pub(super) fn end<B, E>(
     turn: HeldTurn,
     outcome: Result<Response<B>, E>,

@@ -56,6 +56,7 @@ where
 
 type Outcome<B, E> = Result<Response<B>, E>;
 
+/// The stages of a request. Each poll goes through as many stages as it can.
 #[pin_project(project = StageProj)]
 enum Stage<F, ResBody, E> {
     Refused(Rejection),
@@ -152,6 +153,7 @@ where
         *this.running = None;
     }
 
+    /// Goes on until the request has to wait, or has its response.
     fn advance(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -238,6 +240,7 @@ fn under<T>(held: &Option<Held>, turn: &Option<HeldTurn>, step: impl FnOnce() ->
     }
 }
 
+/// The error of a request whose lease was lost.
 fn lost() -> Error {
     Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
 }

@@ -1,4 +1,10 @@
 //! The turns of a request, held by a future or a body.
+//!
+//! ```text
+//! HeldTurn { guards, watched, watch: None }
+//!   first poll of the handler is ready ──▶ no watch was ever made: `is_lost` looks at the clock
+//!   the handler waits ──▶ `poll_lost` makes the watch, and the loss wakes the task
+//! ```
 
 use std::{
     pin::Pin,
@@ -55,6 +61,7 @@ impl From<Vec<LockGuard>> for Guards {
 
 type Watch = Pin<Box<dyn Future<Output = Loss> + Send>>;
 
+/// Resolves when the turn of a guard is lost, and holds no guard meanwhile.
 fn watch(guard: &LockGuard) -> Watch {
     let (lost, turn) = (guard.watch(), guard.weak());
     Box::pin(async move {

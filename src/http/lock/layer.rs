@@ -16,8 +16,9 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs. Requests can also
-/// [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
+/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
+///
+/// Requests can also [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
 ///
 /// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
 /// process they wait in one line, and only the first of the line asks the store. The handler gets its turn as
@@ -128,6 +129,17 @@ impl DistributedLockLayer {
     /// Locks the key that `key` derives from each request. A key function that derives several keys
     /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has them locked together: one after another in one fixed
     /// order, all or none within one [`wait`](Self::wait), and released together.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, LockKey, Locks, key};
+    ///
+    /// let locks = Locks::in_memory();
+    /// // One lock for each order.
+    /// let by_order = DistributedLockLayer::new(locks.clone(), key::name("order").path());
+    /// // One lock for all requests.
+    /// let one_for_all = DistributedLockLayer::new(locks, LockKey::new("import")?);
+    /// # Ok::<(), tower_distributed_lock::Error>(())
+    /// ```
     pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
         Self {
             settings: Arc::new(Settings::new(locks, Arc::new(key))),
@@ -139,6 +151,23 @@ impl DistributedLockLayer {
     ///
     /// Two layers of the same key are one turn. Different keys are locked from the outermost layer to the innermost, and
     /// all are held: nest them in the same order on all routes, or two requests may wait for each other.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{
+    ///     DistributedLockLayer, LockGuard, Locks, key,
+    ///     lock::{LockGuards, NoGuard},
+    /// };
+    ///
+    /// let locks = Locks::in_memory();
+    /// let tenant = DistributedLockLayer::new(locks.clone(), key::name("tenant").host()).name("tenant");
+    /// let order = DistributedLockLayer::new(locks, key::name("order").path()).name("order");
+    ///
+    /// /// A handler behind both layers.
+    /// async fn close_order(guards: LockGuards) -> Result<String, NoGuard> {
+    ///     let order: LockGuard = guards.named("order")?;
+    ///     Ok(format!("closed, with token {}", order.token()))
+    /// }
+    /// ```
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         let name = name.into();
         self.set(|settings| settings.name = Some(name))
@@ -146,6 +175,14 @@ impl DistributedLockLayer {
 
     /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default: those that are not safe (RFC 9110:
     /// all methods but GET, HEAD, OPTIONS and TRACE).
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("order").path())
+    ///     .methods([Method::PUT, Method::DELETE]);
+    /// ```
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = Methods::Chosen(methods.into_iter().collect());
         self.set(|settings| settings.methods = methods)
@@ -188,6 +225,15 @@ impl DistributedLockLayer {
     /// To limit the requests of one process, [tower's concurrency limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is
     /// enough. A limit of zero is answered with 500, and the log says why. A [`QuorumStore`](crate::store::QuorumStore) has no permits. See
     /// [`Locks::permit`](crate::Locks::permit).
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// // At most four exports run at a time, and at most one for each host.
+    /// let locks = Locks::in_memory();
+    /// let four = DistributedLockLayer::new(locks.clone(), key::name("exports")).permits(4);
+    /// let one_each = DistributedLockLayer::new(locks, key::name("export").host()).permits(1);
+    /// ```
     pub fn permits(self, of: u32) -> Self {
         self.set(|settings| {
             settings.methods = Methods::All;
@@ -197,6 +243,15 @@ impl DistributedLockLayer {
 
     /// How long a request waits for its turn before it is refused with 423; a gRPC request no longer than its own deadline
     /// (`grpc-timeout`). Default: 5 s.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("order").path())
+    ///     .wait(Duration::from_millis(500)) // the client rather tries again
+    ///     .retry_after(Duration::from_secs(2));
+    /// ```
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Some(limit))
     }
@@ -206,6 +261,30 @@ impl DistributedLockLayer {
     /// A response then goes out only after the key is free in the store: the next request of the same client is not refused. This wait
     /// takes 2 s at most. A turn that goes on, with another guard or with the body
     /// ([`hold_until_body_ends`](Self::hold_until_body_ends)), is not waited for.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Request, Response, StatusCode};
+    /// use http_body_util::Full;
+    /// use tower::{ServiceBuilder, ServiceExt};
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = Locks::in_memory();
+    /// let service = ServiceBuilder::new()
+    ///     .layer(DistributedLockLayer::new(locks.clone(), key::name("import")).reject_if_held())
+    ///     .service_fn(async |_: Request<Full<Bytes>>| {
+    ///         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+    ///     });
+    ///
+    /// let running = locks.lock("import").await?;
+    /// let response = service.oneshot(Request::post("/").body(Full::default())?).await?;
+    /// assert_eq!(response.status(), StatusCode::LOCKED);
+    /// # drop(running);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reject_if_held(self) -> Self {
         self.set(|settings| settings.wait = None)
     }
@@ -219,11 +298,29 @@ impl DistributedLockLayer {
 
     /// How long a handler may run before its turn is lost; see [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that of the
     /// [`Locks`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// // Imports may take an hour. A crashed process keeps its key for ten seconds.
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("import"))
+    ///     .max_hold(Duration::from_secs(3600))
+    ///     .lease(Duration::from_secs(10));
+    /// ```
     pub fn max_hold(self, longest: Duration) -> Self {
         self.set(|settings| settings.holding.max_hold = Some(longest))
     }
 
     /// The fate of a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, LeaseLoss, Locks, key};
+    ///
+    /// // The handler must not be cut off: the handler checks its guard before each step.
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("import"))
+    ///     .on_lease_loss(LeaseLoss::Finish);
+    /// ```
     pub fn on_lease_loss(self, loss: LeaseLoss) -> Self {
         self.set(|settings| settings.loss = loss)
     }
@@ -233,6 +330,13 @@ impl DistributedLockLayer {
     ///
     /// A short handler ends before any renewal could notice that its key has vanished. The confirmation costs a round trip before
     /// the response. Where the turn ends with the response, the release is the confirmation.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("order").path())
+    ///     .confirm_before_response();
+    /// ```
     pub fn confirm_before_response(self) -> Self {
         self.set(|settings| settings.confirm = true)
     }
@@ -240,6 +344,15 @@ impl DistributedLockLayer {
     /// Holds the turn until the response's body has ended or was dropped. A lease that is lost meanwhile ends the body
     /// with an error, unless the response is marked as [`Fenced`](super::Fenced). Default: the turn ends with the
     /// handler's future.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// // An export is computed while its body is sent.
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("export").path())
+    ///     .all_methods()
+    ///     .hold_until_body_ends();
+    /// ```
     pub fn hold_until_body_ends(self) -> Self {
         self.set(|settings| settings.hold_body = true)
     }
@@ -250,6 +363,19 @@ impl DistributedLockLayer {
     ///
     /// The first request to a store that hangs waits for its whole [`wait`](Self::wait). From then on, until the store answers, one request
     /// per second asks the store, and all others pass at once.
+    ///
+    /// A handler behind such a layer takes an `Option<LockGuard>`, because a request that passed without a lock has no guard:
+    ///
+    /// ```
+    /// use tower_distributed_lock::LockGuard;
+    ///
+    /// async fn refresh_cache(guard: Option<LockGuard>) -> &'static str {
+    ///     match guard {
+    ///         Some(_) => "refreshed alone",
+    ///         None => "refreshed, perhaps together with another instance",
+    ///     }
+    /// }
+    /// ```
     pub fn fail_open(self) -> Self {
         self.set(|settings| settings.fail_open = true)
     }
@@ -262,6 +388,18 @@ impl DistributedLockLayer {
 
     /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("order").path())
+    ///     .on_rejection(|rejection| {
+    ///         let mut response = Response::new(format!("try again later: {}", rejection.reason().code()));
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///     });
+    /// ```
     pub fn on_rejection<B: Into<Bytes>>(
         self,
         render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
@@ -273,6 +411,12 @@ impl DistributedLockLayer {
     ///
     /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless [`on_lease_loss`](Self::on_lease_loss) is
     /// [`LeaseLoss::Finish`]. A request that waits for its turn is not detached yet.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("payment").path()).detached();
+    /// ```
     pub fn detached(self) -> DetachedLockLayer {
         DetachedLockLayer::new(self.set(|settings| settings.detached = true))
     }

@@ -1,4 +1,15 @@
 //! The turns of a request, in an extension of the request.
+//!
+//! ```text
+//! extensions: RequestGuards
+//!   outer      [ Lock("tenant"): 1 turn, Idempotency: 1 turn ]     from the outermost layer inwards
+//!   innermost  Lock("order"): 2 turns
+//!
+//! LockGuard::from_extensions        NoGuard::Several, because `order` has two keys
+//! LockGuards::named("tenant")       the guard of `tenant`
+//! LockGuards::named("idempotency")  the claim of the idempotent request
+//! LockGuards::all                   the guards of `tenant`, then those of `order`
+//! ```
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
@@ -45,6 +56,12 @@ impl Layer {
 }
 
 /// Why a request that has passed a lock's layer was not locked.
+///
+/// ```
+/// use tower_distributed_lock::lock::NotLocked;
+///
+/// assert!(NotLocked::Method.to_string().contains("DistributedLockLayer::methods"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NotLocked {
@@ -59,6 +76,9 @@ pub enum NotLocked {
 }
 
 /// Why a request has no [`LockGuard`].
+///
+/// With axum, a handler that takes a [`LockGuard`] and has none answers 500, and the log says which layer to add. A handler
+/// that takes an `Option<LockGuard>` gets `None` for [`NotLocked`](Self::NotLocked).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoGuard {
@@ -174,6 +194,22 @@ impl LockGuard {
     ///
     /// With axum, take a `LockGuard` as a handler's argument instead.
     ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower_distributed_lock::{LockGuard, lock::NoGuard};
+    ///
+    /// async fn handler(request: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, NoGuard> {
+    ///     let guard = LockGuard::from_extensions(request.extensions())?;
+    ///     Ok(Response::new(Full::from(format!("token {}", guard.token()))))
+    /// }
+    ///
+    /// // A request that has passed no layer has no guard.
+    /// let error = LockGuard::from_extensions(Request::new(()).extensions()).unwrap_err();
+    /// assert_eq!(error, NoGuard::NoLayer);
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`NoGuard`].
@@ -187,6 +223,23 @@ impl LockGuard {
 ///
 /// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`. A request that passed that layer without a
 /// key has none ([`NoGuard::NoLayer`]).
+///
+/// ```
+/// use tower_distributed_lock::{LockGuard, LockKey, lock::LockGuards};
+///
+/// /// The handler behind a layer that locks both accounts of a transfer.
+/// async fn transfer(guards: LockGuards) -> Result<String, tower_distributed_lock::Error> {
+///     let guards = guards.all();
+///     LockGuard::run_with(&guards, async { /* move the money */ }).await?;
+///     Ok(format!("moved, with {} tokens", guards.len()))
+/// }
+///
+/// # fn of(guards: LockGuards) -> Result<(), tower_distributed_lock::Error> {
+/// let account = guards.of(&LockKey::new("account,id=7")?); // the guard of one key
+/// # drop(account);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct LockGuards(Option<RequestGuards>);
 
@@ -197,6 +250,15 @@ impl LockGuards {
     }
 
     /// The guard of the layer with this name; of the innermost, if several layers have the name.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{LockGuard, lock::{LockGuards, NoGuard}};
+    ///
+    /// async fn close_order(guards: LockGuards) -> Result<u64, NoGuard> {
+    ///     let order: LockGuard = guards.named("order")?; // `DistributedLockLayer::name("order")`
+    ///     Ok(order.token())
+    /// }
+    /// ```
     ///
     /// # Errors
     ///

@@ -100,6 +100,7 @@ enum Keys {
 }
 
 impl Settings {
+    /// Decides the way of a request: by its method, then by its key, then by the turns that layers further out hold.
     pub(super) fn plan(&self, parts: &mut Parts) -> Plan {
         if !self.methods.contains(&parts.method) {
             return Plan::Pass(NotLocked::Method);
@@ -143,6 +144,7 @@ impl Settings {
         Plan::Lock(Wanted { keys, mode, wait })
     }
 
+    /// The keys of a request, each once, with the guards of layers further out.
     fn each_once(&self, parts: &Parts, keys: Vec<LockKey>) -> Vec<(LockKey, Option<LockGuard>)> {
         let mut wanted: Vec<(LockKey, Option<LockGuard>)> = Vec::with_capacity(keys.len());
         for key in keys {
@@ -211,6 +213,7 @@ impl Settings {
         }
     }
 
+    /// Takes one key, within the time that is left.
     async fn lock(
         &self,
         key: &LockKey,

@@ -1,4 +1,7 @@
 //! The options of a layer.
+//!
+//! [`Settings`] is shared by all clones of a layer and by all of its services. An option is set before the layer is used:
+//! `Arc::make_mut` copies the settings only if a clone of the layer exists already.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,6 +17,12 @@ use crate::{
 };
 
 /// The fate of a handler whose lease is lost while the handler runs.
+///
+/// | | [`Cancel`](Self::Cancel) | [`Finish`](Self::Finish) |
+/// |---|---|---|
+/// | the handler | is dropped at an `.await` | runs to its end |
+/// | the response | 409 at once | 409 at the end, unless marked as [`Fenced`] |
+/// | fits | handlers whose steps can be repeated | handlers that check their guard, or that write with a token |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum LeaseLoss {
@@ -129,6 +138,7 @@ impl Settings {
         counts.then(|| self.locks.busy())
     }
 
+    /// The refusal for an error of the locks.
     pub(super) fn refuse(&self, error: Error) -> Rejection {
         Rejection::from_error(error, self.retry_after)
     }

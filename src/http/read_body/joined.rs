@@ -1,4 +1,10 @@
 //! Data frames that become one.
+//!
+//! | frames | copies |
+//! |---|---|
+//! | one, as for most small bodies | none |
+//! | several, with a `Content-Length` | each byte once, into a buffer of the right size |
+//! | several, of unknown length | each byte once or more, as the buffer grows |
 
 use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
@@ -22,10 +28,12 @@ impl Joined {
         }
     }
 
+    /// How many bytes there are so far.
     pub(crate) fn len(&self) -> usize {
         self.first.len().max(self.all.len())
     }
 
+    /// Appends a frame.
     pub(crate) fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
@@ -39,6 +47,7 @@ impl Joined {
         self.all.extend_from_slice(&data);
     }
 
+    /// All data as one piece.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self.all.is_empty() {
             true => self.first,

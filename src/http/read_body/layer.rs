@@ -59,6 +59,12 @@ pub struct WholeBody(pub Bytes);
 
 impl ReadBodyLayer {
     /// Reads bodies of up to `limit` bytes.
+    ///
+    /// ```
+    /// use tower_distributed_lock::ReadBodyLayer;
+    ///
+    /// let layer = ReadBodyLayer::new(64 * 1024); // a body of 65,537 bytes is refused with 413
+    /// ```
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -69,6 +75,13 @@ impl ReadBodyLayer {
 
     /// Gives the inner service a [`RequestBody`](super::RequestBody). Default: the same type of body, which must implement
     /// `From<Bytes>`, as axum's does and hyper's `Incoming` does not.
+    ///
+    /// ```
+    /// use tower_distributed_lock::ReadBodyLayer;
+    ///
+    /// // For a service that hyper calls directly: the inner service takes a `RequestBody<Incoming>`.
+    /// let layer = ReadBodyLayer::new(64 * 1024).any_body();
+    /// ```
     pub fn any_body(self) -> ReadBodyLayer<AnyBody> {
         ReadBodyLayer {
             limit: self.limit,

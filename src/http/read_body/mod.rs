@@ -1,6 +1,12 @@
 //! Reads a request's body before the request goes on.
 //!
 //! See [`ReadBodyLayer`].
+//!
+//! ```text
+//! Reading ──▶ the body has ended ──▶ Readying ──▶ Handling, with the body as one frame and as `WholeBody`
+//!    ├─▶ over the limit: 413
+//!    └─▶ broken off: 400
+//! ```
 
 mod future;
 mod joined;

@@ -60,6 +60,9 @@ impl<B> Rebuild<B> for AnyBody {
 }
 
 /// A request body that was read, or was left unread. See [`AnyBody`].
+///
+/// A body that was read is one frame with a known length. A body that was not read (a request that the layer does not
+/// handle) passes unchanged.
 #[derive(Debug)]
 #[pin_project]
 pub struct RequestBody<B>(#[pin] Kind<B>);

@@ -1,4 +1,15 @@
 //! Refusals of gRPC requests: a response without a message, whose status is in its headers.
+//!
+//! A refusal for a held key, as a client of gRPC sees it:
+//!
+//! ```text
+//! HTTP/2 200
+//! content-type: application/grpc
+//! grpc-status: 14
+//! grpc-message: another request holds the lock
+//! refusal-code: held
+//! grpc-retry-pushback-ms: 1000
+//! ```
 
 use std::time::Duration;
 
@@ -34,6 +45,8 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// The time for which the client of a gRPC request waits for the answer.
+///
+/// `grpc-timeout: 250m` is a quarter of a second, and `grpc-timeout: 2S` two seconds.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -56,6 +69,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
 /// The encoding of gRPC messages: everything but printable ASCII is percent-encoded, and `%` too.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
+/// The response of a refusal, with the status in its headers ("trailers-only").
 pub(super) fn response(rejection: &Rejection) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();

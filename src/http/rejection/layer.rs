@@ -1,4 +1,9 @@
 //! One place for how refusals look.
+//!
+//! ```text
+//! request ──▶ note(&Parts) = T ──▶ inner service ──▶ response with a Rejection? ──▶ render(&Rejection, &T)
+//!                                                                         └─ no ──▶ unchanged
+//! ```
 
 use std::{
     error::Error as StdError,
@@ -54,6 +59,26 @@ type Render<T, B> = dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync;
 impl<T, B> RejectionLayer<T, B> {
     /// Renders with `render`, which gets the value that `note` has made from the request. `note` runs for every request and should be
     /// cheap.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_distributed_lock::rejection::{Reason, Rejection, RejectionLayer};
+    ///
+    /// // Plain text, and nothing from the request is needed.
+    /// let layer = RejectionLayer::new(
+    ///     |_| (),
+    ///     |rejection: &Rejection, (): &()| {
+    ///         let text = match rejection.reason() {
+    ///             Reason::Held => "Someone else is editing this. Try again in a moment.".to_owned(),
+    ///             _ => rejection.detail().to_owned(),
+    ///         };
+    ///         let mut response = Response::new(text);
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///     },
+    /// );
+    /// # let _: RejectionLayer<(), String> = layer;
+    /// ```
     pub fn new(
         note: impl Fn(&Parts) -> T + Send + Sync + 'static,
         render: impl Fn(&Rejection, &T) -> Response<B> + Send + Sync + 'static,

@@ -102,6 +102,23 @@ pub use self::{
 use crate::{Error, ErrorKind, key::KeyError, trace};
 
 /// A refusal: its reason, and its details for the client and the log.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed_lock::{LockKey, rejection::{Reason, Rejection}};
+///
+/// // An error of the locks becomes the refusal that a layer would send.
+/// let error = LockKey::new("").unwrap_err();
+/// let rejection = Rejection::from(error);
+/// assert_eq!(rejection.reason(), Reason::BadKey);
+/// assert_eq!(rejection.status().as_u16(), 400);
+/// assert!(rejection.retry_after().is_none());
+///
+/// let response = rejection.to_response();
+/// assert_eq!(response.headers()["content-type"], "application/problem+json");
+/// let body = String::from_utf8_lossy(response.body());
+/// assert!(body.contains(&rejection.instance().to_string()), "the log has the same id");
+/// ```
 #[derive(Debug, Clone)]
 pub struct Rejection {
     reason: Reason,
@@ -240,6 +257,19 @@ impl Rejection {
     /// The refusal as a response: the default of [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
     ///
     /// The response to a gRPC request, recognized by its content type, has a gRPC status: see [`Reason::grpc_status`].
+    ///
+    /// The body of a refusal for a held key:
+    ///
+    /// ```json
+    /// {
+    ///   "type": "https://docs.rs/tower-distributed-lock/latest/tower_distributed_lock/rejection/index.html#held",
+    ///   "title": "Locked",
+    ///   "status": 423,
+    ///   "detail": "another request holds the lock",
+    ///   "instance": "urn:uuid:3f0c8a52-5b7e-4d5e-9a61-0f4c7f1f0a11",
+    ///   "retryable": true
+    /// }
+    /// ```
     pub fn to_response(&self) -> Response<Bytes> {
         if self.wire == Wire::Grpc {
             let mut response = grpc::response(self);

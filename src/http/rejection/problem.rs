@@ -9,6 +9,7 @@ use crate::http::json::Quoted;
 const TYPES: &str =
     "https://docs.rs/tower-distributed-lock/latest/tower_distributed_lock/rejection/index.html";
 
+/// Writes the document (RFC 9457). The members and their order are stable.
 pub(super) fn json(rejection: &Rejection) -> String {
     let (code, title) = (rejection.reason.code(), rejection.reason.title());
     let mut json = format!(

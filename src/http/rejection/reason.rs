@@ -5,6 +5,17 @@ use http::StatusCode;
 use crate::trace::Concerns;
 
 /// Why a request was refused.
+///
+/// ```
+/// use tower_distributed_lock::rejection::Reason;
+///
+/// let held = Reason::Held;
+/// assert_eq!(held.status().as_u16(), 423);
+/// assert_eq!(held.code(), "held");
+/// assert_eq!(held.grpc_status(), 14); // UNAVAILABLE
+/// assert!(held.is_retryable());
+/// assert!(!Reason::LeaseLost.is_retryable()); // the handler may have acted
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -129,6 +140,7 @@ impl Reason {
         }
     }
 
+    /// The title of the problem document.
     pub(super) fn title(self) -> &'static str {
         self.words().1
     }

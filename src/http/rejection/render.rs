@@ -22,6 +22,7 @@ impl Renderer {
         })))
     }
 
+    /// Logs and renders a refusal. The response has the refusal as an extension, whatever the closure has made.
     pub(crate) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
         rejection.log();
         let Some(render) = &self.0 else {

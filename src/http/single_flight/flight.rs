@@ -9,6 +9,20 @@
 //! 3. The other requests of the process take part in the generation that the first one has found, for as long as that flight is under way
 //!    ([`Flights`](super::flights::Flights)).
 //! 4. A record that is found after waiting was made by a flight that was under way when the request came, and is shared.
+//!
+//! Three requests for the key `report,path=/reports/7`, of which the third comes after the first flight has ended:
+//!
+//! ```text
+//!           request 1                    request 2                      request 3
+//!   0 ms    claims flight,0: granted
+//!           runs the handler
+//!  40 ms                                 claims flight,0: held
+//!                                        waits at flight,0
+//! 100 ms    stores the answer at
+//!           flight,0 for 2 s             gets the record: a copy
+//! 150 ms                                                                claims flight,0: a record, not kept
+//!                                                                       claims flight,1: granted, and runs
+//! ```
 
 use std::{
     error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc, time::Duration,
@@ -103,6 +117,7 @@ where
     }
 }
 
+/// Finds the role of a request. Waits, if another request runs.
 async fn role(settings: &Settings, of: &LockKey) -> Role {
     let part = settings.flights.enter(of);
     let role = match find(settings, of, &part).await {
@@ -139,6 +154,7 @@ enum Found {
     Generation(u8),
 }
 
+/// Asks the store for the state of the flight, unless another request of this process has asked before.
 async fn find(settings: &Settings, of: &LockKey, part: &Part) -> Found {
     let mut known = part.generation().lock().await;
     if let Some(generation) = *known {
@@ -168,6 +184,7 @@ async fn find(settings: &Settings, of: &LockKey, part: &Part) -> Found {
     Found::Role(Role::Alone)
 }
 
+/// The key of one generation: `flight,0,GET,report,path=/reports/7`.
 fn generation_key(of: &LockKey, generation: u8) -> LockKey {
     key::prefixed(&format!("flight,{generation}"), of)
 }
@@ -179,6 +196,7 @@ async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGua
         .await
 }
 
+/// The role of a request that has found a record: a copy of the answer, or a run of its own if there is no answer.
 fn follow(record: Record) -> Role {
     match record.outcome {
         Outcome::Answer(answer) => Role::Follow(Box::new(answer)),

@@ -1,4 +1,8 @@
 //! The flights that requests of this process have a part in.
+//!
+//! A request whose own claim reached the store only after the flight had ended would find a record, and could not tell whether the
+//! record is older than the request. Requests of one process therefore take part in the same flight as long as that flight is under
+//! way, and only the first of them asks the store.
 
 use std::{
     collections::HashMap,

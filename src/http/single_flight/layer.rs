@@ -80,6 +80,26 @@ pub(super) struct Settings {
 
 impl SingleFlightLayer {
     /// Shares the answers to requests of equal keys, by `locks`.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower::{ServiceBuilder, ServiceExt};
+    /// use tower_distributed_lock::{Locks, SingleFlightLayer, key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let service = ServiceBuilder::new()
+    ///     .layer(SingleFlightLayer::new(Locks::in_memory(), key::name("report").path()))
+    ///     .service_fn(async |_: Request<Full<Bytes>>| {
+    ///         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("expensive")))
+    ///     });
+    /// let response = service.oneshot(Request::get("/reports/7").body(Full::default())?).await?;
+    /// assert!(response.status().is_success());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(locks: Locks, key: impl DeriveKey) -> Self {
         Self {
             settings: Arc::new(Settings {
@@ -96,16 +116,29 @@ impl SingleFlightLayer {
     }
 
     /// How long a successful answer (2xx) serves requests that come later. Default: not at all.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::{Locks, SingleFlightLayer, key};
+    ///
+    /// // A small cache: an answer serves all requests of the next five seconds.
+    /// let layer = SingleFlightLayer::new(Locks::in_memory(), key::name("report").path())
+    ///     .keep_for(Duration::from_secs(5));
+    /// ```
     pub fn keep_for(self, duration: Duration) -> Self {
         self.set(|settings| settings.keep_for = duration)
     }
 
     /// How long a request waits for the running one, before it runs itself. Default: 10 s.
+    ///
+    /// A limit a little above the usual time of the handler keeps a slow run from delaying all requests behind it.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = limit)
     }
 
     /// The largest answer that is shared, in bytes. Default: 1 MiB.
+    ///
+    /// A larger answer goes to its own client only, and the requests that waited run by themselves.
     pub fn max_response(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_response = bytes)
     }

@@ -1,6 +1,12 @@
 //! Equal safe requests at once: one runs, the others get a copy of its answer.
 //!
 //! See [`SingleFlightLayer`].
+//!
+//! ```text
+//! GET /reports/7 ──▶ Lead:   runs the handler ──▶ the answer is stored ──▶ response
+//! GET /reports/7 ──▶ Follow: waits ─────────────────────────┴────────────▶ a copy
+//! GET /reports/7 ──▶ Alone:  the store is away, or the flight takes too long ──▶ runs the handler, shares nothing
+//! ```
 
 mod flight;
 mod flights;

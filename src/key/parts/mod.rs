@@ -1,4 +1,12 @@
 //! The parts of a key: the value that each reads from a request, and the meaning of its absence.
+//!
+//! ```text
+//! Part { label: "id", source: Query("id"), absent: Refused, canonical: u64 }
+//!
+//! ?id=007    read "007"  ──▶  canonical "7"  ──▶  "id=7"
+//! ?id=       read ""     ──▶  refused: empty
+//! (none)     absent      ──▶  refused, or the fallback of `or`, or "id=" with `optional`
+//! ```
 
 mod header;
 mod host;
@@ -56,6 +64,7 @@ impl Part {
         }
     }
 
+    /// The label, encoded.
     pub(super) fn label(&self) -> &str {
         &self.label
     }
@@ -139,6 +148,7 @@ impl Part {
         Ok(())
     }
 
+    /// The value of the part, or `None` if there is none.
     fn read<'r>(&'r self, values: &Values<'r>) -> Result<Option<Cow<'r, str>>, KeyError> {
         match values {
             Values::Request(request) => self.source.read(request),
@@ -150,6 +160,7 @@ impl Part {
         }
     }
 
+    /// The canonical form of a value, for a part with a type.
     fn in_one_form<'r>(&self, value: Cow<'r, str>) -> Result<Cow<'r, str>, KeyError> {
         let Some(canonical) = &self.canonical else {
             return Ok(value);
@@ -163,6 +174,7 @@ impl Part {
         }
     }
 
+    /// Appends the value that stands for an absent part, or refuses the request.
     fn write_absent(&self, values: &Values<'_>, out: &mut String) -> Result<(), KeyError> {
         match (&self.absent, values) {
             (Absent::Refused, Values::Request(request)) => Err(self.source.missing(request)),

@@ -1,4 +1,13 @@
 //! The source of a part's value.
+//!
+//! | source | read from | missing | too long |
+//! |---|---|---|---|
+//! | a name, a value | the program | never | a value is hashed |
+//! | method, path | the request line | never | the path is hashed |
+//! | host, query, header | the request | 400 | 400 |
+//! | an extension | a layer further out | 500 | hashed |
+//! | a closure | wherever the closure looks | 400 | hashed |
+//! | route, parameter | axum's router | 404 or 500 | the route is hashed, a parameter 400 |
 
 use std::{
     borrow::Cow,
@@ -15,6 +24,7 @@ type Text = Cow<'static, str>;
 type ReadExtension = Arc<dyn Fn(&Extensions) -> Option<Result<String, fmt::Error>> + Send + Sync>;
 type ComputeText = Arc<dyn for<'r> Fn(&'r RequestView<'r>) -> Option<Cow<'r, str>> + Send + Sync>;
 
+/// The source of a part's value, with the name or label that the program has given.
 #[derive(Clone)]
 pub(in crate::key) enum Source {
     Name(Text),
@@ -136,6 +146,7 @@ impl Source {
         }
     }
 
+    /// Whether a value that is too long is hashed, rather than refused.
     pub(super) fn is_hashed_when_long(&self) -> bool {
         match self {
             Self::Path | Self::Value(..) | Self::Extension(..) | Self::Computed(..) => true,
@@ -145,6 +156,7 @@ impl Source {
         }
     }
 
+    /// The refusal of a request whose part is there, and empty.
     pub(super) fn empty(&self) -> KeyError {
         match self {
             Self::Extension(..) => KeyError::misconfigured(format!(
@@ -173,6 +185,7 @@ impl Source {
     }
 }
 
+/// The text of a value. Unlike `to_string`, this function does not panic if `Display` fails.
 fn written(value: &impl Display) -> Result<String, fmt::Error> {
     let mut text = String::new();
     write!(text, "{value}")?;

@@ -1,4 +1,19 @@
 //! Transitions of a line whose contender asks the store for a lease.
+//!
+//! The contender and its line talk in rounds. Each round is one call to the store:
+//!
+//! ```text
+//! Line                                             Contender
+//! demand ── Demand { owner, mode, block, .. } ───▶ Store::acquire
+//!                                                       │
+//! granted(lease, tokens) ◀── Granted ───────────────────┤   the contender ends
+//! held(remaining, label) ◀── Held ──────────────────────┤   pause, then the next round with the same owner
+//! recorded(content)      ◀── Recorded ──────────────────┤   the contender ends
+//! ask_failed(error)      ◀── an error ──────────────────┘   pause, then the next round with a new owner
+//! ```
+//!
+//! The demand is made anew for each round, because the requests in line change: the first request may have left, or may
+//! want another mode than the attempt that is in the store's queue. The line then gives up the place of that attempt.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -48,6 +63,8 @@ pub(super) struct Contending {
 }
 
 impl Contending {
+    /// `answered` is whether the store has answered for this line before; `away` is set if the store failed for a lease that
+    /// the line had until now.
     pub(super) fn new(contender: u64, answered: bool, away: Option<Away>) -> Self {
         Self {
             contender,
@@ -75,6 +92,7 @@ impl Contending {
             .or_else(|| silent().map(|since| Away { since, error: None }))
     }
 
+    /// The label of the holder, from the last answer of *held*.
     pub(super) fn holder(&self) -> Option<&Arc<str>> {
         self.holder.as_ref()
     }
@@ -90,6 +108,15 @@ impl Contending {
 }
 
 /// A question for the store, as the requests in the line need it.
+///
+/// For a line with three exclusive requests, of which the first has waited in the store's queue before:
+///
+/// ```text
+/// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: None }
+/// ```
+///
+/// For three requests at a key with two permits, of which the line holds none, `more` has one further owner and `block`
+/// is rounded up to a multiple of two, so that each lease gets the same number of tokens.
 #[derive(Debug)]
 pub(crate) struct Demand {
     /// When the question is asked.
@@ -319,6 +346,8 @@ impl Line {
     }
 
     /// Ends the contender, and refuses all requests.
+    ///
+    /// The line is gone afterwards, unless the line has leases.
     fn failed(&mut self, error: &Error) {
         self.contending = None;
         self.refuse_all(error);

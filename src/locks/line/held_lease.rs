@@ -1,4 +1,20 @@
 //! A lease of a line, with the state that is needed to pass the lease on and to renew the lease.
+//!
+//! The phases of a lease in its line:
+//!
+//! ```text
+//! granted ──▶ Serving ◀──────────────┐
+//!               │   │                │ renewed, with tokens if they had run out
+//!               │   └─ Confirming ───┘
+//!               │        a turn has ended, the next request waits, and the lease is doubted or has no tokens
+//!               │
+//!               ├─ lost, and the turn has a fingerprint ──▶ Outlived ──▶ the turn ends
+//!               └─ lost, released or recorded ──▶ gone from the line
+//! ```
+//!
+//! A lease that is wanted by another instance is *used up* after `pass_turns` further turns, or after `pass_time`. With the
+//! defaults, a lease that had served 40 turns when the hint came serves turn 56 at most, and no turn that would begin more
+//! than 10 ms after the hint.
 
 use std::{sync::Arc, time::Duration};
 
@@ -92,6 +108,7 @@ impl HeldLease {
         }
     }
 
+    /// The mode of the lease, which a downgrade changes.
     pub(super) fn mode(&self) -> Mode {
         self.lease.mode()
     }
@@ -101,10 +118,12 @@ impl HeldLease {
         usize::from(self.in_turn) + self.readers.len()
     }
 
+    /// Whether no turn is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.turns() == 0
     }
 
+    /// Whether the lease is lost and its turn goes on.
     pub(super) fn is_outlived(&self) -> bool {
         matches!(self.phase, Phase::Outlived)
     }
@@ -227,6 +246,7 @@ impl HeldLease {
         due
     }
 
+    /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the first of several readers.
     fn set_turn_ends(&self) {
         let ends = match self.in_turn {
             true => Some(later(self.began, self.max_hold)),

@@ -3,6 +3,7 @@
 use super::{Granted, HeldLease};
 use crate::lease::Lease;
 
+/// The leases of a line, in no particular order.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     first: Option<HeldLease>,
@@ -27,10 +28,12 @@ impl Leases {
         self.first.iter_mut().chain(&mut self.more)
     }
 
+    /// The lease at a place. Places are valid until the next removal.
     pub(super) fn get(&mut self, at: usize) -> Option<&mut HeldLease> {
         self.iter_mut().nth(at)
     }
 
+    /// Adds a lease.
     pub(super) fn add(&mut self, held: HeldLease) {
         match &self.first {
             Some(_) => self.more.push(held),
@@ -38,6 +41,7 @@ impl Leases {
         }
     }
 
+    /// Removes a lease. Another lease may take its place, so a loop that removes must look at the same place again.
     pub(super) fn remove(&mut self, at: usize) -> Option<HeldLease> {
         match at {
             0 => std::mem::replace(&mut self.first, self.more.pop()),

@@ -24,6 +24,27 @@
 //! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
 //! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
 //!    deadline that has moved since, changes nothing.
+//!
+//! # Two requests at one key
+//!
+//! Request 1 (of `lock("a")`) and request 2, in the transitions that they go through:
+//!
+//! ```text
+//!                                                   contending  leases          waiters
+//! Lines::join(1)     creates the line, `demand`     yes         –               1
+//! Lines::join(2)     queues the request             yes         –               1, 2
+//! granted(lease 7)   `serve`: turn of 1 begins      –           7: Serving, 1   2
+//! end(turn of 1)     `serve`: 7 is passed on to 2   –           7: Serving, 2   –
+//! end(turn of 2)     `serve`: 7 is released         –           –               –          the line is gone
+//! ```
+//!
+//! Had the store been away for a moment during turn 1, lease 7 would be doubted. The end of turn 1 would then move the
+//! lease to `Confirming`, and the answer to a renewal would begin turn 2:
+//!
+//! ```text
+//! end(turn of 1)     7 is doubted                   –           7: Confirming   2
+//! renewed(7)         `serve`: turn of 2 begins      –           7: Serving, 2   –
+//! ```
 
 mod contend;
 mod held_lease;
@@ -101,6 +122,8 @@ pub(crate) struct Transition<'a> {
 }
 
 /// Numbers that an instance uses once, for requests, contenders and attempts. The numbers of one shard rise.
+///
+/// Shard 3 of 64, for example, hands out 4, 68, 132 and so on, so no two shards hand out the same number.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub(crate) next: u64,
@@ -108,6 +131,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
+    /// Returns the next number.
     pub(crate) fn take(&mut self) -> u64 {
         let number = self.next;
         self.next += self.step;
@@ -146,6 +170,9 @@ pub(crate) struct Line {
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// The store does not answer: since when, and the last error if there was one.
+///
+/// The error of a request that gives up names the time and the last error: `no turn within 10s: the store has not answered
+/// for the last 4.2s`, with the store's error as the source.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
     since: Instant,

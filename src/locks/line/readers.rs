@@ -1,4 +1,7 @@
 //! The turns under way of a shared lease.
+//!
+//! A shared lease has one deadline, but each of its turns has its own `max_hold`. Two sorted collections give the turn of a
+//! number, and the turn that ends first, without a look at all turns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +28,7 @@ impl Readers {
         self.turns.contains_key(&number)
     }
 
+    /// Adds a turn that may last until `ends`.
     pub(super) fn add(&mut self, number: u64, ends: Instant, turn: Arc<Turn>) {
         self.turns.insert(number, (ends, turn));
         self.ends.insert((ends, number));

@@ -1,5 +1,14 @@
 //! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a line that does not
 //! have that lease any more.
+//!
+//! | event | effect |
+//! |---|---|
+//! | the scheduled time has come (`look`) | the lease is lost, or a renewal is to be sent |
+//! | renewed | the deadline moves, doubts are settled, new tokens arrive, a turn may begin |
+//! | renewed, but doubted since the renewal was sent | the next renewal is due at once |
+//! | unknown | the lease is doubted, and the next renewal follows soon |
+//! | wanted (a hint, or the answer to a renewal) | the lease serves a few more turns only |
+//! | lost | the turns end, and the store is told to release what may be left |
 
 use std::sync::Arc;
 

@@ -1,4 +1,23 @@
 //! Transitions from one turn to the next, and the decision which leases to keep.
+//!
+//! [`Line::serve`] is the last step of every transition that could change who is next. The method does three things, in
+//! this order:
+//!
+//! 1. `begin_turns`: as long as a lease can serve the first request in line, the request's turn begins.
+//! 2. `settle_idle_leases`: a lease without a turn is confirmed (if the lease serves the first request next, but must be
+//!    renewed before), or released.
+//! 3. If the first request needs a lease that the line does not have, a contender starts. Otherwise a contender under way
+//!    is woken, and gives up its place in the store's queue.
+//!
+//! The decisions depend on the modes. For the first request in line:
+//!
+//! | the request | the line has | the request |
+//! |---|---|---|
+//! | exclusive | an exclusive lease | waits for the turn before it |
+//! | exclusive | a shared lease | needs a lease of its own, from the store's queue |
+//! | shared | a shared lease that no other instance waits for | begins at once |
+//! | shared | a shared lease that another instance waits for | needs a lease, behind that instance |
+//! | a permit | fewer leases than permits | needs one more lease |
 
 use std::sync::Arc;
 
@@ -15,6 +34,13 @@ use crate::{
 const BLOCK_AT_MOST: u32 = 1024;
 
 /// The result of ending a turn.
+///
+/// | the turn ends by | the lease | result |
+/// |---|---|---|
+/// | a drop of the last guard | is passed on, or released | `Quietly` |
+/// | `release` | is released | `Releasing` |
+/// | `release` | is passed on | `Confirming` |
+/// | any | was lost before | `Over` |
 pub(crate) enum Ended {
     /// The turn has ended. The lease was passed on or is being released, and no answer is awaited.
     Quietly,

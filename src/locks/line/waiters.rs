@@ -1,4 +1,14 @@
 //! Requests that join the line, leave the line, or are refused.
+//!
+//! A request joins at the end of the line. These requests are refused at once, because waiting would be pointless:
+//!
+//! | the request | while | gets |
+//! |---|---|---|
+//! | wants a permit | the key is locked, or the other way round | [`ErrorKind::Foreign`] |
+//! | has a fingerprint | the key is held for other work | [`NoTurn::OtherFingerprint`] |
+//! | does not wait, or fails fast | the store is away | [`ErrorKind::Unreachable`] |
+//! | does not wait | the key is held | [`ErrorKind::Held`] |
+//! | is one too many | the line is full | [`ErrorKind::LineFull`] |
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,6 +44,9 @@ pub(crate) struct Holding {
 }
 
 /// Why a request gets no turn.
+///
+/// Callers of plain locks get an [`Error`] in every case ([`into_error`](Self::into_error)). The idempotency layer
+/// answers a duplicate with the record, and a request with another fingerprint with 422.
 #[derive(Debug)]
 pub(crate) enum NoTurn {
     /// The request failed.
@@ -138,6 +151,7 @@ impl Line {
         self.wake_contender();
     }
 
+    /// How many requests wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
     }

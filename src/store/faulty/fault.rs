@@ -16,6 +16,12 @@ use crate::{
 };
 
 /// A way in which a [`FaultyStore`](super::FaultyStore) can fail.
+///
+/// | fault | simulates | a lock | a guard |
+/// |---|---|---|---|
+/// | [`Unreachable`](Self::Unreachable) | a server that is down | fails at once | is held until its deadline |
+/// | [`Hang`](Self::Hang) | a server, or a network, that hangs | waits until its limit | is held until its deadline |
+/// | [`Mute`](Self::Mute) | answers that are lost on their way | waits, and may have the key in the store | is held until its deadline |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -29,6 +35,19 @@ pub enum Fault {
 }
 
 /// The number of calls that a [`FaultyStore`](super::FaultyStore) has received.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+/// use tower_distributed_lock::{Locks, store::FaultyStore};
+///
+/// let store = FaultyStore::new();
+/// let locks = Locks::builder(store.clone()).build()?;
+/// drop(locks.lock("orders/42").await?);
+/// assert_eq!((store.calls().acquires, store.calls().releases), (1, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {

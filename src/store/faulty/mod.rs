@@ -71,6 +71,21 @@ impl FaultyStore {
     /// Starts a fault, or ends the current one with `None`.
     ///
     /// Releases that failed take effect when the store works again, and calls that hang then continue.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{ErrorKind, Locks, store::{Fault, FaultyStore}};
+    ///
+    /// let store = FaultyStore::new();
+    /// let locks = Locks::builder(store.clone()).build()?;
+    /// store.set_fault(Some(Fault::Unreachable));
+    /// assert_eq!(locks.lock("orders/42").await.unwrap_err().kind(), ErrorKind::Unreachable);
+    /// store.set_fault(None);
+    /// assert!(locks.lock("orders/42").await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.0.faults.lock().set(fault, &self.0.store);
         self.0.owed.changed();

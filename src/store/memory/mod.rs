@@ -1,4 +1,12 @@
 //! The store in memory, for one process or for several simulated ones.
+//!
+//! ```text
+//! MemoryStore ──▶ 64 shards, by the key's hash ──▶ State: slots by key, a token counter, expiries in order
+//!                                                    └──▶ Slot: the leases or the record of one key, and its queue
+//!             ──▶ Watchers: a channel for the hints of each instance
+//! ```
+//!
+//! Every call takes effect within the method, under the mutex of one shard; the futures only carry the answers.
 
 mod listing;
 mod slot;
@@ -83,6 +91,23 @@ impl MemoryStore {
     }
 
     /// Returns whether no lease, no queue and no record is left.
+    ///
+    /// For the end of a test: nothing may be left behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let locks = Locks::builder(store.clone()).build()?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// assert!(!store.is_empty());
+    /// drop(guard);
+    /// assert!(store.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.sweep();
         let mut shards = self.0.shards.iter();

@@ -1,4 +1,17 @@
 //! One key of a memory store: its leases or its record, and its queue.
+//!
+//! A slot with an exclusive lease of A, for which B and C wait, when A releases:
+//!
+//! ```text
+//! leases  [A: exclusive]   queue  [B: exclusive, C: shared]
+//! release(A)
+//! leases  []               queue  [B: exclusive, offered; C: shared]
+//!         hints: Free to B, Next to C
+//! acquire(B): granted
+//! leases  [B: exclusive]   queue  [C: shared]
+//! ```
+//!
+//! If B has crashed and C asks again after the head start, B loses its place, and C is granted the key.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -192,6 +205,7 @@ impl Slot {
         leases.chain(record).chain(queue).min()
     }
 
+    /// Removes the leases, the record and the places whose time is over.
     pub(super) fn forget_expired(&mut self, now: Instant) {
         self.leases.retain(|lease| lease.until > now);
         self.record.take_if(|record| record.until <= now);
@@ -281,6 +295,7 @@ impl Slot {
         }
     }
 
+    /// Removes the owner's place in the queue, if there is one.
     fn leave_queue(&mut self, owner: Owner) {
         self.queue.retain(|attempt| attempt.owner != owner);
     }

@@ -38,6 +38,7 @@ impl State {
         }
     }
 
+    /// See [`Slot::acquire`].
     pub(super) fn acquire(&mut self, request: Acquire, now: Instant) -> Result<Acquired, Error> {
         let key = request.key.clone();
         self.with_slot(key, now, |slot, fence, hints| {
@@ -45,6 +46,7 @@ impl State {
         })
     }
 
+    /// See [`Slot::renew`].
     pub(super) fn renew(&mut self, request: &Renew, now: Instant) -> Renewed {
         let key = request.key.clone();
         self.with_slot(key, now, |slot, fence, hints| {
@@ -52,6 +54,7 @@ impl State {
         })
     }
 
+    /// See [`Slot::release`].
     pub(super) fn release(&mut self, request: Release, now: Instant) -> Released {
         let key = request.key.clone();
         self.with_slot(key, now, |slot, _, hints| slot.release(request, now, hints))

@@ -12,6 +12,23 @@
 //!    returns to is removed some time after its end.
 //! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under the part's name and never will.
 //!    Such a node is owed no release.
+//!
+//! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number of the attempt:
+//!
+//! ```text
+//! 0000_000000000007   the owner itself
+//! 0001_000000000007   after a call that was given up
+//! 0002_000000000007   after a grant that was returned
+//! ```
+//!
+//! The life of a part:
+//!
+//! ```text
+//! Nothing ──▶ Asked ──▶ Held ────────────▶ released, or given back under a new name
+//!   ▲           ├─────▶ Queued ──▶ Asked   the attempt asks again
+//!   │           ├─────▶ Late ────▶ Held    the node is slower than the majority
+//!   └───────────┴─ the call failed: a new name
+//! ```
 
 use std::collections::HashMap;
 

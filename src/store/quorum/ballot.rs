@@ -1,4 +1,16 @@
 //! Counting the nodes' answers to one acquire, without any I/O, so that every case can be tested.
+//!
+//! Answers of three nodes, and the verdict:
+//!
+//! | node 1 | node 2 | node 3 | verdict |
+//! |---|---|---|---|
+//! | granted | granted | – | granted |
+//! | granted | granted, young | granted | granted: all nodes together |
+//! | granted | granted, young | – | failed: the young node may have forgotten a lease |
+//! | granted | held | held | held |
+//! | granted | held | – | held, split: no attempt may have a majority |
+//! | granted | – | – | failed: no quorum |
+//! | granted | record | granted | recorded |
 
 use std::{collections::HashMap, time::Duration};
 
@@ -57,6 +69,7 @@ impl Ballot {
         }
     }
 
+    /// Adds the answer of a node. `is_mature`: the node remembers every lease that may still be valid.
     pub(super) fn add(&mut self, node: usize, answer: Result<Acquired, Error>, is_mature: bool) {
         match answer {
             Ok(Acquired::Granted(grant)) => self.grants.push(Granted {

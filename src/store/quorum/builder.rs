@@ -52,6 +52,17 @@ impl QuorumStoreBuilder {
     }
 
     /// Adds a node, which may be a different kind of store.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::store::{MemoryStore, QuorumStore};
+    ///
+    /// let store = QuorumStore::builder([MemoryStore::new(), MemoryStore::new()])
+    ///     .node(MemoryStore::new()) // the third
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn node(mut self, node: impl Store) -> Self {
         self.nodes.push(Arc::new(node));
         self
@@ -70,6 +81,19 @@ impl QuorumStoreBuilder {
     /// that long after a restart, a node may have forgotten a lease.
     ///
     /// The default is the longest lease that this process has asked for so far.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use std::time::Duration;
+    /// use tower_distributed_lock::store::{MemoryStore, QuorumStore};
+    ///
+    /// // Another service on the same nodes has leases of two minutes.
+    /// let store = QuorumStore::builder([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()])
+    ///     .longest_lease(Duration::from_secs(120))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn longest_lease(mut self, lease: Duration) -> Self {
         self.longest_lease = lease;
         self
@@ -80,12 +104,32 @@ impl QuorumStoreBuilder {
     /// turns may have the same token.
     ///
     /// The default is `true`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::store::{MemoryStore, QuorumStore};
+    ///
+    /// // No resource of this service looks at tokens.
+    /// let store = QuorumStore::builder([MemoryStore::new(), MemoryStore::new(), MemoryStore::new()])
+    ///     .fencing(false)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
     }
 
     /// Checks the nodes and the settings, and creates the store.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{ErrorKind, store::{MemoryStore, QuorumStore}};
+    ///
+    /// let two = [MemoryStore::new(), MemoryStore::new()];
+    /// let error = QuorumStore::builder(two).build().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    /// ```
     ///
     /// # Errors
     ///

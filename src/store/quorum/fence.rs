@@ -1,4 +1,11 @@
 //! Tokens that rise from turn to turn, although every node has its own counter.
+//!
+//! ```text
+//! grants       node 1: 41    node 2: 41    node 3: –       the counters agree: token 41, nothing is sent
+//! grants       node 1: –     node 2: 42    node 3: 17      node 3 was away: its counter is raised to 42 before the turn begins
+//! ```
+//!
+//! Without the second step, a later majority of nodes 1 and 3 could hand out 42 again.
 
 use futures_util::FutureExt;
 

@@ -4,6 +4,14 @@
 //!    other attempt can have a majority, because none gets one with nodes that may have forgotten.
 //! 2. A healed node counts if its answer, too, came before that deadline, and if the lease was not released in the
 //!    meantime. Otherwise the node's grant is returned.
+//!
+//! ```text
+//! node 1: held    node 2: restarted, empty    node 3: held
+//! renewal: ours at 1 and 3, not ours at 2          the lease is renewed, and node 2 is a gap
+//! heal 2: acquire with Queueing::Skip, under the attempt's next name if a call there has failed before
+//!         granted before the deadline              node 2 is a part of the lease again
+//!         held by another attempt                  the gap stays; the next renewal tries again
+//! ```
 
 use std::sync::Arc;
 

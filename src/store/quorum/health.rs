@@ -1,4 +1,6 @@
 //! The nodes that answer, as far as this process has seen.
+//!
+//! Health is a guess that saves time, and no decision about safety depends on it: a call goes to all nodes in any case.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +14,7 @@ use super::round::Round;
 pub(super) struct Health(Vec<AtomicBool>);
 
 impl Health {
+    /// All nodes count as well until a call has failed.
     pub(super) fn new(nodes: usize) -> Self {
         Self((0..nodes).map(|_| AtomicBool::new(true)).collect())
     }

@@ -1,4 +1,9 @@
 //! The hints of all nodes, merged into one stream.
+//!
+//! | hint | from the leading node | from another node |
+//! |---|---|---|
+//! | `Free` | passed on: ask now | becomes `Next`: ask after the head start |
+//! | any other | passed on | passed on |
 
 use std::sync::Arc;
 

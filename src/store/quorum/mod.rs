@@ -143,6 +143,16 @@ struct Shared {
 impl QuorumStore {
     /// Creates a quorum of these nodes with default settings.
     ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Locks, store::{MemoryStore, QuorumStore}};
+    ///
+    /// let nodes = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
+    /// let locks = Locks::builder(QuorumStore::new(nodes)?).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, fewer than three

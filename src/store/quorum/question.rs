@@ -1,4 +1,7 @@
 //! An acquire at one node whose answer a background task waits for, and which can be withdrawn.
+//!
+//! A vote that is decided does not wait for the slow nodes. Their questions go on in the background, where a grant joins the lease.
+//! When the attempt ends first, its release withdraws the questions, or lets the node see the release right behind the acquire.
 
 use std::{
     fmt,

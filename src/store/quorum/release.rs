@@ -1,4 +1,7 @@
 //! Ending a lease on all nodes, and putting a record in its place.
+//!
+//! The release starts on all nodes that may have a part in the attempt, before the method returns. The answer is that of a
+//! majority: *freed* if a majority held the lease until now, *not ours* if a majority did not.
 
 use std::{sync::Arc, time::Duration};
 

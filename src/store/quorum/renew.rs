@@ -5,6 +5,14 @@
 //!    in the background.
 //! 2. A node that lacks the lease is healed (`heal`): at once if the renewal needs the node for a majority, otherwise
 //!    after all nodes have answered.
+//!
+//! A lease that nodes 1 and 2 of three have granted, and that node 2 has lost by a restart:
+//!
+//! ```text
+//! renew at 1: ours      renew at 2: not ours      node 3: a gap, because the node never had the lease
+//! ours 1, not ours 1, gaps [2, 3]                 no majority yet
+//! heal 3: granted                                 ours 2: renewed
+//! ```
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! The same call to several nodes at once.
+//!
+//! ```text
+//! Round [0: call, 1: call, 2: call]   next ──▶ (1, answer)   next ──▶ (0, answer)   next ──▶ None at the deadline
+//!                                                                                   pending ──▶ [2]
+//! ```
 
 use std::{
     future::poll_fn,

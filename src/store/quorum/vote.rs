@@ -1,4 +1,11 @@
 //! One vote: asking all nodes, counting their answers, and undoing a lost vote.
+//!
+//! ```text
+//! open_vote ──▶ count ──▶ granted: hear_the_rest, the slow nodes may still join the lease
+//!                   └───▶ not granted: lost, the grants are given back (unless the attempt leads and asks again)
+//! ```
+//!
+//! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing cannot change the verdict.
 
 use std::{sync::Arc, time::Duration};
 

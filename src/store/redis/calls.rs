@@ -120,6 +120,7 @@ impl Call {
         self
     }
 
+    /// The operation that the call carries out.
     pub(super) fn operation(&self) -> &Operation {
         &self.operation
     }
@@ -247,6 +248,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes the renewal of a shared lease or of a permit. The name that never exists keeps the script from running in a moving slot.
     fn renew_shared(&mut self, request: &Renew, has_one_key: bool) {
         self.script(&RENEW_SHARED, if has_one_key { 1 } else { 4 });
         self.lock(&request.key);
@@ -263,6 +265,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes a release of one owner, or of several.
     fn release(&mut self, ReleaseAll { release, more }: &ReleaseAll, has_one_key: bool) {
         // Only an exclusive lease ends with a record.
         let is_shared = release.mode != Mode::Exclusive && release.ending == Ending::Free;

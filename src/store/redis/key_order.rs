@@ -4,6 +4,12 @@
 //!    one after another and ends after the last one.
 //! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
 //!    `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
+//!
+//! ```text
+//! waiting  orders/42: [release]       its task makes the acquire now
+//!          orders/43: []              its task makes its last call now
+//! stopped  []
+//! ```
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -82,6 +88,8 @@ impl Running {
     }
 
     /// The next call. `None` at the end of the task.
+    ///
+    /// The entry of the key is removed with the last call, so an idle key takes no memory.
     fn next(&mut self) -> Option<Job> {
         let mut keys = self.order.0.lock();
         let key = self.key.as_ref()?;

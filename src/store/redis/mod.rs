@@ -226,6 +226,15 @@ impl RedisStore {
     ///
     /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature `tls-rustls`.
     ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::store::RedisStore;
+    ///
+    /// let store = RedisStore::connect("redis://locks:secret@redis.internal:6379/2").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and

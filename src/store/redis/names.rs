@@ -70,16 +70,19 @@ impl Names {
         }
     }
 
+    /// Writes the name of a key's leases or record.
     pub(super) fn lock(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:lock:", to);
         to.put_slice(key.as_str().as_bytes());
     }
 
+    /// Writes the name of a key's queue.
     pub(super) fn queue(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:queue:", to);
         to.put_slice(key.as_str().as_bytes());
     }
 
+    /// Writes the name of the token counter of a key's bucket.
     pub(super) fn fence(&self, key: &LockKey, to: &mut impl BufMut) {
         self.name(key, b"}:fence", to);
     }
@@ -124,6 +127,7 @@ impl Names {
         is_ours.then_some(key)
     }
 
+    /// The channel of an instance.
     pub(super) fn hints(&self, instance: Instance) -> String {
         format!("{}:{FORMAT}:hints:{instance}", self.prefix)
     }

@@ -65,6 +65,8 @@ impl Shared {
     }
 
     /// Reads the reply to an acquire.
+    ///
+    /// For acquires that are made on a connection other than the lane's.
     pub(super) fn acquired(&self, request: &Acquire, value: Value) -> Result<Acquired, Error> {
         reply::acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
@@ -264,6 +266,7 @@ impl Shared {
     }
 }
 
+/// A renewal to be started, which nothing follows if it fails.
 fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
     Start {
         call: form.of(Operation::Renew(request.clone()).into()),

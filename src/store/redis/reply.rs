@@ -1,4 +1,14 @@
 //! Reads the replies of the scripts. Each `.lua` file opens with the replies of its script.
+//!
+//! | script | reply | meaning |
+//! |---|---|---|
+//! | acquire | `1731756000000003` | granted; the last token of the block |
+//! | acquire | `["granted", 43, 2, 1]` | granted, two permits, and others wait |
+//! | acquire | `["held", 8214, nil, "web-3"]` | held for another 8,214 ms, by `web-3` |
+//! | acquire | `["record", "…"]` | a record is in the lease's place |
+//! | renew | `[1, 75]` | renewed; others wait; the last token of the refill |
+//! | renew, release | `0` | not ours |
+//! | release | `1` | freed |
 
 use std::{sync::Arc, time::Duration};
 
@@ -211,6 +221,7 @@ fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> {
     (block > 0 && last > 0).then(|| Tokens::new(before + 1, block))
 }
 
+/// The text of a reply, if the reply is a text.
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok(),
@@ -218,6 +229,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
+/// A time that the server gives in milliseconds. A negative number stands for no expiry.
 fn millis(millis: i64) -> Duration {
     u64::try_from(millis).map_or(NEVER, Duration::from_millis)
 }

@@ -2,6 +2,14 @@
 //!
 //! A line `--@include part.lua` in a script is replaced by that file. Every script exists in two versions, which differ in the floor of
 //! the tokens: `floor.lua` or `floor_by_clock.lua`.
+//!
+//! ```text
+//! acquire.lua                      acquire.lua, as it is sent
+//!   if the key is in use:
+//!     --@include queue.lua    ──▶    the text of queue.lua
+//!     --@include contend.lua  ──▶    the text of contend.lua
+//! --@include floor.lua        ──▶  the text of floor.lua; or of floor_by_clock.lua, behind Sentinel and in a Cluster
+//! ```
 
 use std::sync::LazyLock;
 

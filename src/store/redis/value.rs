@@ -57,6 +57,7 @@ pub(super) fn holder(owner: Owner, mode: Mode, label: Option<&str>, to: &mut imp
     put_label(label, to);
 }
 
+/// Writes `@` and the label, or nothing.
 fn put_label(label: Option<&str>, to: &mut impl BufMut) {
     if let Some(label) = label {
         to.put_u8(b'@');
@@ -156,6 +157,7 @@ pub(super) fn label_of_host(name: &str) -> Option<Arc<str>> {
     (!label.is_empty()).then(|| label.into())
 }
 
+/// Whether a character can be in a label.
 fn is_fit(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }

@@ -1,7 +1,15 @@
 //! The errors that a server answers with, and their meanings.
 //!
 //! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.` The code decides on the
-//! [`ErrorKind`](crate::ErrorKind) and on the message.
+//! [`ErrorKind`] and on the message.
+//!
+//! | the server answers | kind | because |
+//! |---|---|---|
+//! | `OOM …`, `LOADING …`, `BUSY …`, `MISCONF …` | `Unreachable` | the server takes no writes at the moment |
+//! | `READONLY …`, `MASTERDOWN …` | `Unreachable` | the server is a replica |
+//! | `NOPERM …`, `WRONGPASS …`, `NOAUTH …` | `Unreachable` | the login has too few rights |
+//! | `WRONGTYPE …`, `TDLFOREIGN …` | `Foreign` | the name has data of another program |
+//! | `TDLLOCKS …`, `TDLPERMITS …` | `Foreign` | the key is used for locks and for permits |
 
 use redis::{ErrorKind as Kind, RedisError, Value};
 
@@ -14,6 +22,7 @@ struct Meaning {
     message: &'static str,
 }
 
+/// The meaning of a code that a later call may not meet.
 const fn unreachable(code: &'static str, message: &'static str) -> Meaning {
     Meaning {
         code,
@@ -22,6 +31,7 @@ const fn unreachable(code: &'static str, message: &'static str) -> Meaning {
     }
 }
 
+/// The meaning of a code for a key that is in use for something else.
 const fn foreign(code: &'static str, message: &'static str) -> Meaning {
     Meaning {
         code,
@@ -154,6 +164,7 @@ pub(crate) fn mentions(error: &RedisError, text: &str) -> bool {
     code_and_detail(error).contains(text)
 }
 
+/// The code and the text of a server's error, in one line.
 fn code_and_detail(error: &RedisError) -> String {
     let [code, detail] = [error.code(), error.detail()].map(Option::unwrap_or_default);
     format!("{code} {detail}")

@@ -16,6 +16,15 @@
 //!    the job does not keep the store alive.
 //! 5. If an acquire may take effect even after its release was answered, a lane repeats the release until the lease has expired. These
 //!    repetitions are the only calls beside renewals that are not jobs.
+//!
+//! Two calls for one key in a Cluster whose slot moves from node A to node B:
+//!
+//! ```text
+//! acquire ── A: MOVED B ── B: granted ──▶ answered          the job of the acquire
+//! release                                 waits ── B: freed ──▶ answered     the job of the release
+//! ```
+//!
+//! Without the queue, the release could reach B before the redirected acquire, and would find no lease.
 
 mod answer;
 mod release;

@@ -1,4 +1,10 @@
 //! Releases that are repeated until the server has answered.
+//!
+//! | the acquire before | may take effect after the release | settled by |
+//! |---|---|---|
+//! | was answered | no | the answer to the release |
+//! | was sent on a lane | until the lane's old connections are closed | a lane that has closed them; else repeated until the expiry |
+//! | was sent on a connection of the pool | until that connection is closed | CLIENT KILL before the release; else repeated until the expiry |
 
 use std::{
     sync::{Arc, Weak},

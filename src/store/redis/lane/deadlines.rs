@@ -1,4 +1,9 @@
 //! The deadlines of a lane's calls.
+//!
+//! ```text
+//! in_order   (12.10, 4) (12.11, 5) (12.15, 7)      calls with the usual time limit
+//! others     (12.90, 3) (41.00, 6)                 renewals of a large batch, releases that are repeated
+//! ```
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,4 +1,10 @@
 //! One call in the queue of a lane.
+//!
+//! | the call | `failure` | `before` |
+//! |---|---|---|
+//! | an acquire | `CleanUp`: its release follows | `Nothing` |
+//! | a release | `Repeat`: until answered, or not owed any more | `Nothing`, or `Close` for an acquire on another connection |
+//! | a renewal, a question | `Forget` | `Nothing`, or `Asking` in a Cluster |
 
 use std::time::Duration;
 

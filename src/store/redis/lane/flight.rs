@@ -1,4 +1,9 @@
 //! A message in flight: commands that were sent together, and the future of their replies.
+//!
+//! ```text
+//! Message::push × n ──▶ Message::send ──▶ the connection's buffer
+//!                             └──▶ Flight { calls: n, reply_future } ──▶ Replies, in the order of the commands
+//! ```
 
 use std::{
     mem,

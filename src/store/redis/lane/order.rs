@@ -1,4 +1,10 @@
 //! A queue whose items are found by id.
+//!
+//! ```text
+//! push a, b, c     slots [0: a] [1: b] [2: c]
+//! remove(1)        slots [0: a] [1: –] [2: c]      gone: 1
+//! remove(0)        slots [2: c]                    gone: 0, the empty slots at the front go with the first
+//! ```
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,10 @@
 //! The outcome of a call, as a future for its caller.
+//!
+//! ```text
+//! Pending ── polled ──▶ the outcome
+//!         └─ dropped ─▶ an acquire: its release is queued in the lane
+//!                       any other call: goes on without a caller
+//! ```
 
 use std::{
     pin::Pin,

@@ -1,4 +1,7 @@
 //! The buffers that a lane uses again.
+//!
+//! A lane writes the same few kinds of commands again and again. A command whose reply has come goes back here, with its buffers, and
+//! the next call is written into it.
 
 use redis::{Arg, Cmd};
 

@@ -8,6 +8,13 @@
 //!    nothing had happened. The first lane, or subscription, that finds the new primary therefore moves all the others.
 //!
 //! The client library's own `Sentinel` is not used here, because it asks one sentinel after another and takes the first answer.
+//!
+//! ```text
+//! lane 1: the connection breaks ──▶ SENTINEL MASTER to all sentinels ──▶ 10.0.0.2, epoch 7 (one says 10.0.0.1, epoch 6)
+//!         ──▶ connect to 10.0.0.2, ROLE: master ──▶ `current` is 10.0.0.2
+//! lane 2: still connected to 10.0.0.1 ──▶ not current: given up ──▶ connects to 10.0.0.2
+//! subscription: `left` resolves ──▶ subscribes at 10.0.0.2 ──▶ Hint::Reconnected ──▶ all leases are confirmed
+//! ```
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -37,6 +44,8 @@ pub(crate) struct Sentinel {
 }
 
 /// The primary, according to one sentinel. Ordered by the age of the configuration.
+///
+/// The order of the fields is the order of the comparison: the epoch counts first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Primary {
     /// Rises with every fail-over.

@@ -1,4 +1,13 @@
 //! The uptime of a server: how long the server has kept its data.
+//!
+//! A quorum must not count the grant of a server that has forgotten a lease. A server that keeps its data in memory only has
+//! forgotten everything from before its start. The store therefore needs a lower bound of the uptime, and no more:
+//!
+//! ```text
+//! 12:00:00   INFO: run a1, uptime 3600 s              at least 3,599 s
+//! 12:10:00   the same connection                      at least 4,199 s
+//! 12:10:05   a new connection: run b2, uptime 3 s     at least 2 s: the server has restarted
+//! ```
 
 use std::{sync::Arc, time::Duration};
 

@@ -15,6 +15,15 @@
 //!
 //! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes and keeps no
 //! order.
+//!
+//! # Redirects
+//!
+//! | a node answers | meaning | the call |
+//! |---|---|---|
+//! | MOVED | another node has the slot | is made there, and the slot map is asked for |
+//! | ASK | the slot is moving, and the key may be there already | is made there once, after ASKING |
+//! | TRYAGAIN | the slot is moving, and the keys of the call are on both nodes | is made again with one key, then after a pause |
+//! | CLUSTERDOWN | a fail-over is under way | is made again after a pause, with a new slot map |
 
 mod node;
 mod slot_map;

@@ -1,4 +1,10 @@
 //! The slot map of a Cluster, as far as this process knows, and the questions to the nodes.
+//!
+//! ```text
+//! stale ──▶ refresh: ask all known nodes at once ──▶ the answer with the latest epoch ──▶ fresh
+//!   ▲                                                         │ an owner has changed: the version rises,
+//!   └── MOVED, CLUSTERDOWN, a failed call                     └▶ `changed_since` resolves, and moved leases are confirmed
+//! ```
 
 use std::{
     sync::{

@@ -1,4 +1,9 @@
 //! The owner of each bucket of keys in a Cluster.
+//!
+//! ```text
+//! CLUSTER SLOTS   0–5460 at 10.0.0.1:6379, 5461–10922 at 10.0.0.2:6379, 10923–16383 at 10.0.0.3:6379
+//! owners          bucket 0 (slot 6939): 10.0.0.2:6379, bucket 1 (slot 2874): 10.0.0.1:6379, …
+//! ```
 
 use std::sync::{Arc, LazyLock};
 
