@@ -30,7 +30,7 @@ pub use listing::{Cursor, KeyPage, List};
 pub use memory::MemoryStore;
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedisStoreBuilder};
+pub use redis::{Credentials, RedisStore, RedisStoreBuilder};
 #[cfg(feature = "redis")]
 pub use types::MovedKeys;
 pub use types::{

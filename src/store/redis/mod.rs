@@ -41,6 +41,7 @@ use std::{
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
+pub use topology::Credentials;
 
 use self::{
     floors::Floors,

@@ -15,6 +15,8 @@ use crate::{Error, ErrorKind};
 
 const SLOT_IS_MOVING: &str =
     "the slot of this key is moving to another node of the Redis Cluster: try again later";
+const WRONG_PASSWORD: &str =
+    "Redis refused the user name or password, of the URL or of the provider of credentials";
 const CLUSTER_IS_DOWN: &str =
     "the Redis Cluster is down: a fail-over is under way, or a slot has no node";
 
@@ -40,9 +42,7 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
         return refused(error);
     }
     let message = match error.kind() {
-        Kind::AuthenticationFailed => {
-            "Redis refused the user name or password of the URL".to_owned()
-        }
+        Kind::AuthenticationFailed => WRONG_PASSWORD.to_owned(),
         Kind::InvalidClientConfig => {
             format!("the client library cannot use the URL of Redis at {address}")
         }
@@ -51,6 +51,12 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
         }
         _ => format!("cannot connect to Redis at {address}: is it running?"),
     };
+    Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+/// The error of a connect for which the application's provider of credentials returned none.
+pub(super) fn no_credentials(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    let message = "the provider of credentials for Redis failed, so no connection can be made";
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
