@@ -49,9 +49,35 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
         Kind::RESP3NotSupported => {
             format!("Redis at {address} does not speak RESP3: add `?protocol=resp2` to the URL")
         }
-        _ => format!("cannot connect to Redis at {address}: is it running?"),
+        _ => match tls_fault(&error) {
+            Some(fault) => format!("TLS with Redis at {address} failed: {fault}"),
+            None => format!("cannot connect to Redis at {address}: is it running?"),
+        },
     };
     Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+/// The text of the TLS library, if that is the reason: such as a certificate that is not trusted.
+#[cfg(feature = "tls-rustls")]
+fn tls_fault(error: &RedisError) -> Option<String> {
+    use std::{error::Error, io};
+
+    let mut next = Some(error as &(dyn Error + 'static));
+    while let Some(error) = next {
+        let within = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        if let Some(fault) = within.and_then(|error| error.downcast_ref::<rustls::Error>()) {
+            return Some(fault.to_string());
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn tls_fault(_: &RedisError) -> Option<String> {
+    None
 }
 
 /// The error of a connect for which the application's provider of credentials returned none.
