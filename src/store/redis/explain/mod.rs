@@ -60,19 +60,14 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
 /// The text of the TLS library, if that is the reason: such as a certificate that is not trusted.
 #[cfg(feature = "tls-rustls")]
 fn tls_fault(error: &RedisError) -> Option<String> {
-    use std::{error::Error, io};
+    use std::{error::Error, io, sync::Arc};
 
-    let mut next = Some(error as &(dyn Error + 'static));
-    while let Some(error) = next {
-        let within = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        if let Some(fault) = within.and_then(|error| error.downcast_ref::<rustls::Error>()) {
-            return Some(fault.to_string());
-        }
-        next = error.source();
-    }
-    None
+    // The client library's error has an `Arc` as its source.
+    let source = error.source()?;
+    let source = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let fault = source.downcast_ref::<io::Error>()?.get_ref()?;
+    let fault = fault.downcast_ref::<rustls::Error>()?;
+    Some(fault.to_string())
 }
 
 #[cfg(not(feature = "tls-rustls"))]
