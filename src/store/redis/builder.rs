@@ -85,7 +85,7 @@ impl RedisStoreBuilder {
 
     /// Sets the name under which operators see the leases of this store. The default is the name of the host.
     ///
-    /// Callers that find a key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key see the label. The
+    /// Callers that find a key held, or [inspect](crate::store::Holder::label) the key, see the label. The
     /// connections for calls are named after the [prefix](Self::prefix) and the label: CLIENT LIST shows `name=tdl@web-3`. A
     /// label is 1 to 64 ASCII letters, digits, `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
     /// the host has no known name, there is no label.
