@@ -14,6 +14,7 @@ pub(crate) struct Certificates {
 
 /// A certificate for the server, and the key to it, both in PEM.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))] // refused by `check_use`
 pub(crate) struct ClientCertificate {
     pub(crate) chain: Vec<u8>,
     pub(crate) key: Vec<u8>,
