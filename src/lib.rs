@@ -20,6 +20,8 @@ mod sync;
 mod time;
 mod trace;
 
+#[cfg(feature = "redis")]
+pub use self::store::RedisStore;
 pub use self::{
     error::{Error, ErrorKind},
     http::{
@@ -32,4 +34,5 @@ pub use self::{
     key::LockKey,
     lease::Loss,
     locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
+    store::{Holder, Inspection, Instance, KeyPage, List, MemoryStore, Mode, Owner, QuorumStore},
 };

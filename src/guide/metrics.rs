@@ -18,7 +18,7 @@
 //! | `distributed_lock_idempotency_total` | counter | count | `outcome` | requests with an `Idempotency-Key`, and calls of [`run_once`](crate::Locks::run_once) |
 //! | `distributed_lock_records_total` | counter | count | `result` | answers and results to be kept in the store |
 //! | `distributed_lock_single_flight_total` | counter | count | `role` | requests of the [`SingleFlightLayer`](crate::SingleFlightLayer) |
-//! | `distributed_lock_hints_total` | counter | count | `kind` | [hints](crate::store::Hint) of the store |
+//! | `distributed_lock_hints_total` | counter | count | `kind` | hints of the store |
 //! | `distributed_lock_store_call_seconds` | histogram | seconds | `operation`, `result` | calls to a Redis server, from their start to their answer; in a quorum, calls to each server |
 //! | `distributed_lock_connects_total` | counter | count | `connection`, `result` | connects to Redis; all but the first few are reconnects |
 //! | `distributed_lock_keys` | gauge | count | | keys that are held or waited for |

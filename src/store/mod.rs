@@ -2,7 +2,9 @@
 //!
 //! [`Store`] is the contract between the coordination within one process and a place that the whole fleet shares. The
 //! documentation of the trait is the specification, and one conformance suite (`tests/conformance`) holds every store
-//! to the contract. The trait is sealed while the crate is 0.x, so that methods can still be added.
+//! to the contract. The trait is sealed while the crate is 0.x, so that methods can still be added. The methods that only
+//! [`Locks`](crate::Locks) calls, and the messages of these methods, are not part of the public API: they are hidden from this
+//! documentation and may change with any version.
 //!
 //! | store | for |
 //! |---|---|
@@ -30,12 +32,17 @@ pub use listing::{Cursor, KeyPage, List};
 pub use memory::MemoryStore;
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedisStoreBuilder};
+pub use redis::{Credentials, RedisStore, RedisStoreBuilder};
+pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
+
+// The messages between `Locks` and a store. Only this crate and its tests need them.
 #[cfg(feature = "redis")]
+#[doc(hidden)]
 pub use types::MovedKeys;
+#[doc(hidden)]
 pub use types::{
-    Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
-    Queueing, Release, Released, Renew, Renewed, Tokens,
+    Acquire, Acquired, Ending, Grant, Held, Hint, Queueing, Release, Released, Renew, Renewed,
+    Tokens,
 };
 
 use crate::{Error, LockKey, sync::mpsc};
@@ -44,9 +51,11 @@ use crate::{Error, LockKey, sync::mpsc};
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The answers to a batch of renewals, each with the index of its request, in the order in which they become known.
+#[doc(hidden)]
 pub type RenewAnswers = Pin<Box<dyn Stream<Item = (usize, Renewed)> + Send>>;
 
 /// The hints for one instance. Hints arrive in no particular order, and some may be lost.
+#[doc(hidden)]
 pub type Hints = mpsc::UnboundedReceiver<Hint>;
 
 pub(crate) mod sealed {
@@ -143,6 +152,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// Dropping the future before its answer was taken counts as a failure: the store cleans up.
+    #[doc(hidden)]
     fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
 
     /// Extends leases, and hands out further tokens for those that ask for a refill.
@@ -157,6 +167,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// Renewals that were started may take effect after the stream is dropped.
+    #[doc(hidden)]
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers;
 
     /// Starts to end an owner's lease, or the owner's attempt if that is only queued.
@@ -184,9 +195,11 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// The release continues when the future is dropped.
+    #[doc(hidden)]
     fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
 
     /// Returns how many releases were started and have not been answered, including clean-ups after failed calls.
+    #[doc(hidden)]
     fn owed(&self) -> usize;
 
     /// Resolves when no release is [owed](Store::owed) any more.
@@ -194,6 +207,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// Dropping the future has no effect on the releases.
+    #[doc(hidden)]
     fn settled(&self) -> StoreFuture<()>;
 
     /// Raises the token counter of a key, so that every later token is above `floor`. The counter is never lowered.
@@ -253,6 +267,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     fn ping(&self) -> StoreFuture<Result<(), Error>>;
 
     /// Returns the name of the store's key space. Two stores of the same space share their keys.
+    #[doc(hidden)]
     fn space(&self) -> Arc<str>;
 
     /// Returns for how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases only
@@ -260,6 +275,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// After a call was answered, the uptime is that of the server which gave the answer. Only a [`QuorumStore`] uses
     /// this method, because other nodes may remember a lease that this one has forgotten.
+    #[doc(hidden)]
     fn uptime(&self) -> Duration {
         Duration::MAX
     }
@@ -268,6 +284,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Two stores with the same server fail together, and may share their keys.
     ///
     /// Only a [`QuorumStore`] uses this method, because its nodes must be independent.
+    #[doc(hidden)]
     fn server_id(&self) -> Option<Arc<str>> {
         None
     }
@@ -277,5 +294,6 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The method is called within a runtime, before an instance's first `acquire`, and again when that runtime has
     /// ended and the instance is used on another. A hint only saves waiting: hints may be lost, late, repeated or
     /// wrong. [`Hint::Listening`] marks the time from which hints arrive.
+    #[doc(hidden)]
     fn watch(&self, instance: Instance) -> Hints;
 }

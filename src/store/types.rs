@@ -12,7 +12,7 @@
 //!    ──▶ Freed
 //! ```
 
-use std::{fmt, num::ParseIntError, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -55,10 +55,10 @@ impl fmt::Display for Instance {
 }
 
 impl FromStr for Instance {
-    type Err = uuid::Error;
+    type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().map(Self)
+        text.parse().map(Self).map_err(|_| InvalidId(()))
     }
 }
 
@@ -90,40 +90,28 @@ impl fmt::Display for Owner {
 }
 
 impl FromStr for Owner {
-    type Err = NotAnOwner;
+    type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (instance, attempt) = text.split_once(':').ok_or(NotAnOwner)?;
+        let (instance, attempt) = text.split_once(':').ok_or(InvalidId(()))?;
         Ok(Self {
             instance: instance.parse()?,
-            attempt: attempt.parse()?,
+            attempt: attempt.parse().map_err(|_| InvalidId(()))?,
         })
     }
 }
 
-/// The error for a text that is not an [`Owner`].
+/// The error for a text that is neither an [`Instance`] nor an [`Owner`], whichever was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotAnOwner;
+pub struct InvalidId(());
 
-impl fmt::Display for NotAnOwner {
+impl fmt::Display for InvalidId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an owner: expected an instance's UUID, a colon and a number")
+        f.write_str("expected an instance (a UUID), or an owner (a UUID, a colon and a number)")
     }
 }
 
-impl std::error::Error for NotAnOwner {}
-
-impl From<uuid::Error> for NotAnOwner {
-    fn from(_: uuid::Error) -> Self {
-        Self
-    }
-}
-
-impl From<ParseIntError> for NotAnOwner {
-    fn from(_: ParseIntError) -> Self {
-        Self
-    }
-}
+impl std::error::Error for InvalidId {}
 
 /// How many may hold a key at the same time.
 ///
@@ -524,7 +512,7 @@ mod tests {
             &owner.instance.to_string(),
             &format!("{owner}x"),
         ] {
-            assert_eq!(nonsense.parse::<Owner>(), Err(NotAnOwner), "{nonsense}");
+            assert_eq!(nonsense.parse::<Owner>(), Err(InvalidId(())), "{nonsense}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod acl;
 mod connecting;
+mod credentials;
 mod dead_heads;
 mod foreign;
 mod format;
@@ -20,6 +21,8 @@ mod releases;
 mod repetition;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod tokens;
 mod traffic;
 mod trouble;

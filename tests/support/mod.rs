@@ -3,6 +3,7 @@
 // Every test binary compiles this for itself and uses only a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod authority;
 pub(crate) mod cluster;
 pub(crate) mod fake_sentinel;
 pub(crate) mod ledger;

@@ -14,7 +14,11 @@
 //! | [Webhooks and queue consumers](work#webhooks-and-queue-consumers) | messages that are delivered twice |
 //! | [A job that runs once in a fleet](work#a-job-that-runs-once-in-a-fleet) | the same schedule on every replica |
 //! | [Leader-like work](work#leader-like-work) | one replica works, the others stand by |
+//! | [Your own client or pool](redis#the-settings-of-your-own-client-or-pool) | the same Redis settings for both |
+//! | [A private certificate authority](redis#a-private-certificate-authority) | TLS with certificates of your own |
+//! | [Credentials that rotate](redis#credentials-that-rotate) | a provider instead of a fixed password |
 //! | [Testing the loss of a lease](work#testing-the-loss-of-a-lease) | on paused time |
 
+pub mod redis;
 pub mod services;
 pub mod work;

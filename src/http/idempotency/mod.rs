@@ -61,7 +61,7 @@ pub use future::ResponseFuture;
 pub use kept::KeptAnswers;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
-pub use once::Json;
+pub use once::{Json, JsonError};
 pub use once::{Once, Recordable, RunOnceError};
 pub use policy::{Answered, Keep};
 pub use service::Idempotency;

@@ -239,8 +239,8 @@ impl Rejection {
         &self.detail
     }
 
-    /// The id of this refusal, which is also in the log.
-    pub fn instance(&self) -> Uuid {
+    /// The id of this refusal, which is also in the log: a UUID, to be displayed.
+    pub fn instance(&self) -> impl fmt::Display + fmt::Debug + Copy + Send + Sync + use<> {
         self.instance
     }
 

@@ -1,6 +1,7 @@
 //! The configuration of a [`RedisStore`].
 
 use std::{
+    error::Error as StdError,
     fmt,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -14,7 +15,7 @@ use super::{
     names::Names,
     owed::Owed,
     replicated::{Replicas, Replicated},
-    topology::{LaneSettings, Servers},
+    topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers},
     value::{is_label, label_of_host},
 };
 use crate::Error;
@@ -33,6 +34,9 @@ use crate::ErrorKind;
 /// | [`timeout`](Self::timeout) | 1 s |
 /// | [`label`](Self::label) | the name of the host |
 /// | [`replicas`](Self::replicas) | none |
+/// | [`credentials`](Self::credentials) | those of the URL |
+/// | [`root_certificates`](Self::root_certificates) | those of the system |
+/// | [`client_certificate`](Self::client_certificate) | none |
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,6 +59,7 @@ pub struct RedisStoreBuilder {
     lanes: usize,
     timeout: Duration,
     replicas: Option<Replicas>,
+    access: Access,
 }
 
 impl RedisStoreBuilder {
@@ -66,6 +71,7 @@ impl RedisStoreBuilder {
             lanes: 2,
             timeout: Duration::from_secs(1),
             replicas: None,
+            access: Access::default(),
         }
     }
 
@@ -79,7 +85,7 @@ impl RedisStoreBuilder {
 
     /// Sets the name under which operators see the leases of this store. The default is the name of the host.
     ///
-    /// Callers that find a key [held](crate::store::Held::label) or [inspect](crate::store::Holder::label) the key see the label. The
+    /// Callers that find a key held, or [inspect](crate::store::Holder::label) the key, see the label. The
     /// connections for calls are named after the [prefix](Self::prefix) and the label: CLIENT LIST shows `name=tdl@web-3`. A
     /// label is 1 to 64 ASCII letters, digits, `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
     /// the host has no known name, there is no label.
@@ -135,6 +141,82 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Asks `provider` for the credentials of every new connection, for credentials that rotate. By default, the credentials are
+    /// those of the URL.
+    ///
+    /// The provider is asked when a connection is made, the connections of subscriptions included, and once for each question to
+    /// the nodes of a Cluster. The time that the provider takes counts towards the [timeout](Self::timeout), so a provider that calls a
+    /// remote service should keep the answer for a while. A connection that is already made stays as it is: Redis does not end
+    /// connections when a password changes, and a server that ends them makes the store ask for new credentials.
+    ///
+    /// When the provider fails, the calls that need a connection fail with [`ErrorKind::Unreachable`], with the provider's error as
+    /// the source. The next attempt to connect asks again.
+    ///
+    /// Sentinels are not asked with these credentials: a password of the sentinels belongs into their URLs.
+    ///
+    /// ```
+    /// use tower_distributed_lock::store::{Credentials, RedisStore};
+    ///
+    /// // A file that the platform replaces, such as a secret that is mounted by Kubernetes.
+    /// let read = || async { tokio::fs::read_to_string("/run/secrets/redis").await };
+    /// let store = RedisStore::builder("redis://127.0.0.1/")
+    ///     .credentials(move || async move {
+    ///         let password = read().await?;
+    ///         Ok::<_, std::io::Error>(Credentials::new("shop", password.trim()))
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), tower_distributed_lock::Error>(())
+    /// ```
+    pub fn credentials<F, Answer, E>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Answer + Send + Sync + 'static,
+        Answer: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.access.provider = Some(Provider::new(provider));
+        self
+    }
+
+    /// Trusts only the servers that these certificates have signed for, for a private certificate authority. By default, the root
+    /// certificates of the system count.
+    ///
+    /// `pem` has one or more certificates in PEM. They hold for all servers, sentinels and nodes whose URL begins with `rediss://`.
+    /// [`build`](Self::build) refuses text that is not PEM, a store without such a URL, and the lack of the feature `tls-rustls`.
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_distributed_lock::store::RedisStore;
+    ///
+    /// let store = RedisStore::builder("rediss://redis.internal/")
+    ///     .root_certificates(std::fs::read("ca.pem")?)
+    ///     .client_certificate(std::fs::read("client.pem")?, std::fs::read("client.key")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.access.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate to servers that ask clients for one. By default, there is none.
+    ///
+    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem` the private key. Both hold for
+    /// the same servers as [`root_certificates`](Self::root_certificates), and [`build`](Self::build) refuses a key that does not belong to the
+    /// certificate.
+    pub fn client_certificate(
+        mut self,
+        pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.access.certificates.client = Some(ClientCertificate {
+            chain: pem.into(),
+            key: key_pem.into(),
+        });
+        self
+    }
+
     /// Builds the store and connects all lanes.
     ///
     /// # Errors
@@ -161,13 +243,14 @@ impl RedisStoreBuilder {
         let floors = Arc::new(Floors::new());
         let names = Names::new(&self.prefix, self.label);
         let owed = Owed::default();
-        let topology = self.servers.topology(LaneSettings {
+        let settings = LaneSettings {
             count: self.lanes,
             limit: self.timeout,
             floors: floors.clone(),
             names: names.clone(),
             owed: owed.clone(),
-        })?;
+        };
+        let topology = self.servers.topology(self.access, settings)?;
         let only_upstream = topology.only_upstream();
         let lanes_keep_order = only_upstream.is_some() && self.replicas.is_none();
         let replicated = match (self.replicas, only_upstream) {
@@ -244,7 +327,7 @@ fn host_name() -> Option<String> {
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URLs are left out, because they may contain passwords.
+        // The URLs, keys and credentials are left out, because they may be secret.
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &self.prefix)
             .field("label", &self.label)

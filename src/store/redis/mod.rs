@@ -41,6 +41,7 @@ use std::{
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
+pub use topology::Credentials;
 
 use self::{
     floors::Floors,
@@ -200,7 +201,8 @@ use crate::{Error, LockKey};
 ///
 /// The order of calls matters here: a release must not overtake its acquire. A key therefore always uses the same
 /// connection, which the store makes and replaces itself. A pool has no such order, nor does the manager of bb8-redis notice a
-/// broken connection. An application with a pool of its own gives the same URL to both. (With
+/// broken connection. An application with a pool of its own gives the same URL to both; see
+/// [The settings of your own client or pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
 /// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires wait.)
 #[derive(Clone)]
 pub struct RedisStore(Arc<Shared>);
@@ -224,7 +226,9 @@ struct Shared {
 impl RedisStore {
     /// Connects to the server at `url`, with the default [settings](RedisStoreBuilder).
     ///
-    /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature `tls-rustls`.
+    /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature `tls-rustls`. The builder has settings
+    /// for a [private certificate authority](RedisStoreBuilder::root_certificates) and for
+    /// [credentials that rotate](RedisStoreBuilder::credentials).
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {

@@ -109,7 +109,7 @@ impl Listener {
 
     async fn subscribe(&self) -> Result<(PubSub, HintSource), Error> {
         let source = self.topology.hint_source(self.limit).await?;
-        let client = source.server.client_for_hints()?;
+        let client = source.server.client_for_hints().await?;
         let failed = |error| explain::cannot_connect(&source.server.address, error);
         let mut connection = client.get_async_pubsub().await.map_err(failed)?;
         // `subscribe` returns once the server has confirmed the subscription.

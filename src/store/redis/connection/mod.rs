@@ -177,7 +177,7 @@ impl Connector {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFERED);
-        let client = server.client_for_calls()?;
+        let client = server.client_for_calls().await?;
         let settings = client.get_connection_info().redis_settings();
         if settings.protocol().supports_resp3() {
             config = config.set_push_sender(move |push: PushInfo| {

@@ -15,6 +15,8 @@ use crate::{Error, ErrorKind};
 
 const SLOT_IS_MOVING: &str =
     "the slot of this key is moving to another node of the Redis Cluster: try again later";
+const WRONG_PASSWORD: &str =
+    "Redis refused the user name or password, of the URL or of the provider of credentials";
 const CLUSTER_IS_DOWN: &str =
     "the Redis Cluster is down: a fail-over is under way, or a slot has no node";
 
@@ -40,17 +42,42 @@ pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
         return refused(error);
     }
     let message = match error.kind() {
-        Kind::AuthenticationFailed => {
-            "Redis refused the user name or password of the URL".to_owned()
-        }
+        Kind::AuthenticationFailed => WRONG_PASSWORD.to_owned(),
         Kind::InvalidClientConfig => {
             format!("the client library cannot use the URL of Redis at {address}")
         }
         Kind::RESP3NotSupported => {
             format!("Redis at {address} does not speak RESP3: add `?protocol=resp2` to the URL")
         }
-        _ => format!("cannot connect to Redis at {address}: is it running?"),
+        _ => match tls_fault(&error) {
+            Some(fault) => format!("TLS with Redis at {address} failed: {fault}"),
+            None => format!("cannot connect to Redis at {address}: is it running?"),
+        },
     };
+    Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+/// The text of the TLS library, if that is the reason: such as a certificate that is not trusted.
+#[cfg(feature = "tls-rustls")]
+fn tls_fault(error: &RedisError) -> Option<String> {
+    use std::{error::Error, io, sync::Arc};
+
+    // The client library's error has an `Arc` as its source.
+    let source = error.source()?;
+    let source = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    let fault = source.downcast_ref::<io::Error>()?.get_ref()?;
+    let fault = fault.downcast_ref::<rustls::Error>()?;
+    Some(fault.to_string())
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn tls_fault(_: &RedisError) -> Option<String> {
+    None
+}
+
+/// The error of a connect for which the application's provider of credentials returned none.
+pub(super) fn no_credentials(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    let message = "the provider of credentials for Redis failed, so no connection can be made";
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 

@@ -71,11 +71,11 @@ const MEANINGS: [Meaning; 19] = [
         "Redis is still loading its data: try again when it is done",
     ),
     unreachable("NOPERM", NO_PERMISSION),
+    unreachable("WRONGPASS", super::WRONG_PASSWORD),
     unreachable(
-        "WRONGPASS",
-        "Redis refused the user name or password of the URL",
+        "NOAUTH",
+        "Redis wants a password: the URL has none, and no provider of credentials is set",
     ),
-    unreachable("NOAUTH", "Redis wants a password, and the URL has none"),
     unreachable(
         "BUSY",
         "Redis is busy with a script that has run for too long: end it with SCRIPT KILL",

@@ -17,7 +17,9 @@
 
 mod ask_all;
 mod call_form;
+mod certificates;
 mod cluster;
+mod credentials;
 mod sentinel;
 mod server;
 mod servers;
@@ -30,10 +32,13 @@ use std::{future::pending, sync::Arc, time::Duration};
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
+pub use self::credentials::Credentials;
 pub(super) use self::{
     call_form::CallForm,
+    certificates::{Certificates, ClientCertificate},
+    credentials::Provider,
     server::{Server, check_role},
-    servers::Servers,
+    servers::{Access, Servers},
     upstream::Upstream,
 };
 use self::{cluster::Cluster, sentinel::Sentinel, single::Single};

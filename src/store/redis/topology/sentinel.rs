@@ -19,13 +19,13 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult, cmd};
+use redis::{Client, RedisResult, cmd};
 use tokio::sync::watch;
 
 use super::{
     LaneSettings, Topology, Upstream,
     ask_all::ask_all,
-    server::{Server, open, without_timeouts},
+    server::{Server, without_timeouts},
     uptime::Uptime,
 };
 use crate::{Error, store::redis::explain};
@@ -34,7 +34,7 @@ use crate::{Error, store::redis::explain};
 #[derive(Debug)]
 pub(crate) struct Sentinel {
     /// The login at every server of the service. The host is the name of the service.
-    login: ConnectionInfo,
+    login: Server,
     sentinels: Vec<Client>,
     service: String,
     name: Arc<str>,
@@ -57,15 +57,13 @@ struct Primary {
 impl Sentinel {
     /// Checks the URLs, and makes the lanes.
     pub(super) fn topology(
-        login: ConnectionInfo,
-        sentinels: Vec<ConnectionInfo>,
+        login: Server,
+        sentinels: Vec<Server>,
         lanes: &LaneSettings,
     ) -> Result<Topology, Error> {
         // The client is dropped: this only refuses a URL that the client library cannot use.
-        open(login.clone())?;
-        let (ConnectionAddr::Tcp(service, _) | ConnectionAddr::TcpTls { host: service, .. }) =
-            login.addr()
-        else {
+        login.client(None)?;
+        let Some(service) = login.host_name().map(str::to_owned) else {
             let message = "a service behind Sentinel has a name, not the path of a socket: use `mymaster` or `redis://mymaster`";
             return Err(explain::invalid(message));
         };
@@ -74,14 +72,16 @@ impl Sentinel {
                 "a store behind Sentinel needs the URL of at least one sentinel",
             ));
         }
-        let mut addresses: Vec<_> = sentinels.iter().map(|at| at.addr().to_string()).collect();
+        let mut addresses: Vec<_> = sentinels.iter().map(|at| &*at.address).collect();
         addresses.sort();
+        let clients = sentinels.iter().map(|sentinel| sentinel.client(None));
+        let clients: Result<_, _> = clients.collect();
         let upstream = Arc::new(Self {
             // Services of the same name differ in their sentinels.
             name: format!("{service} behind {}", addresses.join(", ")).into(),
-            service: service.clone(),
+            service,
             login,
-            sentinels: sentinels.into_iter().map(open).collect::<Result<_, _>>()?,
+            sentinels: clients?,
             current: watch::Sender::new(None),
             uptime: Uptime::default(),
         });
@@ -90,7 +90,7 @@ impl Sentinel {
     }
 
     pub(super) fn database(&self) -> i64 {
-        self.login.redis_settings().db()
+        self.login.database()
     }
 
     pub(super) fn uptime(&self) -> &Uptime {
@@ -103,7 +103,7 @@ impl Sentinel {
         let asked = ask_all(questions, limit).await;
         let none_answers = asked.answers.is_empty();
         match asked.answers.into_iter().flatten().max() {
-            Some(primary) => Ok(Server::like(&self.login, primary.host, primary.port)),
+            Some(primary) => Ok(self.login.moved_to(primary.host, primary.port)),
             None if none_answers => Err(explain::no_sentinel(&self.service, asked.last_error)),
             None => Err(explain::unknown_service(&self.service)),
         }

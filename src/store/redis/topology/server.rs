@@ -6,6 +6,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, Value, cmd,
 };
 
+use super::credentials::{Credentials, Provider};
 use crate::{Error, ErrorKind, store::redis::explain};
 
 /// A server: its address, login and TLS settings.
@@ -13,17 +14,22 @@ use crate::{Error, ErrorKind, store::redis::explain};
 pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     info: ConnectionInfo,
+    /// Asked for the credentials of each new connection. Without a provider, the credentials are those of the URL.
+    provider: Option<Provider>,
 }
 
 impl Server {
-    pub(super) fn at(info: ConnectionInfo) -> Self {
-        let address = info.addr().to_string().into();
-        Self { address, info }
+    pub(super) fn at(info: ConnectionInfo, provider: Option<Provider>) -> Self {
+        Self {
+            address: info.addr().to_string().into(),
+            info,
+            provider,
+        }
     }
 
     /// A server at another address, with the same login and TLS settings.
-    pub(super) fn like(login: &ConnectionInfo, host: String, port: u16) -> Self {
-        let mut address = login.addr().clone();
+    pub(super) fn moved_to(&self, host: String, port: u16) -> Self {
+        let mut address = self.info.addr().clone();
         match &mut address {
             ConnectionAddr::Tcp(old, old_port)
             | ConnectionAddr::TcpTls {
@@ -33,32 +39,73 @@ impl Server {
             } => (*old, *old_port) = (host, port),
             _ => address = ConnectionAddr::Tcp(host, port),
         }
-        Self::at(login.clone().set_addr(address))
+        Self::at(self.info.clone().set_addr(address), self.provider.clone())
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    /// The name of the server's host. `None` for the path of a socket.
+    pub(super) fn host_name(&self) -> Option<&str> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
+        }
     }
 
     /// The host of the server, for nodes that do not know their own name.
     pub(super) fn host(&self) -> &str {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-            _ => "127.0.0.1",
+        self.host_name().unwrap_or("127.0.0.1")
+    }
+
+    /// Asks the provider for the credentials of new connections. `None` if the credentials are those of the URL.
+    pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Error> {
+        match &self.provider {
+            Some(provider) => provider.ask().await.map(Some),
+            None => Ok(None),
         }
     }
 
-    /// A client for calls, with the protocol of the URL.
-    pub(crate) fn client_for_calls(&self) -> Result<Client, Error> {
-        open(self.info.clone())
+    /// A client with the protocol of the URL, and with the given credentials or those of the URL.
+    pub(super) fn client(&self, credentials: Option<&Credentials>) -> Result<Client, Error> {
+        open(self.with(credentials))
     }
 
-    /// A client for subscriptions, in RESP2, under which the client library supports them.
-    pub(crate) fn client_for_hints(&self) -> Result<Client, Error> {
-        let settings = self.info.redis_settings().clone();
-        let settings = settings.set_protocol(ProtocolVersion::RESP2);
-        open(self.info.clone().set_redis_settings(settings))
+    /// A client for one connection for calls, with the protocol of the URL.
+    ///
+    /// # Cancel safety
+    ///
+    /// The provider of the credentials is asked again by the next call.
+    pub(crate) async fn client_for_calls(&self) -> Result<Client, Error> {
+        self.client(self.credentials().await?.as_ref())
+    }
+
+    /// A client for one subscription, in RESP2, under which the client library supports them.
+    ///
+    /// # Cancel safety
+    ///
+    /// The provider of the credentials is asked again by the next call.
+    pub(crate) async fn client_for_hints(&self) -> Result<Client, Error> {
+        let info = self.with(self.credentials().await?.as_ref());
+        let settings = info.redis_settings().clone();
+        open(info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2)))
+    }
+
+    fn with(&self, credentials: Option<&Credentials>) -> ConnectionInfo {
+        let info = self.info.clone();
+        match credentials {
+            Some(credentials) => {
+                let settings = credentials.apply(info.redis_settings().clone());
+                info.set_redis_settings(settings)
+            }
+            None => info,
+        }
     }
 
     /// Checks on a separate connection that the server is a primary, because the connection of a subscription can only subscribe.
     pub(super) async fn ask_role(&self) -> Result<(), Error> {
-        let client = self.client_for_hints()?;
+        let client = self.client_for_hints().await?;
         let asked = async {
             let mut connection = client.get_multiplexed_async_connection().await?;
             cmd("ROLE").query_async(&mut connection).await
@@ -92,10 +139,10 @@ pub(super) fn without_timeouts() -> AsyncConnectionConfig {
         .set_response_timeout(None)
 }
 
-pub(super) fn open(info: ConnectionInfo) -> Result<Client, Error> {
+fn open(info: ConnectionInfo) -> Result<Client, Error> {
     #[cfg(feature = "tls-rustls")]
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        ensure_crypto_provider();
+        super::certificates::ensure_crypto_provider();
     }
     Client::open(info).map_err(|error| {
         Error::with_source(
@@ -104,16 +151,4 @@ pub(super) fn open(info: ConnectionInfo) -> Result<Client, Error> {
             error,
         )
     })
-}
-
-/// Installs the default provider of cryptography for rustls, unless the application has installed one. The client library takes the
-/// provider from the process and from nowhere else.
-#[cfg(feature = "tls-rustls")]
-fn ensure_crypto_provider() {
-    use rustls::crypto::{CryptoProvider, ring};
-
-    if CryptoProvider::get_default().is_none() {
-        // Fails only if another thread has installed a provider meanwhile, which is as good.
-        let _ = ring::default_provider().install_default();
-    }
 }

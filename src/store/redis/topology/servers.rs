@@ -7,7 +7,10 @@ use redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use super::{LaneSettings, Topology, cluster::Cluster, sentinel::Sentinel, single::Single};
+use super::{
+    Certificates, LaneSettings, Provider, Server, Topology, cluster::Cluster, sentinel::Sentinel,
+    single::Single,
+};
 use crate::{Error, ErrorKind, store::redis::explain};
 
 /// The servers of a store, as the user names them.
@@ -25,26 +28,54 @@ pub(crate) enum Servers {
     Cluster(Vec<String>),
 }
 
+/// How connections are opened, besides the settings in the URLs.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) certificates: Certificates,
+    pub(crate) provider: Option<Provider>,
+}
+
 impl Servers {
     /// Checks the URLs and builds the topology, which connects at first use.
-    pub(crate) fn topology(&self, lanes: LaneSettings) -> Result<Topology, Error> {
+    pub(crate) fn topology(&self, access: Access, lanes: LaneSettings) -> Result<Topology, Error> {
+        access.certificates.check_use(self.urls())?;
         match self {
-            Self::Single(url) => Single::topology(parse(url)?, &lanes),
+            Self::Single(url) => Single::topology(access.server(url)?, &lanes),
             Self::Sentinel { service, sentinels } => {
                 let login = if service.contains("://") {
-                    parse(service)
+                    access.server(service)
                 } else {
-                    parse(&format!("redis://{service}"))
+                    access.server(&format!("redis://{service}"))
                 };
-                Sentinel::topology(login?, parse_all(sentinels)?, &lanes)
+                // The provider is for the servers. The sentinels have users of their own.
+                let sentinels_access = Access {
+                    provider: None,
+                    ..access.clone()
+                };
+                Sentinel::topology(login?, sentinels_access.servers(sentinels)?, &lanes)
             }
-            Self::Cluster(nodes) => Cluster::topology(parse_all(nodes)?, lanes),
+            Self::Cluster(nodes) => Cluster::topology(access.servers(nodes)?, lanes),
+        }
+    }
+
+    fn urls(&self) -> Vec<&String> {
+        match self {
+            Self::Single(url) => vec![url],
+            Self::Sentinel { service, sentinels } => sentinels.iter().chain([service]).collect(),
+            Self::Cluster(nodes) => nodes.iter().collect(),
         }
     }
 }
 
-fn parse_all(urls: &[String]) -> Result<Vec<ConnectionInfo>, Error> {
-    urls.iter().map(|url| parse(url)).collect()
+impl Access {
+    fn server(&self, url: &str) -> Result<Server, Error> {
+        let info = self.certificates.apply(parse(url)?)?;
+        Ok(Server::at(info, self.provider.clone()))
+    }
+
+    fn servers(&self, urls: &[String]) -> Result<Vec<Server>, Error> {
+        urls.iter().map(|url| self.server(url)).collect()
+    }
 }
 
 /// Parses a URL. RESP3 is the default, and TCP keepalive is always set.

@@ -3,31 +3,24 @@
 use std::{future::ready, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use redis::ConnectionInfo;
 
-use super::{
-    LaneSettings, Topology, Upstream,
-    server::{Server, open},
-    uptime::Uptime,
-};
+use super::{LaneSettings, Topology, Upstream, server::Server, uptime::Uptime};
 use crate::Error;
 
 /// The upstream of all lanes of a store on one server.
 #[derive(Debug)]
 pub(crate) struct Single {
-    info: ConnectionInfo,
-    name: Arc<str>,
+    server: Server,
     uptime: Uptime,
 }
 
 impl Single {
     /// Checks the URL, and makes the lanes.
-    pub(super) fn topology(info: ConnectionInfo, lanes: &LaneSettings) -> Result<Topology, Error> {
+    pub(super) fn topology(server: Server, lanes: &LaneSettings) -> Result<Topology, Error> {
         // The client is dropped: this only refuses a URL that the client library cannot use.
-        open(info.clone())?;
+        server.client(None)?;
         let upstream = Arc::new(Self {
-            name: info.addr().to_string().into(),
-            info,
+            server,
             uptime: Uptime::default(),
         });
         let lanes = lanes.lanes_to(upstream.clone());
@@ -35,7 +28,7 @@ impl Single {
     }
 
     pub(super) fn database(&self) -> i64 {
-        self.info.redis_settings().db()
+        self.server.database()
     }
 
     pub(super) fn uptime(&self) -> &Uptime {
@@ -43,13 +36,13 @@ impl Single {
     }
 
     pub(super) fn server(&self) -> Server {
-        Server::at(self.info.clone())
+        self.server.clone()
     }
 }
 
 impl Upstream for Single {
     fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.server.address
     }
 
     fn find(&self, _: Duration) -> BoxFuture<'_, Result<Server, Error>> {

@@ -38,14 +38,13 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
-use redis::ConnectionInfo;
 use tokio::time::{Instant, sleep};
 
 use self::{
     node::Node,
     slot_map::{PAUSE, SlotMap},
 };
-use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Probe, Topology};
+use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Probe, Server, Topology};
 use crate::{
     Error,
     store::redis::{
@@ -76,15 +75,12 @@ struct Target {
 
 impl Cluster {
     /// Checks the URLs. The lanes are made when calls need them.
-    pub(super) fn topology(
-        seeds: Vec<ConnectionInfo>,
-        settings: LaneSettings,
-    ) -> Result<Topology, Error> {
+    pub(super) fn topology(seeds: Vec<Server>, settings: LaneSettings) -> Result<Topology, Error> {
         if seeds.is_empty() {
             let message = "a store in a Cluster needs the URL of at least one node";
             return Err(explain::invalid(message));
         }
-        if seeds.iter().any(|seed| seed.redis_settings().db() != 0) {
+        if seeds.iter().any(|seed| seed.database() != 0) {
             return Err(explain::invalid(
                 "a Cluster has only database 0: remove the database from the URLs",
             ));
@@ -92,7 +88,7 @@ impl Cluster {
         Ok(Topology::Cluster(Box::new(Self::new(seeds, settings))))
     }
 
-    fn new(seeds: Vec<ConnectionInfo>, settings: LaneSettings) -> Self {
+    fn new(seeds: Vec<Server>, settings: LaneSettings) -> Self {
         Self {
             slot_map: SlotMap::new(seeds, settings.limit),
             settings,
@@ -340,7 +336,7 @@ mod tests {
             names: Names::new("tdl", None),
             owed: Owed::default(),
         };
-        let cluster = Cluster::new(vec![seed], settings);
+        let cluster = Cluster::new(vec![Server::at(seed, None)], settings);
         let under_way = cluster.lane_to(&"127.0.0.1:2".into(), 0);
         assert_eq!(cluster.nodes.lock().len(), 1);
         cluster.forget_nodes();

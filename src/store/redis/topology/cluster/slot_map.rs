@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ConnectionInfo, RedisResult};
+use redis::RedisResult;
 use tokio::{
     sync::{Mutex as FairMutex, watch},
     time::{Instant, sleep_until, timeout_at},
@@ -23,6 +23,7 @@ use tokio::{
 use super::{
     super::{
         ask_all::ask_all,
+        credentials::Credentials,
         server::{Server, without_timeouts},
     },
     slots::Slots,
@@ -39,7 +40,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct SlotMap {
     /// The configured nodes. The login of the first one is used for all nodes.
-    seeds: Vec<ConnectionInfo>,
+    seeds: Vec<Server>,
     name: Arc<str>,
     limit: Duration,
     slots: watch::Sender<Slots>,
@@ -56,8 +57,8 @@ pub(super) struct Changed {
 
 impl SlotMap {
     /// A stale map. `seeds` must not be empty.
-    pub(super) fn new(seeds: Vec<ConnectionInfo>, limit: Duration) -> Self {
-        let mut names: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+    pub(super) fn new(seeds: Vec<Server>, limit: Duration) -> Self {
+        let mut names: Vec<_> = seeds.iter().map(|seed| &*seed.address).collect();
         names.sort();
         Self {
             name: format!("a Cluster of {}", names.join(", ")).into(),
@@ -114,7 +115,7 @@ impl SlotMap {
     pub(super) fn server(&self, address: &str) -> Server {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "6379"));
         let port = port.parse().unwrap_or(6379);
-        Server::like(&self.seeds[0], host.to_owned(), port)
+        self.seeds[0].moved_to(host.to_owned(), port)
     }
 
     /// Asks all known nodes. The answer with the latest epoch counts, because a node that was cut off may not know that epoch.
@@ -143,7 +144,9 @@ impl SlotMap {
         let unless_answered = MarkStale(Some(self));
         self.is_stale.store(false, Ordering::Release);
         let known = self.known_servers();
-        let asked = ask_all(known.iter().map(ask), self.limit).await;
+        let credentials = self.seeds[0].credentials().await?;
+        let questions = known.iter().map(|node| ask(node, credentials.as_ref()));
+        let asked = ask_all(questions, self.limit).await;
         *last_asked = Some(Instant::now());
         let latest = asked.answers.into_iter().max_by_key(|slots| slots.epoch);
         let latest = latest.ok_or_else(|| explain::no_node(&self.name, asked.last_error))?;
@@ -158,7 +161,7 @@ impl SlotMap {
 
     /// The seeds, and every node that has a bucket.
     fn known_servers(&self) -> Vec<Server> {
-        let mut known: Vec<_> = self.seeds.iter().cloned().map(Server::at).collect();
+        let mut known: Vec<_> = self.seeds.clone();
         for node in self.nodes() {
             if !known.iter().any(|server| server.address == node) {
                 known.push(self.server(&node));
@@ -185,8 +188,8 @@ impl Drop for MarkStale<'_> {
     }
 }
 
-async fn ask(node: &Server) -> RedisResult<Slots> {
-    let client = node.client_for_calls();
+async fn ask(node: &Server, credentials: Option<&Credentials>) -> RedisResult<Slots> {
+    let client = node.client(credentials);
     let client = client.map_err(|error| std::io::Error::other(error.to_string()))?;
     let mut connection = client
         .get_multiplexed_async_connection_with_config(&without_timeouts())
