@@ -5,6 +5,7 @@ mod support;
 
 use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};
+use tokio::task::JoinSet;
 use tower_distributed_lock::store::{Acquire, Mode, Owner, RedisStore, Release, Store};
 
 use support::{redis_server::RedisServer, words::*};
@@ -176,6 +177,38 @@ async fn measure_mode(
     release.add(cost(server, (0..CALLS).map(free(mode, a))).await, freed);
     join_all((0..CALLS).map(free(mode, b))).await;
     assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+/// A packet costs the server more than a command in it, so calls at the same time should share packets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_at_the_same_time_share_packets() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let mut fewest = f64::MAX;
+    for _ in 0..10 {
+        fewest = fewest.min(packets(&server, &store).await);
+    }
+    println!("{fewest:.3} packets for a lock");
+    assert!(fewest <= 0.12, "{fewest:.3} packets for a lock");
+}
+
+/// Counts the packets that the server reads for a lock and its release, while many tasks lock keys of their own.
+async fn packets(server: &RedisServer, store: &RedisStore) -> f64 {
+    const TASKS: u32 = 128;
+    const TIMES: u32 = 10;
+    let before = server.reads().await;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (store, key, owner) = (store.clone(), key(&format!("orders/{task}")), owner());
+        tasks.spawn(async move {
+            for _ in 0..TIMES {
+                store.acquire(waiting(&key, owner)).await.unwrap();
+                store.start_release(ending(&key, owner)).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    (server.reads().await - before) as f64 / f64::from(TASKS * TIMES)
 }
 
 /// Measures the cost of one call at the server in µs, while many calls come at once, because only the time of a busy server is scarce.

@@ -128,22 +128,31 @@ impl Inner {
     fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         state.waker.clone_from(cx.waker());
         // Replies come before deadlines: a reply that has arrived counts, however late the driver is.
-        self.hear(state, cx);
+        let answered = self.hear(state, cx);
+        let gathers = state.begins_to_gather(answered);
+        if gathers {
+            // A task that wakes itself is polled again after all tasks that are ready.
+            cx.waker().wake_by_ref();
+        }
         let now = Instant::now();
         let silence = self.limit * SILENT_LIMITS;
         let is_silent = |since| now >= since + silence;
         if state.silent_since().is_some_and(is_silent) {
             state.broke(explain::no_answer(silence));
         }
-        self.send(state);
+        if !gathers {
+            self.send(state);
+        }
         let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
         state.queue.expire(now, |was_sent| match trouble {
             _ if was_sent || is_connected => explain::no_answer(self.limit),
             Some(error) => error.clone(),
             None => self.connector.too_late(),
         });
-        // `expire` may have queued releases of failed acquires.
-        self.send(state);
+        if !gathers {
+            // `expire` may have queued releases of failed acquires.
+            self.send(state);
+        }
 
         let last_moment = state.closed.map(|closed| closed + self.limit);
         if let Some(last) = last_moment {
@@ -205,19 +214,21 @@ impl Inner {
         }
     }
 
-    /// Takes all replies that have arrived.
-    fn hear(&self, state: &mut State, cx: &mut Context<'_>) {
-        let mut now = None;
+    /// Takes all replies that have arrived. Returns the number of calls that were answered.
+    fn hear(&self, state: &mut State, cx: &mut Context<'_>) -> usize {
+        let (mut now, mut answered) = (None, 0);
         while let Some(flight) = state.in_flight.front_mut() {
             let Poll::Ready(replies) = flight.poll(cx) else {
-                return;
+                break;
             };
             let now = *now.get_or_insert_with(Instant::now);
             if let Some(flight) = state.in_flight.pop_front() {
+                answered += flight.calls;
                 self.heard(state, flight.calls, replies, now);
                 state.spare.keep_reply_future(flight.into_spare());
             }
         }
+        answered
     }
 
     /// Answers the calls of the first message in flight.

@@ -18,6 +18,9 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::super::connection::Connection;
 
+/// The room in a new pipeline.
+const USUAL_COMMANDS: usize = 16;
+
 /// Commands that are sent together. Most messages have a single command, which needs no pipeline.
 #[derive(Default)]
 pub(super) enum Message {
@@ -59,7 +62,7 @@ impl Message {
         *self = match mem::take(self) {
             Self::Empty => Self::One(command),
             Self::One(first) => {
-                let mut pipeline = Pipeline::with_capacity(2);
+                let mut pipeline = Pipeline::with_capacity(USUAL_COMMANDS);
                 pipeline.add_command(first).add_command(command);
                 Self::Many(pipeline)
             }

@@ -10,8 +10,9 @@
 //!
 //! A call without a reply is answered with an error at its deadline. An acquire that failed this way is followed by its release.
 //!
-//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue. If there is a working connection
-//!    with room, and no call waits after NOSCRIPT, the call is in the connection's buffer as well. Neither needs a runtime.
+//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue, which needs no runtime. If there is
+//!    a working connection and nothing is in flight, the call is in the connection's buffer as well. Otherwise the driver sends the call,
+//!    together with those that follow soon ([`Gathering`]).
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
@@ -111,7 +112,23 @@ struct State {
     wakes_at: Option<Instant>,
     /// When the last handle was dropped.
     closed: Option<Instant>,
+    gathering: Gathering,
     spare: Spare,
+}
+
+/// Whether calls wait in the queue to be sent as one message.
+///
+/// A message costs the client and the server several times as much as one more command in it. The first call of a lane at rest is sent at
+/// once. While replies are due, the driver lets the tasks go first that can run now, and then sends the calls of all of them. So a call
+/// waits for running tasks only, never for a reply or a timer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Gathering {
+    #[default]
+    No,
+    /// A call waits, and the driver was woken for it.
+    Asked,
+    /// The driver has let other tasks go first, and sends when it is polled again.
+    UnderWay,
 }
 
 impl Lane {
@@ -136,6 +153,7 @@ impl Lane {
                 waker: Waker::noop().clone(),
                 wakes_at: None,
                 closed: None,
+                gathering: Gathering::No,
                 spare: Spare::default(),
             }),
             connector,
@@ -178,7 +196,9 @@ impl Lane {
         let answer = AnswerTo::one(&start.call, answer);
         let mut state = self.0.state.lock();
         let id = state.queue.push(start, Some(answer));
-        self.0.send(&mut state);
+        if !state.gathers() {
+            self.0.send(&mut state);
+        }
         self.0.drive(&mut state);
         drop(state);
         Pending {
@@ -261,6 +281,7 @@ impl Inner {
             fraction: connection.fraction,
         };
         while in_flight.len() < MOST_IN_FLIGHT {
+            let is_alone = queue.unsent_at_most() <= 1;
             let (mut message, mut calls) = (Message::default(), 0);
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
@@ -270,7 +291,7 @@ impl Inner {
                 if let Some(before) = before {
                     message.push(before);
                 }
-                let mut command = spare.command();
+                let mut command = spare.command(is_alone);
                 entry.call.write(entry.by, dialect, &mut command);
                 message.push(command);
                 calls += 1;
@@ -284,7 +305,7 @@ impl Inner {
 
     /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Does nothing outside of a runtime.
     fn drive(self: &Arc<Self>, state: &mut State) {
-        if (state.driver.as_ref()).is_some_and(|driver| !driver.is_finished()) {
+        if state.has_driver() {
             if state.driver_must_wake() {
                 state.waker.wake_by_ref();
             }
@@ -303,6 +324,35 @@ impl State {
         self.heard = None;
         self.queue.broke(&error);
         self.trouble = Some(error);
+    }
+
+    fn has_driver(&self) -> bool {
+        (self.driver.as_ref()).is_some_and(|driver| !driver.is_finished())
+    }
+
+    /// Whether the calls in the queue are left to the driver, which is woken if it was not before.
+    fn gathers(&mut self) -> bool {
+        if self.gathering == Gathering::No && !self.in_flight.is_empty() {
+            self.gathering = Gathering::Asked;
+            self.waker.wake_by_ref();
+        }
+        self.gathering != Gathering::No && self.has_driver()
+    }
+
+    /// Whether the driver lets other tasks go first before it sends. `answered`: the number of calls that the driver has just answered. Calls
+    /// that were answered together are followed by others at the same time.
+    fn begins_to_gather(&mut self, answered: usize) -> bool {
+        let begins = match self.gathering {
+            Gathering::No => answered > 1,
+            Gathering::Asked => true,
+            Gathering::UnderWay => false,
+        };
+        self.gathering = if begins {
+            Gathering::UnderWay
+        } else {
+            Gathering::No
+        };
+        begins
     }
 
     /// Whether the driver must be woken, because neither a reply nor the timer does so in time.

@@ -97,6 +97,11 @@ impl<T> Order<T> {
         slots.find_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
+    /// The number of items with this id or a later one, or a larger number.
+    pub(super) fn at_most_from(&self, id: Id) -> usize {
+        usize::try_from(self.next.saturating_sub(id)).unwrap_or(usize::MAX)
+    }
+
     /// All items, in their order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Id, &mut T)> {
         let items = self.slots.iter_mut();

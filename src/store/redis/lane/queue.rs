@@ -159,6 +159,15 @@ impl Queue {
         self.push(start, None);
     }
 
+    /// The number of calls that can be sent now, or a larger one.
+    pub(super) fn unsent_at_most(&self) -> usize {
+        if self.forgotten.is_empty() {
+            self.calls.at_most_from(self.unsent)
+        } else {
+            self.calls.at_most_from(self.calls.first_id())
+        }
+    }
+
     /// The next call to be sent, which counts as in flight from now on.
     pub(super) fn next_unsent(&mut self) -> Option<&mut Entry> {
         if !self.forgotten.is_empty() {

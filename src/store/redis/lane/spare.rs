@@ -11,6 +11,9 @@ use super::flight::ReplyFuture;
 const MOST: usize = 64;
 /// The size of the largest command that is kept, in bytes. A command with a record may be very large.
 const LARGEST: usize = 4096;
+/// The room in a new command: enough for most calls.
+const USUAL_ARGUMENTS: usize = 12;
+const USUAL_SIZE: usize = 384;
 
 /// Keeps commands and the boxes of reply futures for later messages, so that a call allocates neither.
 #[derive(Debug, Default)]
@@ -20,9 +23,10 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// An empty command.
-    pub(super) fn command(&mut self) -> Cmd {
-        self.commands.pop().unwrap_or_default()
+    /// An empty command. `is_alone`: the command is the only one of its message. Commands of larger messages do not come back.
+    pub(super) fn command(&mut self, is_alone: bool) -> Cmd {
+        let spare = if is_alone { self.commands.pop() } else { None };
+        spare.unwrap_or_else(|| Cmd::with_capacity(USUAL_ARGUMENTS, USUAL_SIZE))
     }
 
     pub(super) fn reply_future(&mut self) -> Option<ReplyFuture> {
