@@ -114,6 +114,12 @@ impl Turn {
         waker.into_iter().for_each(Waker::wake);
     }
 
+    /// Wakes no task until the next poll. For a task that is about to poll again.
+    pub(super) fn forget_waker(&self) {
+        let waker = self.waiting.lock().waker.take();
+        drop(waker);
+    }
+
     /// Polls for the begin of the turn, or for the reason why there is none.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), NoTurn>> {
         let mut waiting = self.waiting.lock();

@@ -73,17 +73,20 @@ impl Future for Waiter<'_> {
     type Output = Result<LockGuard, NoTurn>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
         loop {
-            if self.turn.is_none() {
-                self.join()?;
+            if this.turn.is_none() {
+                this.join()?;
             }
+            let turn = this.turn.as_ref().expect("the request has just joined");
             // Taken out, so that a contender that panics is not polled again.
-            if let Some(contender) = self.contender.take() {
-                self.contender = contender.poll_first(cx);
+            if let Some(contender) = this.contender.take() {
+                // The contender may begin this very turn, and the task need not wake itself for that.
+                turn.forget_waker();
+                this.contender = contender.poll_first(cx);
             }
-            let turn = self.turn.as_ref().expect("the request has just joined");
             let outcome = ready!(turn.poll(cx));
-            let turn = self.turn.take().expect("the request has a turn");
+            let turn = this.turn.take().expect("the request has a turn");
             outcome?;
             let guard = LockGuard::new(turn);
             // The task may have been paused for longer than the lease. The request then joins the line again.
