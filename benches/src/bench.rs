@@ -27,9 +27,9 @@ impl Plan {
         is_quick: true,
     };
 
-    /// About ten minutes.
+    /// Less than fifteen minutes.
     pub const FULL: Self = Self {
-        rounds: 15,
+        rounds: 13,
         slice: Duration::from_millis(250),
         held_lease: Duration::from_secs(30),
         is_quick: false,

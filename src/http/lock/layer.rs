@@ -32,19 +32,24 @@ use crate::{
 /// use tower_distributed_lock::{DistributedLockLayer, LockGuard, Locks, key};
 /// # async fn write(_: String, _: u64) {}
 ///
+/// /// Set by the authentication.
+/// #[derive(Clone)]
+/// struct User {
+///     tenant: u64,
+/// }
+///
 /// async fn transfer(guard: LockGuard, body: String) {
 ///     write(body, guard.token()).await // a stale writer is refused by its token
 /// }
 /// # async fn deposit() {}
 ///
-/// let locks = Locks::in_memory();
+/// let account = key::name("account")
+///     .extension_with("tenant", |user: &User| user.tenant)
+///     .param("id");
 /// let app: Router = Router::new()
 ///     .route("/accounts/{id}/transfers", post(transfer))
 ///     .route("/accounts/{id}/deposits", post(deposit))
-///     .route_layer(DistributedLockLayer::new(
-///         locks,
-///         key::name("account").param("id").header("x-tenant-id"),
-///     ));
+///     .route_layer(DistributedLockLayer::new(Locks::in_memory(), account));
 /// ```
 ///
 /// Around any other service over http:

@@ -28,6 +28,7 @@ use crate::{
     Error, ErrorKind, Loss,
     store::{Mode, Released, StoreFuture},
     sync::oneshot,
+    time::Instant,
 };
 
 /// The largest block of tokens to reserve, however long the line.
@@ -130,14 +131,11 @@ impl Line {
         granted: &Granted,
         t: &mut Transition<'_>,
     ) -> bool {
-        let at = self.leases.find_turn(granted);
-        match at.and_then(|at| self.leases.get(at)) {
-            Some(held) if !held.is_outlived() && held.lease.is_valid(t.now) => {
-                held.begin_anew(turn, granted.number, t);
-                true
-            }
-            _ => false,
-        }
+        let Some(held) = self.valid_lease_of(granted, t.now) else {
+            return false;
+        };
+        held.begin_anew(turn, granted.number, t);
+        true
     }
 
     /// Makes the exclusive lease of a turn a shared one, and lets in the readers at the head of the line. Returns
@@ -148,17 +146,21 @@ impl Line {
         granted: &Granted,
         t: &mut Transition<'_>,
     ) -> bool {
-        let at = self.leases.find_turn(granted);
-        match at.and_then(|at| self.leases.get(at)) {
-            Some(held) if held.lease.is_valid(t.now) => {
-                if held.mode() == Mode::Exclusive {
-                    held.downgrade(turn.clone());
-                }
-                self.serve(t);
-                true
-            }
-            _ => false,
+        let Some(held) = self.valid_lease_of(granted, t.now) else {
+            return false;
+        };
+        if held.mode() == Mode::Exclusive {
+            held.downgrade(turn.clone());
         }
+        self.serve(t);
+        true
+    }
+
+    /// The lease of a turn, if the turn is under way and the lease valid.
+    fn valid_lease_of(&mut self, granted: &Granted, now: Instant) -> Option<&mut HeldLease> {
+        let at = self.leases.find_turn(granted)?;
+        let held = self.leases.get(at)?;
+        (!held.is_outlived() && held.lease.is_valid(now)).then_some(held)
     }
 
     /// Brings the line up to date after a change: begins the turns that can begin, gives back the leases that are not
