@@ -327,10 +327,11 @@ pub(crate) async fn a_dead_writer_at_the_head_is_passed_by_readers(subject: impl
             let request = in_mode(Shared, waiting_behind(&key, reader, SHORT));
             store.acquire(request).await.unwrap();
         }
-        store.holders(&key).await == sorted([live, live_too])
+        // A node of a quorum that is late keeps the dead writer until it is asked again.
+        let queue = store.see(&key).await.queue;
+        store.holders(&key).await == sorted([live, live_too]) && queue.is_empty()
     })
     .await;
-    assert_eq!(store.see(&key).await.queue, []);
 }
 
 pub(crate) async fn a_writer_that_waits_for_readers_is_not_passed_by(subject: impl Subject) {

@@ -17,7 +17,16 @@
 local call, lock, value = redis.call, KEYS[1], ARGV[1]
 local is_contended, is_wanted
 
-if call('EXISTS', lock, KEYS[2]) ~= 0 then
+local in_use = call('EXISTS', lock, KEYS[2])
+if in_use ~= 0 then
+  -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
+  if in_use == 1 and string.find(value, ' ', 1, true) then
+    local stored = redis.pcall('GET', lock)
+    local content = type(stored) == 'string' and string.match(stored, '^record:[%x-]+:%d+ ()')
+    if content then
+      return {'record', string.sub(stored, content)}
+    end
+  end
   --@include value.lua
   --@include holders.lua
   --@include queue.lua

@@ -8,9 +8,14 @@
 -- All commands that can fail come before the writes that matter: an error means that the lease was not ended. By pcall, because the lock is
 -- not a string while others share the key.
 
-local value = redis.pcall('GET', KEYS[1])
-if value == ARGV[1] and not ARGV[2] then
-  return redis.call('DEL', KEYS[1])
+-- The owner's lease without the mark "wanted", with or without a fingerprint: no attempt waits for it (see value.lua).
+local lease, value = ARGV[1], redis.pcall('GET', KEYS[1])
+if value == lease or type(value) == 'string' and string.sub(value, 1, #lease + 1) == lease .. ' ' then
+  if not ARGV[2] then
+    return redis.call('DEL', KEYS[1])
+  end
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  return 1
 end
 
 --@include value.lua
