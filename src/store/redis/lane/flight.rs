@@ -21,7 +21,7 @@ use super::super::connection::Connection;
 /// The room in a new pipeline.
 const USUAL_COMMANDS: usize = 16;
 
-/// Commands that are sent together. Most messages have a single command, which needs no pipeline.
+/// Commands that are sent together. A single one needs no pipeline, and its buffers are used again.
 #[derive(Default)]
 pub(super) enum Message {
     #[default]
