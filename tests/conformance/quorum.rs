@@ -37,6 +37,10 @@ impl Subject for OfMemory {
         Self { nodes, store }
     }
 
+    fn has_one_node(&self) -> bool {
+        false
+    }
+
     fn store(&self) -> &dyn Store {
         &self.store
     }
@@ -65,6 +69,10 @@ impl<const N: usize> Subject for OfRedis<N> {
         let patient = QuorumStore::builder(stores).node_timeout(std::time::Duration::from_secs(5));
         let store = patient.build().unwrap();
         Self { nodes, store }
+    }
+
+    fn has_one_node(&self) -> bool {
+        false
     }
 
     fn store(&self) -> &dyn Store {

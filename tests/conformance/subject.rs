@@ -17,6 +17,10 @@ pub(crate) trait Subject {
     }
     /// Whether nothing is left in the store, token counters aside.
     async fn is_empty(&self) -> bool;
+    /// Whether the store has one node, which every call reaches.
+    fn has_one_node(&self) -> bool {
+        true
+    }
     /// Closes the connections between the store and its servers, if there are any.
     async fn break_connections(&self) {}
     /// Has the servers refuse writes, if there are any that can.

@@ -1,5 +1,14 @@
 //! Waiting: one contender for all, first come, first served, and only so many.
 
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -22,6 +31,38 @@ async fn by_token(tasks: JoinSet<(usize, u64)>) -> Vec<usize> {
     let mut turns = tasks.join_all().await;
     turns.sort_by_key(|(_, token)| *token);
     turns.into_iter().map(|(number, _)| number).collect()
+}
+
+/// Counts how often a task is woken.
+struct Counter {
+    wakes: AtomicUsize,
+    task: Waker,
+}
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+        self.task.wake_by_ref();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_an_uncontended_request_wakes_it_once() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Mute));
+    let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let wakes = AtomicUsize::new(0);
+    let counter = Arc::new(Counter { wakes, task });
+    let waker = Waker::from(counter.clone());
+    let mut lock = Box::pin(locks.lock("k"));
+    let mut poll = || lock.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(poll().is_pending());
+    store.set_fault(None);
+    let guard = poll_fn(|_| poll()).await.unwrap();
+    assert_eq!(counter.wakes.load(Ordering::Relaxed), 1);
+    drop(lock);
+    drop(guard);
+    nothing_left(store, [locks]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tower_distributed_lock::store::{Acquire, Acquired, Owner, Queueing, RedisStore, Store};
 
@@ -177,4 +178,21 @@ async fn prefixes_keep_fleets_apart() {
     other.take(&key, owner()).await;
     let leftovers = server.leftovers().await;
     assert!(leftovers[0].starts_with("other:2:{b") && leftovers[1].starts_with("tdl:2:{b"));
+}
+
+#[tokio::test]
+async fn an_attempt_that_finds_a_record_leaves_the_queue() {
+    let (server, store) = server_and_store().await;
+    let (key, a, b) = (key("k"), owner(), owner());
+    let claim = |owner| Acquire {
+        fingerprint: Some(Bytes::from_static(b"1")),
+        ..waiting(&key, owner)
+    };
+    granted(store.acquire(claim(a)).await.unwrap());
+    held(store.acquire(claim(b)).await.unwrap());
+    store.record(&key, a, b"done").await;
+    assert_eq!(server.leftovers().await.len(), 2);
+    let found = store.acquire(claim(b)).await.unwrap();
+    assert_eq!(found, Acquired::Recorded(Bytes::from_static(b"done")));
+    assert_eq!(server.leftovers().await.len(), 1);
 }
