@@ -1,6 +1,6 @@
 //! Locks for one process of a fleet: the [`Locks`] handle and everything behind it.
 //!
-//! A call of [`Locks::lock`] becomes a [`Waiter`](waiter::Waiter) in the [`Line`](line::Line) of its key. The first
+//! A call of [`Locks::lock`] becomes a [`Waiter`](turn::Waiter) in the [`Line`](line::Line) of its key. The first
 //! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
 //! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
 //! [`LockGuard`]. All clones of a handle share one [`Inner`].
@@ -17,12 +17,11 @@
 //! | part | file | task |
 //! |---|---|---|
 //! | the handle | `mod.rs`, `modes.rs`, `several.rs`, `operators.rs`, `shutdown.rs`, `connect.rs`, `config.rs` | the public methods |
-//! | the request | `waiter.rs`, `turn.rs`, `guard.rs` | from the wait in line to the end of the turn |
+//! | the request | `turn.rs`, `guard.rs` | from the wait in line to the end of the turn |
 //! | the line | `lines.rs`, `line/` | the state of a key in this process |
 //! | the store's side | `contender.rs`, `renewing.rs`, `recording.rs` | calls to the store, and the handling of their answers |
 //! | shared state | `inner.rs` | the store, the settings, the lines and the scheduler |
 
-mod acquired;
 mod config;
 #[cfg(feature = "redis")]
 mod connect;
@@ -44,7 +43,6 @@ mod shutdown;
 mod tests;
 mod totals;
 mod turn;
-mod waiter;
 mod watch;
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
@@ -63,7 +61,7 @@ use self::{
     config::Config,
     inner::Inner,
     line::{WaitRequest, held},
-    waiter::Waiter,
+    turn::Waiter,
 };
 pub(crate) use self::{
     line::{Holding, NoTurn},
@@ -365,7 +363,7 @@ impl Locks {
                 None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
             }
         };
-        trace::acquiring(waiting, acquired::describe)
+        trace::acquiring(waiting, turn::describe)
     }
 
     /// The error of a request that had no turn within `limit`: the store was away, or the key was held.

@@ -15,24 +15,17 @@
 //! The demand is made anew for each round, because the requests in line change: the first request may have left, or may
 //! want another mode than the attempt that is in the store's queue. The line then gives up the place of that attempt.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    Away, HeldLease, Line, NoTurn, SILENT_AFTER, Transition, Turn, differ, elsewhere, held,
-    leases::Leases, recorded,
-};
+use super::{Away, Line, NoTurn, SILENT_AFTER, Transition, differ, elsewhere, held, recorded};
 use crate::{
     Error, ErrorKind, LockKey,
-    lease::Lease,
-    store::{Grant, Held, Mode, Owner, Tokens},
+    store::{Held, Mode, Owner},
     sync::Notify,
     time::Instant,
 };
-
-/// The largest number of permits to ask for in one call.
-const PERMITS_AT_MOST: usize = 256;
 
 /// Why a contender is woken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +48,7 @@ pub(super) struct Contending {
     /// The store has answered a question for this line before.
     answered: bool,
     /// When the unanswered question was sent.
-    asked: Option<Instant>,
+    pub(super) asked: Option<Instant>,
     /// Set while the store fails.
     away: Option<Away>,
     /// The label of the store that holds the key.
@@ -107,36 +100,6 @@ impl Contending {
     }
 }
 
-/// A question for the store, as the requests in the line need it.
-///
-/// For a line with three exclusive requests, of which the first has waited in the store's queue before:
-///
-/// ```text
-/// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: None }
-/// ```
-///
-/// For three requests at a key with two permits, of which the line holds none, `more` has one further owner and `block`
-/// is rounded up to a multiple of two, so that each lease gets the same number of tokens.
-#[derive(Debug)]
-pub(crate) struct Demand {
-    /// When the question is asked.
-    pub(crate) at: Instant,
-    /// The attempt that is in the store's queue, or a new one.
-    pub(crate) owner: Owner,
-    /// Further owners that can use a permit.
-    pub(crate) more: Vec<Owner>,
-    /// The mode of the first request in line.
-    pub(crate) mode: Mode,
-    /// Whether any request stays in line if the key is held.
-    pub(crate) patient: bool,
-    /// How many tokens are useful.
-    pub(crate) block: u32,
-    /// The fingerprint of the first request in line.
-    pub(crate) fingerprint: Option<Bytes>,
-    /// The length of the lease, if the first request in line sets its own.
-    pub(crate) lease: Option<Duration>,
-}
-
 /// An attempt's place in the store's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -154,15 +117,6 @@ pub(crate) enum AfterFailure {
 }
 
 impl Line {
-    /// Creates the line of a first request, which contends for the key.
-    pub(crate) fn first(contender: u64, turn: Arc<Turn>) -> Self {
-        Self {
-            contending: Some(Contending::new(contender, false, None)),
-            leases: Leases::default(),
-            waiters: VecDeque::from([turn]),
-        }
-    }
-
     /// Makes the contender ask the store again.
     pub(crate) fn wake_contender(&mut self) {
         if let Some(contending) = &mut self.contending {
@@ -188,91 +142,6 @@ impl Line {
     pub(crate) fn is_contended_by(&self, contender: u64) -> bool {
         let contending = self.contending.as_ref();
         contending.is_some_and(|contending| contending.contender == contender)
-    }
-
-    /// Returns the next question for the store. If no request needs a lease, the contender ends, and its place in the
-    /// store's queue is given up.
-    pub(crate) fn demand(
-        &mut self,
-        key: &LockKey,
-        queued: Option<Place>,
-        t: &mut Transition<'_>,
-    ) -> Option<Demand> {
-        let first = self.waiters.front().map(|turn| &turn.request);
-        let first = first.filter(|request| self.needs_lease(request));
-        let place = queued.filter(|place| first.is_some_and(|first| first.mode == place.mode));
-        if let Some(queued) = queued
-            && place.is_none()
-        {
-            t.release_place(key.clone(), queued);
-        }
-        let (Some(first), Some(contending)) = (first, &mut self.contending) else {
-            self.contending = None;
-            return None;
-        };
-        contending.asked = Some(t.now);
-        let permits = self.permits_to_ask_for();
-        Some(Demand {
-            at: t.now,
-            owner: place.map_or_else(|| t.fresh_owner(), |place| place.owner),
-            more: (1..permits).map(|_| t.fresh_owner()).collect(),
-            mode: first.mode,
-            fingerprint: first.fingerprint.clone(),
-            lease: first.holding.lease,
-            patient: self.waiters.iter().any(|turn| turn.request.patient),
-            block: match first.mode {
-                Mode::Shared => 1,
-                _ => self.block(1).next_multiple_of(permits as u32),
-            },
-        })
-    }
-
-    /// How many permits the requests at the head of the line can use beside those that the line has. One in other modes.
-    fn permits_to_ask_for(&self) -> usize {
-        let Some(mode @ Mode::Permit { of }) = self.waiters.front().map(|turn| turn.request.mode)
-        else {
-            return 1;
-        };
-        let most = (of as usize).saturating_sub(self.leases.len());
-        let alike = self.waiters.iter().take(most.min(PERMITS_AT_MOST));
-        let alike = alike.take_while(|turn| turn.request.mode == mode);
-        alike.count().max(1)
-    }
-
-    /// Handles granted leases. `asked` is how many leases the question was for.
-    pub(crate) fn granted(
-        &mut self,
-        leases: impl Iterator<Item = Arc<Lease>>,
-        sent: Instant,
-        grant: &Grant,
-        asked: u32,
-        t: &mut Transition<'_>,
-    ) {
-        self.contending = None;
-        let each = grant.tokens.left() / asked;
-        let mut first_token = grant.tokens.first().unwrap_or_default();
-        for lease in leases {
-            self.refuse_other_work(&lease.fingerprint);
-            let tokens = Tokens::new(first_token, each);
-            first_token += u64::from(each);
-            let held = HeldLease::new(lease, tokens, grant.others_wait, sent, t);
-            self.leases.add(held);
-        }
-        self.serve(t);
-        if self.contending.is_none() {
-            self.turn_away(|request| (!request.patient).then(|| held(None).into()));
-        }
-    }
-
-    /// Refuses the requests with another fingerprint than the lease's, unless the first request in line is one of them:
-    /// the lease is then not for this line any more.
-    fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>) {
-        let first = self.waiters.front();
-        if first.is_none_or(|first| first.request.fingerprint == *fingerprint) {
-            self.turn_away(|request| {
-                differ(&request.fingerprint, fingerprint).then_some(NoTurn::OtherFingerprint)
-            });
-        }
     }
 
     /// Handles the answer that the key is held elsewhere. Requests that do not wait are refused, and so are requests

@@ -18,15 +18,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Away, Confirmation, Granted, Transition, Turn, WaitRequest, readers::Readers};
+use super::{Away, Confirmation, Granted, Transition, Turn, readers::Readers};
 use crate::{
     lease::{Entry, Lease, Renewal},
     store::{Mode, Tokens},
     time::{Instant, later},
 };
-
-/// A refill is requested when fewer than this many tokens are left for the requests that wait.
-const TOKENS_AHEAD: usize = 16;
 
 /// A lease, with everything about the lease that only its line needs.
 #[derive(Debug)]
@@ -37,17 +34,17 @@ pub(super) struct HeldLease {
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
     /// The token of the last turn.
-    token: Option<u64>,
+    pub(super) token: Option<u64>,
     /// How many turns the lease has served, including those under way.
     pub(super) served: u64,
     /// The turn of an exclusive lease or of a permit is under way.
-    in_turn: bool,
+    pub(super) in_turn: bool,
     /// The turns under way of a shared lease.
-    readers: Readers,
+    pub(super) readers: Readers,
     /// When the last turn began.
     pub(super) began: Instant,
     /// How long the turn of an exclusive lease or of a permit may last.
-    max_hold: Duration,
+    pub(super) max_hold: Duration,
     /// When another instance was first known to wait, and how many turns the lease had served by then.
     pub(super) wanted: Option<(Instant, u64)>,
     /// The lease was just granted or downgraded: the readers that have waited for this moment begin together, even if
@@ -138,76 +135,6 @@ impl HeldLease {
         matches!(self.phase, Phase::Confirming(_))
     }
 
-    /// Whether a turn of this request can begin now.
-    pub(super) fn can_serve(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
-        matches!(self.phase, Phase::Serving)
-            && (self.mode() == Mode::Shared || self.is_idle())
-            && self.is_passed_on_to(request, t)
-            && self.lease.is_valid(t.now)
-            && self.lease.is_confirmed()
-            && self.tokens.left() > 0
-    }
-
-    /// Whether the lease serves this request next, rather than being released.
-    ///
-    /// A lease has one fingerprint, because the store shows it to other instances. A lease whose record was sent and
-    /// not confirmed may have been replaced by now.
-    pub(super) fn is_passed_on_to(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
-        self.mode() == request.mode
-            && self.lease.fingerprint == request.fingerprint
-            && !self.lease.is_recording()
-            && !self.is_used_up(t)
-    }
-
-    /// Whether the lease has served enough turns since another instance began to wait. Readers that come later than
-    /// another instance's request do not overtake that request.
-    fn is_used_up(&self, t: &Transition<'_>) -> bool {
-        let Some((since, served)) = self.wanted else {
-            return false;
-        };
-        if self.mode() == Mode::Shared {
-            return !self.is_new;
-        }
-        let enough_turns = self.served >= served + u64::from(t.limits.pass_turns);
-        self.served > 0 && (enough_turns || t.now >= later(since, t.limits.pass_time))
-    }
-
-    /// Begins the turn of a request.
-    pub(super) fn begin(&mut self, turn: Arc<Turn>, t: &mut Transition<'_>) {
-        // The turns of a shared lease share its token: they are not ordered among themselves.
-        let token = match self.mode() {
-            Mode::Shared => self.tokens.first(),
-            _ => self.tokens.take(),
-        };
-        let Some(token) = token else {
-            unreachable!("`can_serve` has looked under the same lock");
-        };
-        self.served += 1;
-        self.token = Some(token);
-        self.began = t.now;
-        let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
-        if self.mode() == Mode::Shared {
-            let ends = later(t.now, max_hold);
-            self.readers.add(self.served, ends, turn.clone());
-        } else {
-            self.in_turn = true;
-            self.max_hold = max_hold;
-        }
-        self.set_turn_ends();
-        if self.served > 1 && !self.is_passed_on {
-            self.is_passed_on = true;
-            self.renew_soon(t);
-        }
-        // The turn's time may be over before the lease needs attention for another reason.
-        self.schedule(t);
-        t.totals.began(t.now - turn.asked, self.served > 1);
-        turn.grant(Granted {
-            lease: self.lease.clone(),
-            number: self.served,
-            token,
-        });
-    }
-
     /// Ends a turn that is under way.
     pub(super) fn end(&mut self, number: u64) {
         if !self.readers.remove(number) {
@@ -247,7 +174,7 @@ impl HeldLease {
     }
 
     /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the first of several readers.
-    fn set_turn_ends(&self) {
+    pub(super) fn set_turn_ends(&self) {
         let ends = match self.in_turn {
             true => Some(later(self.began, self.max_hold)),
             false => self.readers.first_end(),
@@ -258,15 +185,6 @@ impl HeldLease {
     /// Notes that another instance waits for the key.
     pub(super) fn want(&mut self, now: Instant) {
         self.wanted.get_or_insert((now, self.served));
-    }
-
-    /// Whether a refill is needed for the requests that wait.
-    pub(super) fn lacks_tokens(&self, waiting: usize) -> bool {
-        let needed = match self.mode() {
-            Mode::Shared => waiting.min(1),
-            _ => waiting.min(TOKENS_AHEAD),
-        };
-        (self.tokens.left() as usize) < needed
     }
 
     /// Whether the given turn is under way under this lease.

@@ -51,6 +51,7 @@ mod held_lease;
 mod leases;
 mod readers;
 mod renewals;
+mod serve;
 mod snapshot;
 mod turns;
 mod waiters;
@@ -64,8 +65,9 @@ use std::{
 
 use bytes::Bytes;
 
-pub(crate) use contend::{AfterFailure, Demand, Place, Wake};
+pub(crate) use contend::{AfterFailure, Place, Wake};
 pub(crate) use renewals::{Answer, DueRenewal, Lost};
+pub(crate) use serve::Demand;
 pub(crate) use turns::Ended;
 pub(crate) use waiters::{Holding, NoTurn, WaitRequest};
 

@@ -12,21 +12,17 @@
 //! the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
 
 mod builder;
-mod calls;
 mod connection;
 mod explain;
 mod floors;
 mod in_order;
 mod key_order;
 mod lane;
-mod listing;
 mod names;
 mod operations;
 mod outcome;
 mod owed;
-mod ping;
 mod replicated;
-mod reply;
 mod script;
 mod subscription;
 mod topology;

@@ -29,12 +29,12 @@ use tokio::{
 
 use super::{
     Shared,
-    calls::{Call, Dialect, Operation},
     connection::{Connection, Connector, Health, Peer},
     explain,
     floors::Floors,
     in_order::{Failed, InDoubt},
     lane::is_noscript,
+    operations::{Call, Dialect, Operation},
     script::By,
     topology::Upstream,
 };

@@ -12,11 +12,11 @@ use tokio::{
 };
 
 use super::{
-    explain, reply,
+    explain,
     topology::{Change, HintSource, Topology},
 };
 use crate::{
-    Error,
+    Error, LockKey,
     store::Hint,
     sync::random,
     trace::{self, ConnectResult},
@@ -121,7 +121,7 @@ impl Listener {
     /// Passes hints on until the connection ends.
     async fn forward(&self, mut messages: impl Stream<Item = Msg> + Unpin) -> Error {
         while let Some(message) = messages.next().await {
-            if let Some(hint) = reply::hint(message.get_payload_bytes()) {
+            if let Some(hint) = hint(message.get_payload_bytes()) {
                 let _ = self.hints.send(hint);
             }
         }
@@ -138,5 +138,17 @@ impl Listener {
                 Change::OtherSource => return explain::primary_moved(),
             }
         }
+    }
+}
+
+/// Reads a message on an instance's channel: the kind of hint, a space, and the key, as in `free orders/42`.
+fn hint(message: &[u8]) -> Option<Hint> {
+    let (kind, key) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let key = LockKey::new(key).ok()?;
+    match kind {
+        "free" => Some(Hint::Free(key)),
+        "next" => Some(Hint::Next(key)),
+        "wanted" => Some(Hint::Wanted(key)),
+        _ => None,
     }
 }

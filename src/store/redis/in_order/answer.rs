@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::oneshot, time::Sleep};
 
-use super::super::{Shared, calls::ReleaseAll, explain};
+use super::super::{Shared, explain, operations::ReleaseAll};
 use crate::{Error, store::Acquired};
 
 /// The release that follows if an answer is not taken.

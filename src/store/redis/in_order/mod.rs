@@ -43,11 +43,10 @@ use self::{
     release::Repeated,
 };
 use super::{
-    Shared,
-    calls::{Call, Operation, ReleaseAll},
-    explain,
+    Shared, explain,
     key_order::KeyOrder,
-    lane::{Before, Failure, Lane, Pending, Start, after, release_of},
+    lane::{Before, Failure, Lane, Pending, Start, after},
+    operations::{Call, Operation, ReleaseAll, release_of},
     outcome::{Answered, Outcome},
     topology::CallForm,
 };

@@ -16,10 +16,9 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{
         Shared,
-        calls::{Operation, ReleaseAll},
         connection::Peer,
         lane::{Before, Lane},
-        operations::released,
+        operations::{Operation, ReleaseAll, released},
         outcome::Outcome,
         owed::Debt,
         topology::CallForm,

@@ -1,33 +1,45 @@
-//! The task of a lane: connects, takes the replies, keeps the time limits.
+//! The task of a lane, and the messages whose replies it takes.
 //!
-//! Each poll makes one [`Step`] after another, until there is nothing to do but wait:
+//! Each poll of the [`Driver`] makes one [`Step`] after another, until there is nothing to do but wait:
 //!
 //! ```text
 //! step ─┬─ Connect ──> connected ──> step
 //!       ├─ Wait until a reply, the end of a connect, or the next deadline ──> step
 //!       └─ End, once the lane was dropped and nothing is left to do
 //! ```
+//!
+//! A message is one command or several that are sent together:
+//!
+//! ```text
+//! Message::push × n ──> Message::send ──> the connection's buffer
+//!                             └──> Flight { calls: n, reply_future } ──> hear: Replies, in the order of the commands
+//! ```
 
 use std::{
-    pin::Pin,
+    mem,
+    pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
+    task::{Context, Poll, Waker, ready},
+    vec,
 };
 
-use redis::{RedisResult, Value};
-use tokio::time::{Instant, Sleep, sleep_until};
-
-use super::{Inner, SILENT_LIMITS, State, entry::Reply, flight::Replies};
-use crate::{
-    Error,
-    store::redis::{connection::Connection, explain, outcome::Redirect},
-    sync::random,
-    trace,
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, Sleep, sleep_until},
 };
+use tokio_util::sync::ReusableBoxFuture;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+use super::{
+    super::{connection::Connection, explain, outcome::Redirect},
+    Inner, SILENT_LIMITS, State,
+    connecting::BackOff,
+    entry::Reply,
+};
+use crate::{Error, trace};
+
+/// The room in a new pipeline.
+const USUAL_COMMANDS: usize = 16;
 
 /// The next action of the driver.
 enum Step {
@@ -35,13 +47,6 @@ enum Step {
     /// Wait for a reply, for the end of a connect, or until the given time.
     Wait(Option<Instant>),
     End,
-}
-
-/// The pause before the next connect, after connects that brought no reply.
-#[derive(Debug, Default)]
-pub(super) struct BackOff {
-    pause: Duration,
-    until: Option<Instant>,
 }
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
@@ -67,7 +72,7 @@ impl Driver {
         let Some(connecting) = &mut self.connecting else {
             return Poll::Pending;
         };
-        let outcome = std::task::ready!(connecting.as_mut().poll(cx));
+        let outcome = ready!(connecting.as_mut().poll(cx));
         self.connecting = None;
         Poll::Ready(outcome)
     }
@@ -117,7 +122,7 @@ impl Inner {
     fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
         let step = self.step_locked(&mut state, is_connecting, cx);
-        let failed_releases = std::mem::take(&mut state.queue.failed_releases);
+        let failed_releases = mem::take(&mut state.queue.failed_releases);
         drop(state);
         for (owner, error) in failed_releases {
             trace::release_failed(owner, &error);
@@ -178,40 +183,6 @@ impl Inner {
         let set = state.wakes_at.filter(|at| now < *at);
         state.wakes_at = set.into_iter().chain(until).min();
         Step::Wait(state.wakes_at)
-    }
-
-    /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
-    /// failed.
-    fn connected(&self, outcome: Result<Connection, Error>) {
-        let mut state = self.state.lock();
-        // The pause lasts until the connection has brought a reply, because some connections break right after they were made.
-        state.back_off.lengthen(self.limit);
-        let verdict = match outcome {
-            Ok(connection) => {
-                let broke = state
-                    .trouble
-                    .take()
-                    .unwrap_or_else(explain::connection_ended);
-                state
-                    .queue
-                    .connected(connection.predecessors_closed, &broke);
-                state.connection = Some(connection);
-                self.send(&mut state);
-                Ok(())
-            }
-            Err(error) => {
-                state.trouble = Some(error.clone());
-                if state.back_off.is_first() {
-                    // The connect may have met the same fault that broke the last connection.
-                    return;
-                }
-                state.queue.fail_all(&error);
-                Err(error)
-            }
-        };
-        for waiting in state.connecting.drain(..) {
-            let _ = waiting.send(verdict.clone());
-        }
     }
 
     /// Takes all replies that have arrived. Returns the number of calls that were answered.
@@ -286,16 +257,162 @@ impl Inner {
     }
 }
 
-impl BackOff {
-    /// Whether only one connect has brought no reply so far.
-    fn is_first(&self) -> bool {
-        self.pause <= FIRST_PAUSE
+/// Commands that are sent together. A single one needs no pipeline, and its buffers are used again.
+#[derive(Default)]
+pub(super) enum Message {
+    #[default]
+    Empty,
+    One(Cmd),
+    Many(Pipeline),
+}
+
+/// A message that was sent.
+pub(super) struct Flight {
+    pub(super) sent: Instant,
+    /// The number of calls in the message. They are the first calls in flight when the replies come.
+    pub(super) calls: usize,
+    reply_future: ReplyFuture,
+    /// The replies, if they came with the first poll.
+    replies: Option<RedisResult<Replies>>,
+}
+
+/// The future of the replies. Its box is used again for the next message.
+pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
+
+/// The replies to a message.
+pub(super) struct Replies {
+    pub(super) values: Values,
+    /// A command whose buffers can be used again.
+    pub(super) spare: Option<Cmd>,
+}
+
+/// The values of the replies, one for each command.
+pub(super) enum Values {
+    One(Option<Value>),
+    Many(vec::IntoIter<Value>),
+}
+
+impl Message {
+    /// Appends a command.
+    pub(super) fn push(&mut self, command: Cmd) {
+        *self = match mem::take(self) {
+            Self::Empty => Self::One(command),
+            Self::One(first) => {
+                let mut pipeline = Pipeline::with_capacity(USUAL_COMMANDS);
+                pipeline.add_command(first).add_command(command);
+                Self::Many(pipeline)
+            }
+            Self::Many(mut pipeline) => {
+                pipeline.add_command(command);
+                Self::Many(pipeline)
+            }
+        };
     }
 
-    /// Doubles the pause, with jitter. At half the time limit, the pause still lets a waiting call see the next connect.
-    fn lengthen(&mut self, limit: Duration) {
-        let longest = LONGEST_PAUSE.min(limit / 2);
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE.min(longest), longest);
-        self.until = Some(Instant::now() + self.pause.mul_f64(0.5 + random() / 2.0));
+    /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
+    /// room. The replies wake `waker`.
+    pub(super) fn send(
+        self,
+        calls: usize,
+        connection: &Connection,
+        spare: Option<ReplyFuture>,
+        waker: &Waker,
+    ) -> Flight {
+        let mut connection = connection.multiplexed.clone();
+        let reply_future = match self {
+            Self::One(command) => boxed(spare, async move {
+                let value = connection.send_packed_command(&command).await?;
+                Ok(Replies {
+                    values: Values::One(Some(value)),
+                    spare: Some(command),
+                })
+            }),
+            Self::Many(pipeline) => boxed(spare, async move {
+                let all = pipeline.len();
+                let values = connection.send_packed_commands(&pipeline, 0, all).await?;
+                Ok(Replies {
+                    values: Values::Many(values.into_iter()),
+                    spare: None,
+                })
+            }),
+            Self::Empty => boxed(spare, async {
+                Ok(Replies {
+                    values: Values::One(None),
+                    spare: None,
+                })
+            }),
+        };
+        let mut flight = Flight {
+            sent: Instant::now(),
+            calls,
+            reply_future,
+            replies: None,
+        };
+        // The first poll puts the message into the connection's buffer. If this thread pauses in that poll, the replies can be there before
+        // its end, and no later event wakes the driver for them.
+        if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.replies = Some(replies);
+            waker.wake_by_ref();
+        }
+        flight
+    }
+}
+
+/// Boxes the future, in a spare box if there is one.
+fn boxed(
+    spare: Option<ReplyFuture>,
+    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
+) -> ReplyFuture {
+    match spare {
+        Some(mut spare) => {
+            spare.set(future);
+            spare
+        }
+        None => ReplyFuture::new(future),
+    }
+}
+
+impl Flight {
+    /// Polls for the replies, which are returned once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
+        if let Some(replies) = self.replies.take() {
+            return Poll::Ready(replies);
+        }
+        // Unconstrained, because the first poll sends the message and must not be put off when the task's budget is spent.
+        pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
+    }
+
+    /// The box, to be used again once the replies were taken.
+    pub(super) fn into_spare(self) -> ReplyFuture {
+        self.reply_future
+    }
+}
+
+impl Replies {
+    pub(super) fn values(&self) -> &[Value] {
+        match &self.values {
+            Values::One(value) => value.as_slice(),
+            Values::Many(values) => values.as_slice(),
+        }
+    }
+}
+
+impl Iterator for Values {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            Self::One(value) => value.take(),
+            Self::Many(values) => values.next(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight")
+            .field("sent", &self.sent)
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
     }
 }

@@ -15,14 +15,14 @@ use tokio::{
 };
 
 use super::super::{
-    calls::{Call, Operation, ReleaseAll},
     connection::{Connection, Peer},
+    operations::{Call, Operation, ReleaseAll, release_of},
     outcome::{Outcome, Redirect},
     owed::Debt,
     script::By,
 };
 use crate::{
-    store::{Acquire, Ending, Owner, Queueing, Release},
+    store::{Acquire, Owner},
     trace::{StoreCall, StoreOperation},
 };
 
@@ -137,24 +137,6 @@ impl Entry {
             Operation::Release(releasing) => Some(releasing.release.owner),
             _ => None,
         }
-    }
-}
-
-/// The release that undoes an acquire: of the leases of all its owners, or of the place in the queue.
-pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
-    let release = Release {
-        key: request.key.clone(),
-        owner: request.owner,
-        ending: Ending::Free,
-        owed_for: match request.queueing {
-            Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-            _ => request.lease,
-        },
-        mode: request.mode,
-    };
-    ReleaseAll {
-        release,
-        more: request.more.clone(),
     }
 }
 

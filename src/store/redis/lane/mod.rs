@@ -28,10 +28,10 @@
 //!    client library's buffer, wakers, channels to callers, the spawning of the driver, and the recorder of metrics. Log
 //!    events follow when the mutex is free.
 
+mod connecting;
 mod deadlines;
 mod driver;
 mod entry;
-mod flight;
 mod order;
 mod pending;
 mod queue;
@@ -48,22 +48,22 @@ use tokio::{
 };
 
 use self::{
-    driver::{BackOff, Driver},
+    connecting::BackOff,
+    driver::{Driver, Flight, Message},
     entry::AnswerTo,
-    flight::{Flight, Message},
     queue::Queue,
     spare::Spare,
 };
 pub(super) use self::{
-    entry::{Before, Failure, Start, after, is_noscript, release_of},
+    entry::{Before, Failure, Start, after, is_noscript},
     pending::Pending,
 };
 use super::{
-    calls::{Dialect, Operation, ReleaseAll},
     connection::{BUFFERED, Connection, Connector},
     explain,
     floors::Floors,
     names::Names,
+    operations::{Dialect, Operation, ReleaseAll, release_of},
     outcome::Outcome,
     owed::Owed,
     topology::Upstream,

@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    super::{calls::ReleaseAll, explain, outcome::Outcome},
+    super::{explain, operations::ReleaseAll, outcome::Outcome},
     Lane,
     order::Id,
 };

@@ -30,8 +30,8 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        calls::{Operation, ReleaseAll},
         explain,
+        operations::{Operation, ReleaseAll},
         outcome::{Answered, Outcome},
         owed::Owed,
         script::By,

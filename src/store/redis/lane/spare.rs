@@ -5,7 +5,7 @@
 
 use redis::{Arg, Cmd};
 
-use super::flight::ReplyFuture;
+use super::driver::ReplyFuture;
 
 /// The number of commands, and of boxes, that are kept.
 const MOST: usize = 64;

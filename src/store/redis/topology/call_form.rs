@@ -1,6 +1,6 @@
 //! The form in which a call is sent to a node of a Cluster.
 
-use crate::store::redis::{calls::Call, lane::Before};
+use crate::store::redis::{lane::Before, operations::Call};
 
 /// The form of a call. The default is the plain form, for a node that has the slot.
 #[derive(Debug, Clone, Copy, Default)]

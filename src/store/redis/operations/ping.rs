@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
+use redis::RedisWrite;
 use tokio::time::Instant;
 
 use super::{
-    Shared,
-    calls::Operation,
-    explain,
-    lane::{Failure, Lane, Start},
-    topology::{CallForm, Probe},
+    super::{
+        Shared, explain,
+        lane::{Failure, Lane, Start},
+        script::PING,
+        topology::{CallForm, Probe},
+    },
+    Operation, Writer,
 };
 use crate::{Error, store::StoreFuture};
 
@@ -20,7 +23,7 @@ impl Shared {
     /// # Cancel safety
     ///
     /// The check has no effect on the servers.
-    pub(super) fn ping(self: &Arc<Self>) -> StoreFuture<Result<(), Error>> {
+    pub(in super::super) fn ping(self: &Arc<Self>) -> StoreFuture<Result<(), Error>> {
         let shared = self.clone();
         Box::pin(async move {
             let deadline = shared.deadline();
@@ -45,5 +48,13 @@ impl Shared {
             Ok(_) => Ok(()),
             Err(error) => Err(explain::not_ready(&probe.server, error)),
         }
+    }
+}
+
+impl Writer<'_> {
+    pub(super) fn ping(&mut self, bucket: usize) {
+        self.script(&PING, 1);
+        let mut name = self.command.bufmut_for_next_arg(0);
+        self.dialect.names.ping(bucket, &mut name);
     }
 }

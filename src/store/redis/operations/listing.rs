@@ -5,15 +5,17 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use redis::Value;
+use redis::{RedisWrite, Value};
 use tokio::time::Instant;
 
 use super::{
-    Shared,
-    calls::{Operation, Scan},
-    lane::{Before, Failure, Start},
-    outcome::Outcome,
-    reply::{self, Scanned},
+    super::{
+        Shared, explain,
+        lane::{Before, Failure, Start},
+        outcome::Outcome,
+    },
+    Operation, Writer,
+    reply::text,
 };
 use crate::{
     Error, LockKey,
@@ -36,13 +38,34 @@ struct Position {
     node: Arc<str>,
 }
 
+/// One step of a listing.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Scan {
+    /// The server's own cursor, which is zero at the start and at the end.
+    cursor: u64,
+    /// The number of names that the server looks at.
+    count: usize,
+    /// The pattern that names must match.
+    pattern: Bytes,
+}
+
+/// The reply to SCAN.
+struct Scanned {
+    /// The cursor of the next step, or zero at the end.
+    next: u64,
+    names: Vec<Value>,
+}
+
 impl Shared {
     /// Lists keys until the page is full, until [`MOST_NAMES`] names were looked at, or until half of the time limit has passed.
     ///
     /// # Cancel safety
     ///
     /// The listing has no effect on the keys.
-    pub(super) fn list(self: &Arc<Self>, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+    pub(in super::super) fn list(
+        self: &Arc<Self>,
+        request: List,
+    ) -> StoreFuture<Result<KeyPage, Error>> {
         let shared = self.clone();
         Box::pin(async move {
             let now = Instant::now();
@@ -106,7 +129,7 @@ impl Shared {
         if !matches!(outcome, Outcome::Answered(_)) {
             self.topology.mark_stale();
         }
-        reply::scanned(outcome.value()?)
+        scanned(outcome.value()?)
     }
 
     /// The keys of the names, without names that only look like those of keys.
@@ -119,6 +142,31 @@ impl Shared {
         keys.filter(|key| key.as_str().starts_with(prefix))
             .collect()
     }
+}
+
+impl Writer<'_> {
+    pub(super) fn scan(&mut self, scan: &Scan) {
+        self.command.write_arg(b"SCAN");
+        self.number(scan.cursor);
+        self.command.write_arg(b"MATCH");
+        self.command.write_arg(&scan.pattern);
+        self.command.write_arg(b"COUNT");
+        self.number(scan.count as u64);
+    }
+}
+
+/// Reads the reply to SCAN.
+fn scanned(reply: Value) -> Result<Scanned, Error> {
+    let parts = match reply {
+        Value::Array(parts) => <[Value; 2]>::try_from(parts).ok(),
+        _ => None,
+    };
+    let Some([next, Value::Array(names)]) = parts else {
+        return Err(explain::unexpected_reply());
+    };
+    let next = text(&next).and_then(|next| next.parse().ok());
+    let next = next.ok_or_else(explain::unexpected_reply)?;
+    Ok(Scanned { next, names })
 }
 
 impl Position {

@@ -1,0 +1,352 @@
+//! Who is served next, and under which lease: from the question to the store to the begin of a turn.
+//!
+//! [`Line::serve`] is the last step of every transition that could change who is next. The method does three things, in
+//! this order:
+//!
+//! 1. `begin_turns`: as long as a lease can serve the first request in line, the request's turn begins.
+//! 2. `settle_idle_leases`: a lease without a turn is confirmed (if the lease serves the first request next, but must be
+//!    renewed before), or released.
+//! 3. If the first request needs a lease that the line does not have, a contender starts. Otherwise a contender under way
+//!    is woken, and gives up its place in the store's queue.
+//!
+//! The decisions depend on the modes. For the first request in line:
+//!
+//! | the request | the line has | the request |
+//! |---|---|---|
+//! | exclusive | an exclusive lease | waits for the turn before it |
+//! | exclusive | a shared lease | needs a lease of its own, from the store's queue |
+//! | shared | a shared lease that no other instance waits for | begins at once |
+//! | shared | a shared lease that another instance waits for | needs a lease, behind that instance |
+//! | a permit | fewer leases than permits | needs one more lease |
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{
+    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, WaitRequest,
+    differ, held, leases::Leases,
+};
+use crate::{
+    LockKey, Loss,
+    lease::Lease,
+    store::{Grant, Mode, Owner, Tokens},
+    time::{Instant, later},
+};
+
+/// The largest number of permits to ask for in one call.
+const PERMITS_AT_MOST: usize = 256;
+
+/// The largest block of tokens to reserve, however long the line.
+const BLOCK_AT_MOST: u32 = 1024;
+
+/// A refill is requested when fewer than this many tokens are left for the requests that wait.
+const TOKENS_AHEAD: usize = 16;
+
+/// A question for the store, as the requests in the line need it.
+///
+/// For a line with three exclusive requests, of which the first has waited in the store's queue before:
+///
+/// ```text
+/// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: None }
+/// ```
+///
+/// For three requests at a key with two permits, of which the line holds none, `more` has one further owner and `block`
+/// is rounded up to a multiple of two, so that each lease gets the same number of tokens.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    /// When the question is asked.
+    pub(crate) at: Instant,
+    /// The attempt that is in the store's queue, or a new one.
+    pub(crate) owner: Owner,
+    /// Further owners that can use a permit.
+    pub(crate) more: Vec<Owner>,
+    /// The mode of the first request in line.
+    pub(crate) mode: Mode,
+    /// Whether any request stays in line if the key is held.
+    pub(crate) patient: bool,
+    /// How many tokens are useful.
+    pub(crate) block: u32,
+    /// The fingerprint of the first request in line.
+    pub(crate) fingerprint: Option<Bytes>,
+    /// The length of the lease, if the first request in line sets its own.
+    pub(crate) lease: Option<Duration>,
+}
+
+impl Line {
+    /// Creates the line of a first request, which contends for the key.
+    pub(crate) fn first(contender: u64, turn: Arc<Turn>) -> Self {
+        Self {
+            contending: Some(Contending::new(contender, false, None)),
+            leases: Leases::default(),
+            waiters: VecDeque::from([turn]),
+        }
+    }
+
+    /// Returns the next question for the store. If no request needs a lease, the contender ends, and its place in the
+    /// store's queue is given up.
+    pub(crate) fn demand(
+        &mut self,
+        key: &LockKey,
+        queued: Option<Place>,
+        t: &mut Transition<'_>,
+    ) -> Option<Demand> {
+        let first = self.waiters.front().map(|turn| &turn.request);
+        let first = first.filter(|request| self.needs_lease(request));
+        let place = queued.filter(|place| first.is_some_and(|first| first.mode == place.mode));
+        if let Some(queued) = queued
+            && place.is_none()
+        {
+            t.release_place(key.clone(), queued);
+        }
+        let (Some(first), Some(contending)) = (first, &mut self.contending) else {
+            self.contending = None;
+            return None;
+        };
+        contending.asked = Some(t.now);
+        let permits = self.permits_to_ask_for();
+        Some(Demand {
+            at: t.now,
+            owner: place.map_or_else(|| t.fresh_owner(), |place| place.owner),
+            more: (1..permits).map(|_| t.fresh_owner()).collect(),
+            mode: first.mode,
+            fingerprint: first.fingerprint.clone(),
+            lease: first.holding.lease,
+            patient: self.waiters.iter().any(|turn| turn.request.patient),
+            block: match first.mode {
+                Mode::Shared => 1,
+                _ => self.block(1).next_multiple_of(permits as u32),
+            },
+        })
+    }
+
+    /// How many permits the requests at the head of the line can use beside those that the line has. One in other modes.
+    fn permits_to_ask_for(&self) -> usize {
+        let Some(mode @ Mode::Permit { of }) = self.waiters.front().map(|turn| turn.request.mode)
+        else {
+            return 1;
+        };
+        let most = (of as usize).saturating_sub(self.leases.len());
+        let alike = self.waiters.iter().take(most.min(PERMITS_AT_MOST));
+        let alike = alike.take_while(|turn| turn.request.mode == mode);
+        alike.count().max(1)
+    }
+
+    /// Handles granted leases. `asked` is how many leases the question was for.
+    pub(crate) fn granted(
+        &mut self,
+        leases: impl Iterator<Item = Arc<Lease>>,
+        sent: Instant,
+        grant: &Grant,
+        asked: u32,
+        t: &mut Transition<'_>,
+    ) {
+        self.contending = None;
+        let each = grant.tokens.left() / asked;
+        let mut first_token = grant.tokens.first().unwrap_or_default();
+        for lease in leases {
+            self.refuse_other_work(&lease.fingerprint);
+            let tokens = Tokens::new(first_token, each);
+            first_token += u64::from(each);
+            let held = HeldLease::new(lease, tokens, grant.others_wait, sent, t);
+            self.leases.add(held);
+        }
+        self.serve(t);
+        if self.contending.is_none() {
+            self.turn_away(|request| (!request.patient).then(|| held(None).into()));
+        }
+    }
+
+    /// Refuses the requests with another fingerprint than the lease's, unless the first request in line is one of them:
+    /// the lease is then not for this line any more.
+    fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>) {
+        let first = self.waiters.front();
+        if first.is_none_or(|first| first.request.fingerprint == *fingerprint) {
+            self.turn_away(|request| {
+                differ(&request.fingerprint, fingerprint).then_some(NoTurn::OtherFingerprint)
+            });
+        }
+    }
+
+    /// Brings the line up to date after a change: begins the turns that can begin, gives back the leases that are not
+    /// needed, and asks the store for a lease if one is needed.
+    pub(super) fn serve(&mut self, t: &mut Transition<'_>) {
+        self.begin_turns(t);
+        self.settle_idle_leases(t);
+        let first = self.waiters.front();
+        let needs_lease = first.is_some_and(|first| self.needs_lease(&first.request));
+        if !needs_lease {
+            // The contender gives up its place in the store's queue.
+            self.wake_contender();
+        } else if self.contending.is_none() {
+            let contender = t.number();
+            // The store has answered for this line before, so the requests that wait survive if the store is away for
+            // a while.
+            self.contending = Some(Contending::new(contender, true, t.away.take()));
+            t.follow_up.contend = Some(contender);
+        }
+        self.look_ahead(t);
+    }
+
+    /// Begins the turns of the requests at the head of the line, as far as there are leases for them.
+    fn begin_turns(&mut self, t: &mut Transition<'_>) {
+        while let Some(first) = self.waiters.front() {
+            let mut leases = self.leases.iter_mut();
+            let Some(held) = leases.find(|held| held.can_serve(&first.request, t)) else {
+                break;
+            };
+            if let Some(first) = self.waiters.pop_front() {
+                held.begin(first, t);
+            }
+        }
+        self.leases.iter_mut().for_each(|held| held.is_new = false);
+    }
+
+    /// Decides about the leases without a turn: a lease that is passed on, but cannot serve yet, is confirmed first, and
+    /// every other one is released.
+    fn settle_idle_leases(&mut self, t: &mut Transition<'_>) {
+        let mut at = 0;
+        while let Some(held) = self.leases.get(at) {
+            let is_settled = !held.is_idle()
+                || matches!(held.phase, Phase::Outlived | Phase::Confirming(Some(_)));
+            if is_settled {
+                at += 1;
+            } else if !held.lease.is_valid(t.now) {
+                self.over(at, Loss::Expired, t);
+            } else if self.is_passed_on(at, t) {
+                if let Some(held) = self.leases.get(at).filter(|held| !held.is_confirming()) {
+                    held.confirm(None, t);
+                }
+                at += 1;
+            } else if let Some(held) = self.leases.remove(at) {
+                drop(t.release(held));
+            }
+        }
+    }
+
+    /// Whether a lease serves the first request in line next.
+    pub(super) fn is_passed_on(&mut self, at: usize, t: &Transition<'_>) -> bool {
+        match (self.leases.get(at), self.waiters.front()) {
+            (Some(held), Some(first)) => held.is_passed_on_to(&first.request, t),
+            _ => false,
+        }
+    }
+
+    /// Whether the store must be asked for a lease before the request can have its turn. If not, the turn begins after
+    /// a turn or a renewal that is under way.
+    pub(super) fn needs_lease(&self, request: &WaitRequest) -> bool {
+        let is_exclusive = |held: &HeldLease| held.mode() == Mode::Exclusive;
+        match request.mode {
+            Mode::Exclusive => !self.leases.iter().any(is_exclusive),
+            // Later readers wait behind the request of another instance, and need a lease after that.
+            Mode::Shared => !self
+                .leases
+                .iter()
+                .any(|held| is_exclusive(held) || held.wanted.is_none()),
+            Mode::Permit { of } => self.leases.len() < of as usize,
+        }
+    }
+
+    /// Requests further tokens before they run out. A turn with a fingerprint most likely ends with a record, and
+    /// needs no further tokens.
+    fn look_ahead(&mut self, t: &mut Transition<'_>) {
+        let waiting = self.waiters.len();
+        for held in self.leases.iter_mut() {
+            if matches!(held.phase, Phase::Serving)
+                && held.lease.fingerprint.is_none()
+                && held.lacks_tokens(waiting)
+                && !held.refill_asked
+            {
+                held.refill_asked = true;
+                held.renew_now(t);
+            }
+        }
+    }
+
+    /// How many tokens to request.
+    pub(super) fn block(&self, at_least: u32) -> u32 {
+        let waiting = u32::try_from(self.waiters.len()).unwrap_or(BLOCK_AT_MOST);
+        waiting.clamp(at_least, BLOCK_AT_MOST)
+    }
+}
+
+impl HeldLease {
+    /// Whether a turn of this request can begin now.
+    pub(super) fn can_serve(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+        matches!(self.phase, Phase::Serving)
+            && (self.mode() == Mode::Shared || self.is_idle())
+            && self.is_passed_on_to(request, t)
+            && self.lease.is_valid(t.now)
+            && self.lease.is_confirmed()
+            && self.tokens.left() > 0
+    }
+
+    /// Whether the lease serves this request next, rather than being released.
+    ///
+    /// A lease has one fingerprint, because the store shows it to other instances. A lease whose record was sent and
+    /// not confirmed may have been replaced by now.
+    fn is_passed_on_to(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+        self.mode() == request.mode
+            && self.lease.fingerprint == request.fingerprint
+            && !self.lease.is_recording()
+            && !self.is_used_up(t)
+    }
+
+    /// Whether the lease has served enough turns since another instance began to wait. Readers that come later than
+    /// another instance's request do not overtake that request.
+    fn is_used_up(&self, t: &Transition<'_>) -> bool {
+        let Some((since, served)) = self.wanted else {
+            return false;
+        };
+        if self.mode() == Mode::Shared {
+            return !self.is_new;
+        }
+        let enough_turns = self.served >= served + u64::from(t.limits.pass_turns);
+        self.served > 0 && (enough_turns || t.now >= later(since, t.limits.pass_time))
+    }
+
+    /// Begins the turn of a request.
+    fn begin(&mut self, turn: Arc<Turn>, t: &mut Transition<'_>) {
+        // The turns of a shared lease share its token: they are not ordered among themselves.
+        let token = match self.mode() {
+            Mode::Shared => self.tokens.first(),
+            _ => self.tokens.take(),
+        };
+        let Some(token) = token else {
+            unreachable!("`can_serve` has looked under the same lock");
+        };
+        self.served += 1;
+        self.token = Some(token);
+        self.began = t.now;
+        let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
+        if self.mode() == Mode::Shared {
+            let ends = later(t.now, max_hold);
+            self.readers.add(self.served, ends, turn.clone());
+        } else {
+            self.in_turn = true;
+            self.max_hold = max_hold;
+        }
+        self.set_turn_ends();
+        if self.served > 1 && !self.is_passed_on {
+            self.is_passed_on = true;
+            self.renew_soon(t);
+        }
+        // The turn's time may be over before the lease needs attention for another reason.
+        self.schedule(t);
+        t.totals.began(t.now - turn.asked, self.served > 1);
+        turn.grant(Granted {
+            lease: self.lease.clone(),
+            number: self.served,
+            token,
+        });
+    }
+
+    /// Whether a refill is needed for the requests that wait.
+    pub(super) fn lacks_tokens(&self, waiting: usize) -> bool {
+        let needed = match self.mode() {
+            Mode::Shared => waiting.min(1),
+            _ => waiting.min(TOKENS_AHEAD),
+        };
+        (self.tokens.left() as usize) < needed
+    }
+}

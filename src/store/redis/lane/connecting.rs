@@ -1,0 +1,72 @@
+//! What follows a connect: the verdict for the calls that wait, and the pause before the next connect.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Inner;
+use crate::{
+    Error,
+    store::redis::{connection::Connection, explain},
+    sync::random,
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The pause before the next connect, after connects that brought no reply.
+#[derive(Debug, Default)]
+pub(super) struct BackOff {
+    pause: Duration,
+    pub(super) until: Option<Instant>,
+}
+
+impl Inner {
+    /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
+    /// failed.
+    pub(super) fn connected(&self, outcome: Result<Connection, Error>) {
+        let mut state = self.state.lock();
+        // The pause lasts until the connection has brought a reply, because some connections break right after they were made.
+        state.back_off.lengthen(self.limit);
+        let verdict = match outcome {
+            Ok(connection) => {
+                let broke = state
+                    .trouble
+                    .take()
+                    .unwrap_or_else(explain::connection_ended);
+                state
+                    .queue
+                    .connected(connection.predecessors_closed, &broke);
+                state.connection = Some(connection);
+                self.send(&mut state);
+                Ok(())
+            }
+            Err(error) => {
+                state.trouble = Some(error.clone());
+                if state.back_off.is_first() {
+                    // The connect may have met the same fault that broke the last connection.
+                    return;
+                }
+                state.queue.fail_all(&error);
+                Err(error)
+            }
+        };
+        for waiting in state.connecting.drain(..) {
+            let _ = waiting.send(verdict.clone());
+        }
+    }
+}
+
+impl BackOff {
+    /// Whether only one connect has brought no reply so far.
+    fn is_first(&self) -> bool {
+        self.pause <= FIRST_PAUSE
+    }
+
+    /// Doubles the pause, with jitter. At half the time limit, the pause still lets a waiting call see the next connect.
+    fn lengthen(&mut self, limit: Duration) {
+        let longest = LONGEST_PAUSE.min(limit / 2);
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE.min(longest), longest);
+        self.until = Some(Instant::now() + self.pause.mul_f64(0.5 + random() / 2.0));
+    }
+}

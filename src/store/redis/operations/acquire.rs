@@ -1,0 +1,183 @@
+//! To take a key: `acquire.lua`, or `acquire_shared.lua` for the other modes.
+//!
+//! | reply | meaning |
+//! |---|---|
+//! | `1731756000000003` | granted; the last token of the block |
+//! | `["granted", 43, 2, 1]` | granted, two permits, and others wait |
+//! | `["held", 8214, nil, "web-3"]` | held for another 8,214 ms, by `web-3` |
+//! | `["record", "…"]` | a record is in the lease's place |
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use redis::{RedisWrite, Value};
+
+use super::{
+    super::{
+        Shared, explain,
+        floors::Floor,
+        lane::{Before, Failure, Start},
+        names::put_number,
+        outcome::Redirect,
+        script::{ACQUIRE, ACQUIRE_SHARED},
+        value,
+    },
+    Operation, Writer, failed, release_of,
+    reply::{remaining, text, tokens},
+    writer::millis,
+};
+use crate::{
+    Error,
+    store::{Acquire, Acquired, Grant, Held, Mode, Queueing, StoreFuture},
+};
+
+impl Shared {
+    /// Takes a key. The call is started when the method returns, and the future only waits for the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the key is released, before any later call for the key takes effect.
+    pub(in super::super) fn acquire(
+        self: &Arc<Self>,
+        request: Acquire,
+    ) -> StoreFuture<Result<Acquired, Error>> {
+        self.resume_if_stopped();
+        if let Some(order) = &self.order {
+            return self.acquire_in_order(order, request);
+        }
+        let Some(lane) = self.topology.lane_of(&request.key) else {
+            return failed(Redirect::Unrouted.error());
+        };
+        let (release, block) = (release_of(&request), request.block.max(1));
+        let pending = lane.call(Start {
+            call: Operation::Acquire(request).into(),
+            before: Before::Nothing,
+            failure: Failure::CleanUp,
+            deadline: self.deadline(),
+        });
+        let shared = self.clone();
+        Box::pin(async move {
+            let value = pending.await.value()?;
+            let acquired = acquired(value, block, shared.floors.of(&release.release.key));
+            if acquired.is_err() {
+                lane.clean_up(release, false);
+            }
+            acquired
+        })
+    }
+
+    /// Reads the reply to an acquire.
+    ///
+    /// For acquires that are made on a connection other than the lane's.
+    pub(in super::super) fn acquired(
+        &self,
+        request: &Acquire,
+        value: Value,
+    ) -> Result<Acquired, Error> {
+        acquired(value, request.block.max(1), self.floors.of(&request.key))
+    }
+}
+
+impl Writer<'_> {
+    /// Writes an acquire.
+    pub(super) fn acquire(&mut self, request: &Acquire) {
+        let is_exclusive = request.mode == Mode::Exclusive;
+        if is_exclusive {
+            self.script(&ACQUIRE, 3);
+        } else {
+            self.script(&ACQUIRE_SHARED, 3);
+        }
+        self.lock(&request.key);
+        self.queue(&request.key);
+        self.fence(&request.key);
+        if is_exclusive {
+            let mut lease = self.command.bufmut_for_next_arg(0);
+            let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
+            value::lease(request.owner, label, fingerprint, &mut lease);
+        } else {
+            self.holder(request.owner, request.mode);
+        }
+        self.number(millis(request.lease));
+        self.floor(&request.key);
+        self.queueing(request.queueing);
+        if request.block > 1 || !is_exclusive {
+            self.number(request.block.max(1).into());
+        }
+        if request.mode.is_permit() {
+            for owner in &request.more {
+                self.holder(*owner, request.mode);
+            }
+        }
+    }
+
+    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`.
+    fn queueing(&mut self, queueing: Queueing) {
+        match queueing {
+            Queueing::No => self.command.write_arg(b"no"),
+            Queueing::Skip => self.command.write_arg(b"skip"),
+            Queueing::Wait {
+                deadline,
+                head_start,
+            } => {
+                let mut to = self.command.bufmut_for_next_arg(0);
+                put_number(millis(deadline), &mut to);
+                to.put_u8(b' ');
+                put_number(millis(head_start), &mut to);
+            }
+        }
+    }
+}
+
+/// Reads the reply of `acquire.lua` or `acquire_shared.lua`.
+fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
+    let grant = |last, count, others_wait| {
+        Some(Acquired::Granted(Grant {
+            tokens: tokens(last, block, floor)?,
+            count,
+            others_wait,
+        }))
+    };
+    let answer = match reply {
+        Value::Int(last) => grant(last, 1, false),
+        Value::Array(parts) => match <[Value; 4]>::try_from(parts) {
+            Ok(
+                [
+                    kind,
+                    Value::Int(last),
+                    Value::Int(count),
+                    Value::Int(others_wait),
+                ],
+            ) if text(&kind) == Some("granted") => {
+                let count = u32::try_from(count).ok();
+                count.and_then(|count| grant(last, count, others_wait == 1))
+            }
+            Ok(parts) => held(parts).map(Acquired::Held),
+            Err(parts) => recorded(parts).map(Acquired::Recorded),
+        },
+        _ => None,
+    };
+    answer.ok_or_else(explain::unexpected_reply)
+}
+
+fn held(parts: [Value; 4]) -> Option<Held> {
+    let [kind, Value::Int(ms), fingerprint, label] = parts else {
+        return None;
+    };
+    let fingerprint = match fingerprint {
+        Value::Nil => None,
+        Value::BulkString(fingerprint) => Some(fingerprint.into()),
+        _ => return None,
+    };
+    (text(&kind) == Some("held")).then(|| Held {
+        remaining: remaining(ms),
+        fingerprint,
+        label: text(&label).map(Arc::from),
+    })
+}
+
+fn recorded(parts: Vec<Value>) -> Option<Bytes> {
+    let [kind, Value::BulkString(content)] = <[Value; 2]>::try_from(parts).ok()? else {
+        return None;
+    };
+    (text(&kind) == Some("record")).then(|| content.into())
+}

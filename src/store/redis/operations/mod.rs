@@ -1,0 +1,172 @@
+//! The operations of the [`Store`](crate::store::Store) contract, each in a file of its own: starts a call on the lane of its key, writes
+//! the call as a command when the lane sends it, and turns the reply into an answer. `in_order` starts the calls of stores whose lanes
+//! keep no order.
+//!
+//! | operation | the call fails, or its caller leaves |
+//! |---|---|
+//! | acquire | the lane releases the key, if the acquire may have taken effect |
+//! | release | the lane repeats the release until the server has answered, or `owed_for` has passed |
+//! | renew, `questions`, listing, ping | nothing is left to be done |
+//!
+//! An acquire of the key `orders/42` for 10 s is sent as:
+//!
+//! ```text
+//! EVALSHA <hash of acquire.lua> 3
+//!   tdl:2:{b2089}:lock:orders/42  tdl:2:{b2089}:queue:orders/42  tdl:2:{b2089}:fence
+//!   lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3  10000  1731756000000000  no
+//! ```
+//!
+//! Each `.lua` file opens with its keys, arguments and replies.
+
+mod acquire;
+mod listing;
+mod ping;
+mod questions;
+mod release;
+mod renew;
+mod reply;
+mod writer;
+
+use std::sync::atomic::Ordering;
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use self::{listing::Scan, writer::Writer};
+pub(super) use self::{
+    release::{ReleaseAll, release_of, released},
+    writer::Dialect,
+};
+use super::{Shared, script::By};
+use crate::{
+    Error, LockKey,
+    store::{Acquire, Release, Renew, StoreFuture},
+};
+
+/// One call.
+///
+/// A call keeps its operation and is written as a command each time the call is sent, because the floor of the tokens and the version
+/// of the script belong to the connection.
+#[derive(Debug)]
+pub(super) struct Call {
+    operation: Operation,
+    /// Whether the call uses the script with one key, if the operation has such a script.
+    ///
+    /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
+    /// script with one key answers like the normal script; or with TRYAGAIN again, and then only the normal script can make the call.
+    has_one_key: bool,
+}
+
+/// An operation of the store that one script carries out.
+#[derive(Debug)]
+pub(super) enum Operation {
+    /// `acquire.lua`, or `acquire_shared.lua` for the other modes.
+    Acquire(Acquire),
+    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua` for the other modes.
+    Renew(Renew),
+    /// `release.lua`; `release_alone.lua` with one key; `release_shared.lua` for the other modes.
+    Release(ReleaseAll),
+    /// `raise_fence.lua`.
+    RaiseFence { key: LockKey, above: u64 },
+    /// `inspect.lua`.
+    Inspect(LockKey),
+    /// `force_release.lua`.
+    ForceRelease(LockKey),
+    /// `ping.lua`, at the server of a bucket.
+    Ping { bucket: usize },
+    /// SCAN, the only call that is not a script.
+    Scan(Scan),
+}
+
+impl From<Operation> for Call {
+    fn from(operation: Operation) -> Self {
+        Self {
+            operation,
+            has_one_key: false,
+        }
+    }
+}
+
+impl Call {
+    /// Switches to the script with one key.
+    pub(super) fn with_one_key(mut self) -> Self {
+        self.has_one_key = true;
+        self
+    }
+
+    /// The operation that the call carries out.
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// The key of the call, whose calls take effect in order. `None` if the call has no key, and so no place in an order.
+    pub(super) fn key(&self) -> Option<&LockKey> {
+        match &self.operation {
+            Operation::Acquire(Acquire { key, .. })
+            | Operation::Renew(Renew { key, .. })
+            | Operation::Release(ReleaseAll {
+                release: Release { key, .. },
+                ..
+            })
+            | Operation::RaiseFence { key, .. }
+            | Operation::Inspect(key)
+            | Operation::ForceRelease(key) => Some(key),
+            Operation::Ping { .. } | Operation::Scan(_) => None,
+        }
+    }
+
+    /// How the first sending names the script. The scripts for operators are too rarely used to be loaded with every connection.
+    pub(super) fn by(&self) -> By {
+        match self.operation {
+            Operation::Acquire(_) | Operation::Renew(_) | Operation::Release(_) => By::Hash,
+            _ => By::Text,
+        }
+    }
+
+    /// Writes the call into an empty command.
+    pub(super) fn write(&self, by: By, dialect: Dialect<'_>, command: &mut Cmd) {
+        let mut to = Writer {
+            by,
+            dialect,
+            command,
+        };
+        match &self.operation {
+            Operation::Acquire(request) => to.acquire(request),
+            Operation::Renew(request) => to.renew(request, self.has_one_key),
+            Operation::Release(request) => to.release(request, self.has_one_key),
+            Operation::RaiseFence { key, above } => to.raise_fence(key, *above),
+            Operation::Inspect(key) => to.inspect(key),
+            Operation::ForceRelease(key) => to.force_release(key),
+            Operation::Ping { bucket } => to.ping(*bucket),
+            Operation::Scan(scan) => to.scan(scan),
+        }
+    }
+}
+
+impl Shared {
+    /// The deadline of a call that starts now.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// Resumes releases that were started outside of a runtime, if there are any.
+    fn resume_if_stopped(&self) {
+        if self.is_stopped.load(Ordering::Acquire) {
+            self.is_stopped.store(false, Ordering::Release);
+            self.resume();
+        }
+    }
+
+    /// Resumes calls that were started outside of a runtime.
+    pub(super) fn resume(&self) {
+        self.topology.resume();
+        if let Some(order) = &self.order {
+            order.resume();
+        }
+    }
+}
+
+/// An answer to a call that cannot be started.
+fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
+    Box::pin(std::future::ready(Err(error)))
+}
