@@ -6,17 +6,25 @@
 //! 3. Each part is read, checked and appended, with a comma in between.
 //! 4. A key that is too long, or that has a secret, is replaced by its hash after the names at its beginning.
 
+use std::borrow::Cow;
+
 use http::{Uri, request::Parts};
 
+#[cfg(feature = "axum")]
+use super::axum::MatchedRoute;
 use super::{
-    DeriveKey, Derived, KeyError, LockKey, RequestKey, RequestView,
-    digest::hash_key,
+    DeriveKey, Derived, KeyError, KeyErrorKind, LockKey, RequestKey, RequestView,
+    digest::{hash_key, hash_value},
     encode::{IS, IS_HMAC_SHA256, NEXT, push_value},
-    parts::Values,
+    parts::{Absent, Part},
     values::Given,
 };
-#[cfg(feature = "axum")]
-use super::{axum::MatchedRoute, parts::Part};
+
+/// The source of a key's values.
+enum Values<'r> {
+    Request(&'r RequestView<'r>),
+    Given(&'r Given),
+}
 
 impl DeriveKey for RequestKey {
     fn derive(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
@@ -105,6 +113,84 @@ impl RequestKey {
         match len + HASH_LEN <= LockKey::MAX_LEN {
             true => len.saturating_sub(NEXT.len_utf8()),
             false => 0,
+        }
+    }
+}
+
+impl Part {
+    /// Appends the part to the key.
+    fn write(
+        &self,
+        values: &Values<'_>,
+        max_value_len: usize,
+        out: &mut String,
+    ) -> Result<(), KeyError> {
+        out.push_str(self.label());
+        if self.is_name() {
+            return Ok(());
+        }
+        let separator_at = out.len();
+        out.push(IS);
+        let Some(value) = self.read(values)? else {
+            return self.write_absent(values, out);
+        };
+        if value.is_empty() {
+            return Err(self.source.empty());
+        }
+        // Values of any length come from clients, and are refused. A path, and a value of the program, must not fail.
+        let is_hashed = self.source.is_hashed_when_long();
+        if !is_hashed && value.len() > max_value_len {
+            let message = format!("{} is longer than {max_value_len} bytes", self.source);
+            return Err(KeyError::new(KeyErrorKind::TooLong, message));
+        }
+        self.source.encode(&self.in_one_form(value)?, out);
+        let len = out.len() - separator_at - IS.len_utf8();
+        if is_hashed && len > max_value_len {
+            hash_value(out, separator_at);
+        }
+        Ok(())
+    }
+
+    /// The value of the part, or `None` if there is none.
+    fn read<'r>(&'r self, values: &Values<'r>) -> Result<Option<Cow<'r, str>>, KeyError> {
+        match values {
+            Values::Request(request) => self.source.read(request),
+            Values::Given(_) if self.is_constant() => Ok(self.source.constant()),
+            Values::Given(given) => given
+                .get(self.label())
+                .map(|value| self.source.check_given(value))
+                .transpose(),
+        }
+    }
+
+    /// The canonical form of a value, for a part with a type.
+    fn in_one_form<'r>(&self, value: Cow<'r, str>) -> Result<Cow<'r, str>, KeyError> {
+        let Some(canonical) = &self.canonical else {
+            return Ok(value);
+        };
+        match canonical(&value) {
+            Some(value) if !value.is_empty() => Ok(value.into()),
+            _ => Err(KeyError::new(
+                KeyErrorKind::Malformed,
+                format!("{} is not of the expected type", self.source),
+            )),
+        }
+    }
+
+    /// Appends the value that stands for an absent part, or refuses the request.
+    fn write_absent(&self, values: &Values<'_>, out: &mut String) -> Result<(), KeyError> {
+        match (&self.absent, values) {
+            (Absent::Refused, Values::Request(request)) => Err(self.source.missing(request)),
+            (Absent::Refused, Values::Given(_)) => Err(KeyError::new(
+                KeyErrorKind::Missing,
+                format!("the key needs a value for `{}`", self.label()),
+            )),
+            (Absent::SameAs(value), _) => {
+                self.source.encode(&self.in_one_form(value.into())?, out);
+                Ok(())
+            }
+            // Nothing after the `=`: no request can send an empty value, which is refused.
+            (Absent::Distinct, _) => Ok(()),
         }
     }
 }

@@ -18,9 +18,9 @@ use tower_service::Service;
 
 use super::{
     LeaseLoss, LockBody,
-    ending::{Asking, End, end, respond},
     held::{Guards, HeldTurn},
     request_guards::{NotLocked, RequestGuards},
+    response::{Asking, End, end, respond},
     service::Plan,
     settings::Settings,
 };

@@ -68,7 +68,7 @@ impl Source {
     }
 
     /// The default label: the name of the value.
-    pub(super) fn label(&self) -> &str {
+    pub(in crate::key) fn label(&self) -> &str {
         match self {
             Self::Method => "method",
             Self::Path => "path",
@@ -87,7 +87,7 @@ impl Source {
     }
 
     /// The value in this request, `None` when the request has none.
-    pub(super) fn read<'r>(
+    pub(in crate::key) fn read<'r>(
         &'r self,
         request: &'r RequestView<'r>,
     ) -> Result<Option<Cow<'r, str>>, KeyError> {
@@ -118,7 +118,7 @@ impl Source {
     }
 
     /// The value that the program has set.
-    pub(super) fn constant(&self) -> Option<Cow<'_, str>> {
+    pub(in crate::key) fn constant(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Value(_, value) => Some(value.into()),
             _ => None,
@@ -126,7 +126,7 @@ impl Source {
     }
 
     /// A value that was given outside of a request, in the form of a request's value.
-    pub(super) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
+    pub(in crate::key) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
         match self {
             Self::Host => host::canonical_text(value).map(Cow::Owned),
             Self::Header(name) => header::visible(value)
@@ -137,7 +137,7 @@ impl Source {
     }
 
     /// Appends the value in its encoded form.
-    pub(super) fn encode(&self, value: &str, out: &mut String) {
+    pub(in crate::key) fn encode(&self, value: &str, out: &mut String) {
         match self {
             Self::Path => path::write(value, out),
             #[cfg(feature = "axum")]
@@ -147,7 +147,7 @@ impl Source {
     }
 
     /// Whether a value that is too long is hashed, rather than refused.
-    pub(super) fn is_hashed_when_long(&self) -> bool {
+    pub(in crate::key) fn is_hashed_when_long(&self) -> bool {
         match self {
             Self::Path | Self::Value(..) | Self::Extension(..) | Self::Computed(..) => true,
             #[cfg(feature = "axum")]
@@ -157,7 +157,7 @@ impl Source {
     }
 
     /// The refusal of a request whose part is there, and empty.
-    pub(super) fn empty(&self) -> KeyError {
+    pub(in crate::key) fn empty(&self) -> KeyError {
         match self {
             Self::Extension(..) => KeyError::misconfigured(format!(
                 "{self} is written as an empty text: nothing tells whose request this is"
@@ -168,7 +168,7 @@ impl Source {
 
     /// The refusal of a request without this part. A missing extension or path parameter is a mistake of the program.
     #[cfg_attr(not(feature = "axum"), allow(unused_variables))] // only a route can tell more
-    pub(super) fn missing(&self, request: &RequestView<'_>) -> KeyError {
+    pub(in crate::key) fn missing(&self, request: &RequestView<'_>) -> KeyError {
         match self {
             Self::Extension(..) => KeyError::misconfigured(format!(
                 "{self} is not set: add the layer that sets it outside of the lock's layer, \

@@ -1,4 +1,4 @@
-//! The end of a turn after its handler, and the response that goes out.
+//! The response that goes out after a turn: whether, when, and with which body.
 //!
 //! | the response | goes out | if the lease |
 //! |---|---|---|
@@ -7,18 +7,26 @@
 //! | with `confirm_before_response` | after the store has answered | is confirmed |
 //! | with `reject_if_held`, and the turn ends | after the release was answered, or after 2 s | is not known to be lost |
 //!
-//! A response that must not go out is replaced by 409.
+//! A response that must not go out is replaced by 409. With `hold_until_body_ends`, the body holds the turn, and ends with an error on a
+//! loss.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
 use http::Response;
-use http_body::Body;
+use http_body::{Body, Frame, SizeHint};
+use pin_project::pin_project;
 use tokio::time::timeout;
 
 use super::{
-    Fenced, LockBody,
+    Fenced,
     held::{Guards, HeldTurn},
     settings::Settings,
 };
@@ -137,5 +145,100 @@ async fn release(guards: Guards) -> Result<(), Error> {
             let answers = join_all(guards.into_iter().map(LockGuard::release)).await;
             answers.into_iter().collect()
         }
+    }
+}
+
+/// The body of a [`DistributedLock`](super::DistributedLock)'s response: the inner service's, or a refusal.
+#[pin_project]
+pub struct LockBody<B>(#[pin] Kind<B>);
+
+#[pin_project(project = KindProj)]
+enum Kind<B> {
+    Inner {
+        #[pin]
+        body: B,
+        /// Declared below the body: the body is dropped first.
+        turn: Option<HeldTurn>,
+    },
+    Whole(Option<Bytes>),
+}
+
+impl<B> LockBody<B> {
+    /// The inner service's body, which holds nothing.
+    pub(crate) fn free(body: B) -> Self {
+        Self(Kind::Inner { body, turn: None })
+    }
+
+    /// The inner service's body, which holds a turn.
+    pub(super) fn held(body: B, turn: HeldTurn) -> Self {
+        let turn = Some(turn);
+        Self(Kind::Inner { body, turn })
+    }
+
+    /// The layer's own body, of a refusal.
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self(Kind::Whole((!bytes.is_empty()).then_some(bytes)))
+    }
+}
+
+impl<B> Body for LockBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn StdError + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let mut this = self.project().0;
+        let (mut body, turn) = match this.as_mut().project() {
+            KindProj::Inner { body, turn } => (body, turn),
+            KindProj::Whole(bytes) => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+        };
+        if let Some(Poll::Ready(loss)) = turn.as_mut().map(|turn| turn.poll_lost(cx)) {
+            // The body is dropped: the work behind it must not go on beside the next holder.
+            this.set(Kind::Whole(None));
+            let message = format!("the lease was lost while the body was sent: {loss}");
+            return Poll::Ready(Some(Err(Error::new(ErrorKind::Lost, message).into())));
+        }
+        let frame = ready!(body.as_mut().poll_frame(cx));
+        // A server that knows the length need not ask for the frame after the last.
+        if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+            *turn = None;
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Inner { body, .. } => body.is_end_stream(),
+            Kind::Whole(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Inner { body, .. } => body.size_hint(),
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+impl<B> Default for LockBody<B> {
+    fn default() -> Self {
+        Self(Kind::Whole(None))
+    }
+}
+
+impl<B> fmt::Debug for LockBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = matches!(&self.0, Kind::Inner { turn: Some(_), .. });
+        f.debug_struct("LockBody")
+            .field("holds_turn", &holds)
+            .finish_non_exhaustive()
     }
 }
