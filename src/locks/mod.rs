@@ -1,6 +1,6 @@
 //! Locks for one process of a fleet: the [`Locks`] handle and everything behind it.
 //!
-//! A call of [`Locks::lock`] becomes a [`Waiter`](turn::Waiter) in the [`Line`](line::Line) of its key. The first
+//! A call of [`Locks::lock`] becomes a [`Waiter`] in the [`Line`](line::Line) of its key. The first
 //! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
 //! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
 //! [`LockGuard`]. All clones of a handle share one [`Inner`].

@@ -1,6 +1,6 @@
 //! Transitions of a line whose contender asks the store for a lease.
 //!
-//! The contender and its line talk in rounds. Each round is one call to the store:
+//! The contender and its line talk in rounds. Each round is one call to the store (`demand` and `granted` are in `serve`):
 //!
 //! ```text
 //! Line                                             Contender

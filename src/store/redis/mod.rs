@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! RedisStore ─┬─ operations ──> topology ──> lane ──> connection ──> server
-//!             │      │                        │
-//!             │      │                        └─ calls (names, value, script) write a command, reply and outcome read the answer
+//!             │      │  one file for each operation; names, value, script: its command; outcome: its end
 //!             │      └─ in_order, key_order: one call at a time for each key, where no lane keeps the order of calls
 //!             └─ subscription <── hints of the server that the topology names
 //! ```

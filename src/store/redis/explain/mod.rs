@@ -177,7 +177,7 @@ pub(super) fn not_ready(server: &str, error: Error) -> Error {
     Error::with_source(error.kind(), message, error)
 }
 
-/// The error of a reply that `reply` cannot read.
+/// The error of a reply that no script of this crate gives.
 pub(super) fn unexpected_reply() -> Error {
     unreachable(
         "Redis returned a reply that no script of this crate returns: is a proxy in between?",
