@@ -295,7 +295,7 @@
 //!
 //! | resource | figure |
 //! |---|---|
-//! | connections | 3 for each [`Locks`](crate::Locks): 2 for calls ([`lanes`](crate::store::RedisStoreBuilder::lanes)), 1 for hints; up to 16 more with [`replicas`](crate::store::RedisStoreBuilder::replicas) |
+//! | connections | 2 for each [`Locks`](crate::Locks): 1 for calls ([`lanes`](crate::store::RedisStoreBuilder::lanes)), 1 for hints; up to 16 more with [`replicas`](crate::store::RedisStoreBuilder::replicas) |
 //! | commands, uncontended request | 2: one before the handler, one after it |
 //! | commands, idempotent request | 2 the first time, 1 for each replay |
 //! | commands, hot key in one process | 158 for 10,000 turns |

@@ -81,7 +81,7 @@ async fn calls_and_subscriptions_go_on_with_the_new_password() {
     let server = RedisServer::start().await;
     set_password(&server, "first").await;
     let secret = Secret::new("first");
-    let store = secret.for_store(RedisStore::builder(server.url()));
+    let store = secret.for_store(RedisStore::builder(server.url()).lanes(2));
     let store = store.connect().await.unwrap();
     assert_eq!(secret.asked(), 2, "once for each lane");
     let mut hints = store.watch_for_sure(owner().instance).await;

@@ -19,7 +19,8 @@ async fn connections_for_calls_have_the_name_of_the_label() {
     let server = RedisServer::start().await;
     let store = RedisStore::builder(server.url())
         .prefix("shop*")
-        .label("web-3");
+        .label("web-3")
+        .lanes(2);
     let store = store.connect().await.unwrap();
     let clients: String = server.send(&["CLIENT", "LIST"]).await;
     let named = clients.matches(" name=shop*@web-3 ").count();
@@ -33,7 +34,7 @@ async fn a_connection_that_replaces_another_has_the_name_too() {
     server.break_connections().await;
     store.ping().await.unwrap();
     let clients: String = server.send(&["CLIENT", "LIST"]).await;
-    assert_eq!(clients.matches(" name=tdl@").count(), 2, "{clients}");
+    assert_eq!(clients.matches(" name=tdl@").count(), 1, "{clients}");
 }
 
 #[tokio::test]

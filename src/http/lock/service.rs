@@ -178,7 +178,9 @@ impl Settings {
                 Ok(None)
             }
             outcome => {
-                self.outage.end();
+                if self.fail_open {
+                    self.outage.end();
+                }
                 outcome.map(Some)
             }
         }

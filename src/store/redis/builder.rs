@@ -30,7 +30,7 @@ use crate::ErrorKind;
 /// | setting | default |
 /// |---|---|
 /// | [`prefix`](Self::prefix) | `tdl` |
-/// | [`lanes`](Self::lanes) | 2 |
+/// | [`lanes`](Self::lanes) | 1 |
 /// | [`timeout`](Self::timeout) | 1 s |
 /// | [`label`](Self::label) | the name of the host |
 /// | [`replicas`](Self::replicas) | none |
@@ -68,7 +68,7 @@ impl RedisStoreBuilder {
             servers,
             prefix: "tdl".to_owned(),
             label: host_name().as_deref().and_then(label_of_host),
-            lanes: 2,
+            lanes: 1,
             timeout: Duration::from_secs(1),
             replicas: None,
             access: Access::default(),
@@ -94,10 +94,11 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each node. The default is 2.
+    /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each node. The default is 1.
     ///
-    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs. More
-    /// connections keep a large record in one lane from delaying the other lanes, and let more threads send at once.
+    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs: one connection
+    /// takes more locks a second than several do. Several connections are for services that keep large records, because a record of megabytes
+    /// delays the calls behind it on the same connection.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self

@@ -81,8 +81,8 @@ use crate::{Error, LockKey};
 /// # Cost
 ///
 /// One EVALSHA takes a free key, and another one releases the key; without waiters, nothing else is sent. Held leases are renewed in
-/// pipelines. The store keeps a few connections for calls ([`lanes`](RedisStoreBuilder::lanes)), which all requests share, and one more
-/// connection for the hints of each [`Locks`](crate::Locks).
+/// pipelines. The store keeps one connection for calls, which all requests share (or several, see [`lanes`](RedisStoreBuilder::lanes)), and one
+/// more connection for the hints of each [`Locks`](crate::Locks).
 ///
 /// # Data in Redis
 ///

@@ -11,8 +11,8 @@
 //! A call without a reply is answered with an error at its deadline. An acquire that failed this way is followed by its release.
 //!
 //! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue, which needs no runtime. If there is
-//!    a working connection and nothing is in flight, the call is in the connection's buffer as well. Otherwise the driver sends the call,
-//!    together with those that follow soon ([`Gathering`]).
+//!    a working connection and at most one call is in flight, the call is in the connection's buffer as well. Otherwise the driver may send the
+//!    call, together with those that follow soon ([`Gathering`]).
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
@@ -74,6 +74,8 @@ use crate::{Error, sync::Mutex};
 pub(super) const BATCH: usize = 128;
 /// The number of messages in flight (invariant 3).
 const MOST_IN_FLIGHT: usize = BUFFERED - 1;
+/// The number of calls that are worth a message while further calls are about to follow.
+const ENOUGH: usize = 2;
 /// A connection on which a reply is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 
@@ -118,9 +120,13 @@ struct State {
 
 /// Whether calls wait in the queue to be sent as one message.
 ///
-/// A message costs the client and the server several times as much as one more command in it. The first call of a lane at rest is sent at
-/// once. While replies are due, the driver lets the tasks go first that can run now, and then sends the calls of all of them. So a call
-/// waits for running tasks only, never for a reply or a timer.
+/// A message costs the client and the server several times as much as one more command in it. While replies are due, calls are therefore
+/// left to the driver, which lets the tasks go first that can run now, and then sends the calls of all of them. So a call waits for running
+/// tasks only, never for a reply or a timer.
+///
+/// Calls do not wait for each other while the server waits for calls: as soon as as many calls are in the queue as are in flight, the queue is
+/// sent. After 32 calls were answered together, the 32 calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32,
+/// the client and the server would work in turns, each of them idle for half of the time.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
     #[default]
@@ -129,6 +135,17 @@ enum Gathering {
     Asked,
     /// The driver has let other tasks go first, and sends when it is polled again.
     UnderWay,
+}
+
+impl Gathering {
+    /// Whether so many waiting calls are worth a message, beside those in flight.
+    fn is_enough(self, waiting: usize, in_flight: usize) -> bool {
+        let least = match self {
+            Self::No => 1,
+            Self::Asked | Self::UnderWay => ENOUGH,
+        };
+        waiting >= in_flight.max(least)
+    }
 }
 
 impl Lane {
@@ -196,7 +213,7 @@ impl Lane {
         let answer = AnswerTo::one(&start.call, answer);
         let mut state = self.0.state.lock();
         let id = state.queue.push(start, Some(answer));
-        if !state.gathers() {
+        if state.sends_now() {
             self.0.send(&mut state);
         }
         self.0.drive(&mut state);
@@ -330,13 +347,17 @@ impl State {
         (self.driver.as_ref()).is_some_and(|driver| !driver.is_finished())
     }
 
-    /// Whether the calls in the queue are left to the driver, which is woken if it was not before.
-    fn gathers(&mut self) -> bool {
-        if self.gathering == Gathering::No && !self.in_flight.is_empty() {
+    /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for that.
+    fn sends_now(&mut self) -> bool {
+        let (waiting, in_flight) = (self.queue.unsent_at_most(), self.queue.in_flight);
+        if self.gathering.is_enough(waiting, in_flight) || !self.has_driver() {
+            return true;
+        }
+        if self.gathering == Gathering::No {
             self.gathering = Gathering::Asked;
             self.waker.wake_by_ref();
         }
-        self.gathering != Gathering::No && self.has_driver()
+        false
     }
 
     /// Whether the driver lets other tasks go first before it sends. `answered`: the number of calls that the driver has just answered. Calls
@@ -366,5 +387,34 @@ impl State {
     fn silent_since(&self) -> Option<Instant> {
         let sent = self.in_flight.front()?.sent;
         Some(self.heard.map_or(sent, |heard| heard.max(sent)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes of the messages that calls become while no reply comes.
+    fn messages(gathering: Gathering, calls: usize) -> Vec<usize> {
+        let (mut sent, mut waiting, mut in_flight) = (Vec::new(), 0, 0);
+        for _ in 0..calls {
+            waiting += 1;
+            if gathering.is_enough(waiting, in_flight) {
+                sent.push(waiting);
+                in_flight += waiting;
+                waiting = 0;
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn the_server_gets_the_first_calls_of_many_while_the_others_gather() {
+        assert_eq!(messages(Gathering::UnderWay, 32), [2, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn a_call_beside_one_other_is_sent_at_once() {
+        assert_eq!(messages(Gathering::No, 2), [1, 1]);
     }
 }
