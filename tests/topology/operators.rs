@@ -15,7 +15,8 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ping_reaches_every_node_and_names_the_one_that_is_gone() {
     let mut cluster = Cluster::start().await;
-    let store = RedisStore::cluster(cluster.urls()).timeout(Duration::from_millis(500));
+    let store = RedisStore::cluster(cluster.urls()).lanes(2);
+    let store = store.timeout(Duration::from_millis(500));
     let store = store.connect().await.unwrap();
     let pings = async |node: &RedisServer| node.commands().await.get("eval").copied();
     for node in &cluster.nodes {
