@@ -135,6 +135,12 @@ impl HeldLease {
         matches!(self.phase, Phase::Confirming(_))
     }
 
+    /// How long the turn under way has lasted, or the longest one of several.
+    pub(super) fn held_for(&self, now: Instant) -> Duration {
+        let began = self.readers.first_begin().unwrap_or(self.began);
+        now.saturating_duration_since(began)
+    }
+
     /// Ends a turn that is under way.
     pub(super) fn end(&mut self, number: u64) {
         if !self.readers.remove(number) {
@@ -145,11 +151,8 @@ impl HeldLease {
 
     /// Restarts the time that a turn under way may last.
     pub(super) fn begin_anew(&mut self, turn: &Arc<Turn>, number: u64, t: &mut Transition<'_>) {
-        if self.readers.remove(number) {
-            let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
-            self.readers
-                .add(number, later(t.now, max_hold), turn.clone());
-        } else {
+        let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
+        if !self.readers.set_end(number, later(t.now, max_hold)) {
             self.began = t.now;
         }
         self.set_turn_ends();
@@ -158,8 +161,8 @@ impl HeldLease {
 
     /// Makes the turn of an exclusive lease the first turn of a shared lease.
     pub(super) fn downgrade(&mut self, turn: Arc<Turn>) {
-        self.readers
-            .add(self.served, later(self.began, self.max_hold), turn);
+        let ends = later(self.began, self.max_hold);
+        self.readers.add(self.served, self.began, ends, turn);
         self.in_turn = false;
         self.is_new = true;
         self.lease.downgrade();

@@ -208,7 +208,7 @@ impl Line {
     /// Where the key is held and since when, as far as known, for error messages.
     pub(crate) fn holder(&self, now: Instant) -> Option<String> {
         if let Some(held) = self.leases.iter().find(|held| !held.is_idle()) {
-            let millis = now.saturating_duration_since(held.began).as_millis();
+            let millis = held.held_for(now).as_millis();
             return Some(format!("in this process, for {millis} ms"));
         }
         let contending = self.contending.as_ref()?;

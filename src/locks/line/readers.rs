@@ -11,12 +11,22 @@ use std::{
 use super::Turn;
 use crate::time::Instant;
 
-/// The turns under way of a shared lease, by their numbers, with the times at which they reach their longest time.
+/// The turns under way of a shared lease, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
-    turns: BTreeMap<u64, (Instant, Arc<Turn>)>,
-    /// The same turns, sorted by time.
+    /// Turns begin in the order of their numbers.
+    turns: BTreeMap<u64, Reader>,
+    /// The same turns, sorted by the times at which they reach their longest time.
     ends: BTreeSet<(Instant, u64)>,
+}
+
+/// A turn under way.
+#[derive(Debug)]
+struct Reader {
+    began: Instant,
+    /// When the turn reaches its longest time.
+    ends: Instant,
+    turn: Arc<Turn>,
 }
 
 impl Readers {
@@ -29,17 +39,32 @@ impl Readers {
     }
 
     /// Adds a turn that may last until `ends`.
-    pub(super) fn add(&mut self, number: u64, ends: Instant, turn: Arc<Turn>) {
-        self.turns.insert(number, (ends, turn));
+    pub(super) fn add(&mut self, number: u64, began: Instant, ends: Instant, turn: Arc<Turn>) {
+        self.turns.insert(number, Reader { began, ends, turn });
         self.ends.insert((ends, number));
     }
 
     /// Removes a turn. Returns whether the turn was under way.
     pub(super) fn remove(&mut self, number: u64) -> bool {
-        let Some((ends, _)) = self.turns.remove(&number) else {
+        let Some(reader) = self.turns.remove(&number) else {
             return false;
         };
-        self.ends.remove(&(ends, number))
+        self.ends.remove(&(reader.ends, number))
+    }
+
+    /// Lets a turn last until `ends`. Returns whether the turn is under way.
+    pub(super) fn set_end(&mut self, number: u64, ends: Instant) -> bool {
+        let Some(reader) = self.turns.get_mut(&number) else {
+            return false;
+        };
+        self.ends.remove(&(reader.ends, number));
+        reader.ends = ends;
+        self.ends.insert((ends, number))
+    }
+
+    /// When the turn began that has lasted longest.
+    pub(super) fn first_begin(&self) -> Option<Instant> {
+        self.turns.values().next().map(|reader| reader.began)
     }
 
     /// When the first turn reaches its longest time.
@@ -54,7 +79,7 @@ impl Readers {
             && ends <= now
         {
             self.ends.pop_first();
-            due.extend(self.turns.remove(&number).map(|(_, turn)| turn));
+            due.extend(self.turns.remove(&number).map(|reader| reader.turn));
         }
         due
     }

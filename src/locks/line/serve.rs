@@ -321,7 +321,7 @@ impl HeldLease {
         let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
         if self.mode() == Mode::Shared {
             let ends = later(t.now, max_hold);
-            self.readers.add(self.served, ends, turn.clone());
+            self.readers.add(self.served, t.now, ends, turn.clone());
         } else {
             self.in_turn = true;
             self.max_hold = max_hold;

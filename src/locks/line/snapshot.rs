@@ -15,7 +15,7 @@ impl Line {
             mode: held.mode(),
             token: held.token(),
             turns: held.turns(),
-            held_for: now.saturating_duration_since(held.began),
+            held_for: held.held_for(now),
             remaining: held.lease.deadline().saturating_duration_since(now),
             loss: held.lease.loss(),
         };
