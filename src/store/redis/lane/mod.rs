@@ -10,9 +10,9 @@
 //!
 //! A call without a reply is answered with an error at its deadline. An acquire that failed this way is followed by its release.
 //!
-//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue, which needs no runtime. If there is
-//!    a working connection and at most one call is in flight, the call is in the connection's buffer as well. Otherwise the driver may send the
-//!    call, together with those that follow soon ([`Gathering`]).
+//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue, which needs no runtime. On a
+//!    working connection, the queue is then in the connection's buffer as well, if it has as many calls as are in flight. Otherwise the driver
+//!    sends it soon, without waiting for a reply ([`Gathering`]).
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
