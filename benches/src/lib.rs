@@ -8,7 +8,7 @@
 //! | [`contest`] | interleaves the slices of all contestants, round by round |
 //! | [`meter`], [`cpu`], [`allocations`], [`redis_server`] | what a slice has used |
 //! | [`instructions`] | client instructions per lock, by callgrind |
-//! | [`report`], [`plot`] | `RESULTS.md` and `results.svg` |
+//! | [`report`], [`plot`] | `RESULTS.md` and `docs/results.svg` |
 
 pub mod allocations;
 pub mod bars;

@@ -1,4 +1,4 @@
-//! Runs all workloads and writes `RESULTS.md` and `results.svg` into the current folder; `benches/run` starts it.
+//! Runs all workloads and writes `RESULTS.md` into the current folder, and the plot into `../docs`; `benches/run` starts it.
 //!
 //! `measure [--quick] [FILTER]`, where a run with a filter writes no file; `measure serve URL` is the HTTP service that the program starts for itself.
 
@@ -67,7 +67,15 @@ fn measure(plan: Plan, filter: &str) -> Results {
 }
 
 fn write(results: &Results) {
-    fs::write("RESULTS.md", &results.markdown).expect("RESULTS.md can be written");
-    fs::write("results.svg", &results.svg).expect("results.svg can be written");
-    eprintln!("written: RESULTS.md, results.svg");
+    // The README shows the picture. The crate's documentation shows the README, and needs the picture as a data URI.
+    let definition = format!("[results]: {}\n", plot::data_uri(&results.svg));
+    let files = [
+        ("RESULTS.md", &results.markdown),
+        ("../docs/results.svg", &results.svg),
+        ("../docs/results.md", &definition),
+    ];
+    for (path, content) in files {
+        fs::write(path, content).unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
+        eprintln!("written: {path}");
+    }
 }

@@ -1,4 +1,4 @@
-//! `results.svg`: two charts of lines and two of bars. The colours of text and axes follow the reader's light or dark scheme.
+//! `docs/results.svg`: two charts of lines and two of bars. The colours of text and axes follow the reader's light or dark scheme.
 
 use std::fmt::Write;
 
@@ -21,6 +21,19 @@ const CHART: (f64, f64) = (350.0, 190.0);
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#24292f}.title{font-weight:600;font-size:13px}\
     .axis{stroke:#8c959f;stroke-width:1}.grid{stroke:#8c959f;stroke-opacity:.25}\
     @media(prefers-color-scheme:dark){text{fill:#d0d7de}}";
+
+/// The picture as a data URI, for a link in Markdown.
+pub fn data_uri(svg: &str) -> String {
+    let mut uri = "data:image/svg+xml,".to_owned();
+    for byte in svg.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~:/=;,".contains(&byte) {
+            uri.push(byte.into());
+        } else {
+            uri.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    uri
+}
 
 /// The picture of a run.
 pub fn svg(groups: &[Group]) -> String {

@@ -67,7 +67,7 @@ fn head(text: &mut String, run: &Run) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "![Locks a second, latency, CPU and requests a second](results.svg)\n"
+        "![Locks a second, latency, CPU and requests a second](../docs/results.svg)\n"
     )
 }
 

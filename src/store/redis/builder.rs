@@ -98,7 +98,7 @@ impl RedisStoreBuilder {
     ///
     /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs: one connection
     /// takes more locks a second than several do. Several connections are for services that keep large records, because a record of megabytes
-    /// delays the calls behind it on the same connection.
+    /// delays the calls behind it on the same connection. A connection that hangs delays only its own share of the keys.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
