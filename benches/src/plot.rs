@@ -70,6 +70,7 @@ pub fn svg(groups: &[Group]) -> String {
             (70.0, 400.0),
             "Client CPU per lock at 32 tasks, µs",
             group,
+            |n| COLOURS[n % COLOURS.len()],
             |s| s.client_cpu,
         );
     }
@@ -79,6 +80,8 @@ pub fn svg(groups: &[Group]) -> String {
             (520.0, 400.0),
             "HTTP requests a second, 32 connections",
             group,
+            // Other contestants than those of the legend.
+            |_| COLOURS[0],
             |s| s.rate,
         );
     }
@@ -198,6 +201,7 @@ fn bars(
     (left, top): (f64, f64),
     title: &str,
     group: &Group,
+    colour: fn(usize) -> &'static str,
     column: fn(&Sample) -> f64,
 ) {
     heading(out, (left, top), title);
@@ -206,7 +210,7 @@ fn bars(
     let step = 42.0;
     for (n, row) in group.rows.iter().enumerate() {
         let (y, value) = (top + step * n as f64, value(row));
-        let colour = COLOURS[n % COLOURS.len()];
+        let colour = colour(n);
         let width = (CHART.0 - 60.0) * value / high;
         draw(
             out,
