@@ -124,8 +124,8 @@ struct State {
 /// left to the driver, which lets the tasks go first that can run now, and then sends the calls of all of them. So a call waits for running
 /// tasks only, never for a reply or a timer.
 ///
-/// Calls do not wait for each other while the server waits for calls: as soon as as many calls are in the queue as are in flight, the queue is
-/// sent. After 32 calls were answered together, the 32 calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32,
+/// Calls do not wait for each other while the server waits for calls: the queue is sent as soon as it has as many calls as are in flight.
+/// After 32 calls were answered together, the 32 calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32,
 /// the client and the server would work in turns, each of them idle for half of the time.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
