@@ -96,9 +96,10 @@ impl RedisStoreBuilder {
 
     /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each node. The default is 1.
     ///
-    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs: one connection
-    /// takes more locks a second than several do. Several connections are for services that keep large records, because a record of megabytes
-    /// delays the calls behind it on the same connection. A connection that hangs delays only its own share of the keys.
+    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs: with
+    /// dozens of calls at once, one connection takes more locks a second than several do. Several connections are for services that keep large
+    /// records, because a record of megabytes delays the calls behind it on the same connection. A connection that hangs delays only its own
+    /// share of the keys.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
