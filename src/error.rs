@@ -121,7 +121,6 @@ impl Error {
         }))
     }
 
-    #[allow(dead_code)] // only stores that talk to a server have a source
     pub(crate) fn with_source(
         kind: ErrorKind,
         message: impl Into<String>,

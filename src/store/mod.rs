@@ -68,7 +68,7 @@ pub(crate) mod sealed {
 /// # The contract
 ///
 /// **Leases.** A key is free, leased until a point in time on the store's own clock, or taken by a
-/// *record*. A lease ends by [`start_release`](Store::start_release), or by its time. An expired lease counts as
+/// *record*. A lease ends by `start_release`, or by its time. An expired lease counts as
 /// none, and the store removes it even if no caller asks for that key again.
 ///
 /// **Modes.** A key has one [exclusive](Mode::Exclusive) lease, or any number of [shared](Mode::Shared) ones, or
@@ -85,7 +85,7 @@ pub(crate) mod sealed {
 ///
 /// **The queue.** Attempts of all modes wait in one queue and are served in the order of their arrival. Each place in the
 /// queue has a deadline, which
-/// every further [`acquire`](Store::acquire) of the same owner refreshes; past the deadline, the place is gone. An attempt
+/// every further `acquire` of the same owner refreshes; past the deadline, the place is gone. An attempt
 /// is *next* when the attempts ahead of it in the queue leave room for it; an attempt that is not queued comes after all
 /// that are:
 ///
@@ -95,7 +95,7 @@ pub(crate) mod sealed {
 ///   than *n*.
 ///
 /// A head that could have the key, and leaves the key
-/// untaken for longer than the [`head_start`](Queueing::Wait::head_start) of an attempt that asks behind it, loses its
+/// untaken for longer than the `head_start` of an attempt that asks behind it, loses its
 /// place: a crashed waiter must not block a key until its deadline.
 ///
 /// **Order.** A call starts when the method is called, not when its future is first polled. Calls for one key take effect in the
@@ -107,8 +107,10 @@ pub(crate) mod sealed {
 /// **Effects that may have happened.** A call that fails may have taken effect, and the store itself cleans up after the call.
 /// A failed `acquire` leaves neither a lease nor a place in the queue behind, whatever the reason for the
 /// failure and however often the call was sent; a failed release is repeated. Both happen as soon as the store can be
-/// reached, without the caller's doing, and in order with later calls for the key. The caller never uses an owner again after
-/// a failed `acquire`. After a failed release the caller may renew and release again, and need not.
+/// reached, without the caller's doing, and in order with later calls for the key. The clean-up is for that call alone: a lease
+/// or a place that an earlier `acquire` of the same owner has taken may stay if the failed call was never sent, and the caller
+/// releases that owner. The caller never asks in the name of an owner again after a failed `acquire`. After a failed release the
+/// caller may renew and release again, and need not.
 ///
 /// **Owed work.** Clean-ups and releases that wait for a store that is away are bounded: in time by
 /// [`Release::owed_for`], after which the lease or the place in the queue has ended anyway; and in number, since a
@@ -117,7 +119,7 @@ pub(crate) mod sealed {
 /// **Cancellation.** An `acquire` whose future is dropped before its answer was taken counts as failed: the store cleans up. A release
 /// goes on when its future is dropped. A renewal whose stream is dropped may have taken effect.
 ///
-/// **Runtimes.** The methods are called within a tokio runtime, except [`start_release`](Store::start_release), which works
+/// **Runtimes.** The methods are called within a tokio runtime, except `start_release`, which works
 /// anywhere and never panics. Without a runtime (or when that runtime has ended), a release is sent with the next call
 /// from within one, or the lease's time ends the lease.
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
@@ -213,6 +215,10 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Raises the token counter of a key, so that every later token is above `floor`. The counter is never lowered.
     /// Returns the highest token that counts as handed out now.
     ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a floor of 2⁵³ or near it, which would leave no token.
+    ///
     /// # Cancel safety
     ///
     /// The counter may or may not have been raised when the future is dropped.
@@ -226,10 +232,13 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>>;
 
     /// Takes the key away from all of its holders, or removes its record, and sends hints as
-    /// [`start_release`](Store::start_release) does. Returns whether there was a lease or a record.
+    /// `start_release` does. Returns whether there was a lease or a record.
     ///
     /// A holder learns of the loss at its next renewal. Until then two requests may hold the key, and only their
     /// tokens tell them apart.
+    ///
+    /// A call without an answer fails and is not sent again, because the next holder would lose the key to the repetition. The key
+    /// may or may not have been taken away by then.
     ///
     /// # Cancel safety
     ///

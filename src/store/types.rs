@@ -17,7 +17,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::{Error, LockKey};
+use crate::{Error, ErrorKind, LockKey};
 
 /// The identity of one [`Locks`](crate::Locks) in the fleet.
 ///
@@ -64,8 +64,8 @@ impl FromStr for Instance {
 
 /// The identity of one acquisition: an instance, and a number that the instance uses only once.
 ///
-/// An owner must not be reused for a lock object or for a process: a release that arrives late must not free the
-/// lease of the next holder.
+/// An owner names one acquisition, not a lock object or a process: a release that arrives late must not free the lease of the next
+/// holder.
 ///
 /// ```
 /// use tower_distributed_lock::store::Owner;
@@ -122,7 +122,7 @@ impl std::error::Error for InvalidId {}
 /// | held | exclusive | shared | a permit |
 /// |---|---|---|---|
 /// | exclusively | waits | waits | refused |
-/// | shared | waits | granted, unless a request for the key itself is ahead | refused |
+/// | shared | waits | granted, unless an exclusive request is ahead in the queue | refused |
 /// | some permits | refused | refused | granted while permits are left |
 ///
 /// ```
@@ -250,6 +250,18 @@ pub struct Held {
     pub fingerprint: Option<Bytes>,
     /// The label of a holder's store, such as a host name, if there is a holder and its store has a label.
     pub label: Option<Arc<str>>,
+}
+
+/// All tokens are below this number, which a double can hold, as Lua and JSON need it.
+pub(super) const END_OF_TOKENS: u64 = 1 << 53;
+
+/// Refuses a floor that leaves no token above it.
+pub(super) fn check_floor(floor: u64) -> Result<(), Error> {
+    if floor < END_OF_TOKENS - 1 {
+        return Ok(());
+    }
+    let message = format!("tokens end at {END_OF_TOKENS} and cannot be raised above {floor}");
+    Err(Error::new(ErrorKind::InvalidConfig, message))
 }
 
 /// A block of fencing tokens, handed out in rising order.

@@ -1,7 +1,7 @@
 //! The memory store, on tokio's paused clock.
 
 #[cfg(feature = "test-util")]
-use tower_distributed_lock::store::FaultyStore;
+use tower_distributed_lock::store::{Fault, FaultyStore};
 use tower_distributed_lock::store::{MemoryStore, Store};
 
 use crate::subject::Subject;
@@ -19,6 +19,16 @@ impl Subject for Memory {
 
     async fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    async fn break_connections(&self) {}
+
+    async fn interrupt_hints(&self) -> bool {
+        false
+    }
+
+    async fn refuse_writes(&self, _refused: bool) -> bool {
+        false
     }
 }
 
@@ -38,5 +48,17 @@ impl Subject for Faulty {
 
     async fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    async fn break_connections(&self) {}
+
+    async fn interrupt_hints(&self) -> bool {
+        self.0.restart();
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
+        self.0.set_fault(refused.then_some(Fault::Unreachable));
+        true
     }
 }

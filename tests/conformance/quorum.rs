@@ -48,6 +48,16 @@ impl Subject for OfMemory {
     async fn is_empty(&self) -> bool {
         soon(async || self.nodes.iter().all(MemoryStore::is_empty)).await
     }
+
+    async fn break_connections(&self) {}
+
+    async fn interrupt_hints(&self) -> bool {
+        false
+    }
+
+    async fn refuse_writes(&self, _refused: bool) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "redis")]
@@ -89,5 +99,19 @@ impl<const N: usize> Subject for OfRedis<N> {
             left.iter().all(Vec::is_empty)
         })
         .await
+    }
+
+    async fn break_connections(&self) {
+        join_all(self.nodes.iter().map(RedisServer::break_connections)).await;
+    }
+
+    async fn interrupt_hints(&self) -> bool {
+        join_all(self.nodes.iter().map(RedisServer::interrupt_hints)).await;
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
+        join_all(self.nodes.iter().map(|node| node.refuse_writes(refused))).await;
+        true
     }
 }

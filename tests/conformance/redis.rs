@@ -36,7 +36,13 @@ impl Subject for Redis {
         self.server.break_connections().await;
     }
 
-    async fn refuse_writes(&self, refused: bool) {
+    async fn interrupt_hints(&self) -> bool {
+        self.server.interrupt_hints().await;
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
         self.server.refuse_writes(refused).await;
+        true
     }
 }

@@ -21,8 +21,10 @@ pub(crate) trait Subject {
     fn has_one_node(&self) -> bool {
         true
     }
-    /// Closes the connections between the store and its servers, if there are any.
-    async fn break_connections(&self) {}
-    /// Has the servers refuse writes, if there are any that can.
-    async fn refuse_writes(&self, _refused: bool) {}
+    /// Closes the connections for calls between the store and its servers, if there are any.
+    async fn break_connections(&self);
+    /// Interrupts the subscriptions to hints. Returns false if the store has none that could be interrupted.
+    async fn interrupt_hints(&self) -> bool;
+    /// Has the servers refuse writes, or accept them again. Returns false if the store has no servers.
+    async fn refuse_writes(&self, refused: bool) -> bool;
 }

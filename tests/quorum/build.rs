@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     Error, ErrorKind, Locks,
-    store::{FaultyStore, QuorumStore, RedisStore, Store},
+    store::{FaultyStore, List, QuorumStore, RedisStore, Store},
 };
 
-use crate::support::{eventually, redis_server::RedisServer, words};
+use crate::support::{
+    eventually,
+    redis_server::RedisServer,
+    words::{self, Words},
+};
 
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, words: &str) {
@@ -54,6 +58,21 @@ fn the_same_node_twice_is_refused() {
 fn a_timeout_that_lets_no_call_succeed_is_refused() {
     let builder = QuorumStore::builder(nodes(3)).node_timeout(Duration::ZERO);
     assert_refused(builder.build(), "0ns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_of_more_than_an_hour_is_refused() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let build = |timeout| QuorumStore::builder(nodes(3)).node_timeout(timeout).build();
+    assert_refused(build(Duration::MAX), &format!("{:?}", Duration::MAX));
+    assert_refused(build(HOUR + Duration::from_nanos(1)), "one hour");
+
+    // The longest timeout works for calls that take several times as long.
+    let store = build(HOUR).unwrap();
+    let (key, owner) = (words::key("k"), words::owner());
+    store.take(&key, owner).await;
+    store.list(List::all()).await.unwrap();
+    store.record(&key, owner, b"done").await;
 }
 
 #[test]

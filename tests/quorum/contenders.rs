@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_attempts_at_the_same_moment_do_not_split_the_vote_for_ever() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let instances: Vec<Locks> = (0..3).map(|_| fleet.locks()).collect();
     let mut first_wins = Vec::new();
     for round in 0..ROUNDS {

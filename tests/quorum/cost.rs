@@ -13,7 +13,7 @@ use crate::{
 
 #[tokio::test]
 async fn a_lock_costs_one_round_trip_when_the_counters_agree() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let key = key("k");
     // The counters start at each server's own clock; this lifts all of them to the highest.
     let turn = async || {
@@ -45,7 +45,7 @@ async fn a_lock_costs_one_round_trip_when_the_counters_agree() {
 /// For the record, not for judgement: machines differ.
 #[tokio::test]
 async fn the_time_to_take_a_free_key_is_printed() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let store: [(&str, &dyn Store); 2] = [
         ("one server", &fleet.nodes[0]),
         ("a quorum of three", &fleet.store),

@@ -26,7 +26,7 @@ async fn assert_clean(fleet: &Fleet) {
 
 #[tokio::test]
 async fn a_lock_does_not_wait_for_a_frozen_node() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     fleet.servers[1].freeze();
     let key = key("k");
     for _ in 0..3 {
@@ -41,7 +41,7 @@ async fn a_lock_does_not_wait_for_a_frozen_node() {
 
 #[tokio::test]
 async fn a_frozen_node_whose_answer_decides_costs_its_timeout_once() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let (key, other) = (key("k"), owner());
     fleet.nodes[0].take(&key, other).await;
     fleet.servers[1].freeze();
@@ -104,7 +104,7 @@ async fn a_late_grant_is_undone() {
 
 #[tokio::test]
 async fn a_lease_grows_back_to_a_node_that_was_frozen() {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let locks = fleet.locks();
     fleet.servers[2].freeze();
     let guard = locks.lock("k").await.unwrap();

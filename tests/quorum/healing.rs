@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::advance;
 use tower_distributed_lock::store::{
-    Acquire, Fault, FaultyStore, QuorumStore, Renew, Renewed, Store,
+    Acquire, Fault, FaultyStore, Mode, QuorumStore, Renew, Renewed, Store,
 };
 
 use crate::{
@@ -119,7 +119,8 @@ async fn without_a_majority_of_answers_a_renewal_is_unknown() {
     let Renewed::Unknown(error) = lease.renew(0).await else {
         panic!("one node of three proves nothing");
     };
-    assert_eq!(error.to_string(), "no quorum: 2 of 3 nodes unreachable");
+    let words = "no quorum: 1 of 3 nodes have renewed the lease";
+    assert_eq!(error.to_string(), words);
     lease.down(0, false);
     assert!(is_renewed(&lease.renew(0).await));
 }
@@ -208,4 +209,28 @@ async fn a_lease_whose_release_failed_is_not_healed() {
     lease.nodes[2].set_fault(None);
     settle().await;
     assert_eq!(lease.held_at(), [false; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_a_foreign_value_for_one_key_is_healed_for_all_others() {
+    let (nodes, store) = memory::<3>();
+    let leases: Vec<_> = (0..100)
+        .map(|n| (key(&format!("k/{n}")), owner()))
+        .collect();
+    nodes[2].set_fault(Some(Fault::Unreachable));
+    for (key, owner) in &leases {
+        store.take(key, *owner).await;
+    }
+    nodes[2].set_fault(None);
+    // At node 2, the first key is used for permits.
+    let (foreign, others) = leases.split_first().unwrap();
+    let permit = Mode::Permit { of: 2 };
+    granted(nodes[2].ask_as(permit, &foreign.0, owner()).await);
+    let renewals = leases.iter().map(|(key, owner)| renewal(key, *owner, 0));
+    let answers = store.renew_all(renewals.collect()).await;
+    assert!(answers.iter().all(is_renewed));
+    settle().await;
+    for (key, _) in others {
+        assert!(nodes[2].holder(key).await.is_some(), "{key:?}");
+    }
 }

@@ -1,10 +1,12 @@
 //! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is
 //! to stand still.
 
+mod asked_again;
 mod away;
 mod build;
 mod contenders;
 mod cost;
+mod foreign;
 mod frozen;
 mod healing;
 mod majority;
@@ -25,13 +27,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tower_distributed_lock::{
     LockKey, Locks,
-    store::{Acquire, FaultyStore, QuorumStore, RedisStore, Store},
+    store::{Acquire, FaultyStore, Instance, QuorumStore, RedisStore, Store},
 };
 
 use support::{
     eventually,
     redis_server::RedisServer,
-    words::{attempt, key, owner},
+    words::{Words, attempt, key, owner},
 };
 
 /// Short enough to wait for a node to be that old, and still enough for a slow machine to be granted one.
@@ -57,23 +59,23 @@ impl Fleet {
     }
 
     /// Servers that are older than a lease, so that a majority of them is enough.
-    async fn start_mature(nodes: usize) -> Self {
+    async fn start_not_young(nodes: usize) -> Self {
         let fleet = Self::start(nodes).await;
-        fleet.mature().await;
+        fleet.until_none_is_young().await;
         fleet
     }
 
     /// Waits until every server that is up is older than a lease, and says so to new connections: in whole seconds.
-    async fn mature(&self) {
-        let is_mature = async |node: &RedisStore| {
+    async fn until_none_is_young(&self) {
+        let is_not_young = async |node: &RedisStore| {
             let is_up = node.inspect(key("anything")).await.is_ok();
             !is_up || node.uptime() >= LEASE
         };
-        eventually("the nodes are mature", async || {
+        eventually("no node is young", async || {
             let (fresh, _) = instance(&self.servers);
             let nodes = self.nodes.iter().chain(&fresh);
-            let mature = join_all(nodes.map(is_mature)).await;
-            mature.into_iter().all(|mature| mature)
+            let not_young = join_all(nodes.map(is_not_young)).await;
+            not_young.into_iter().all(|is_so| is_so)
         })
         .await;
     }
@@ -110,6 +112,12 @@ fn memory<const N: usize>() -> ([FaultyStore; N], QuorumStore) {
     let nodes = std::array::from_fn(|_| FaultyStore::new());
     let store = QuorumStore::new(nodes.clone()).unwrap();
     (nodes, store)
+}
+
+/// The instances of the holders that a node knows, sorted. A lease that was healed has another name there than its owner.
+async fn holders_at(node: &FaultyStore, key: &LockKey) -> Vec<Instance> {
+    let holders = node.holders(key).await;
+    holders.into_iter().map(|owner| owner.instance).collect()
 }
 
 /// An attempt of a new owner, for one lease.

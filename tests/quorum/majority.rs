@@ -20,7 +20,7 @@ async fn post_to(app: &Router) -> StatusCode {
 
 #[tokio::test]
 async fn without_a_majority_nothing_is_granted_until_the_nodes_are_back() {
-    let mut fleet = Fleet::start_mature(3).await;
+    let mut fleet = Fleet::start_not_young(3).await;
     let locks = fleet.locks();
     let lock = DistributedLockLayer::new(locks.clone(), key::name("order").param("id"))
         .wait(Duration::from_secs(2));

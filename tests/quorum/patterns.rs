@@ -18,7 +18,7 @@ fn has(pattern: usize, node: usize) -> bool {
 }
 
 async fn taken_by_another_owner(nodes: usize) {
-    let fleet = Fleet::start_mature(nodes).await;
+    let fleet = Fleet::start_not_young(nodes).await;
     for pattern in patterns(nodes) {
         let (key, other) = (key(&format!("k/{pattern}")), owner());
         for node in (0..nodes).filter(|node| has(pattern, *node)) {
@@ -53,7 +53,7 @@ async fn five_nodes_in_every_pattern_of_taken_nodes() {
 }
 
 async fn dead(nodes: usize) {
-    let mut fleet = Fleet::start_mature(nodes).await;
+    let mut fleet = Fleet::start_not_young(nodes).await;
     let mut before = 0;
     for pattern in patterns(nodes) {
         for node in 0..nodes {
@@ -61,7 +61,7 @@ async fn dead(nodes: usize) {
                 (false, true) => fleet.servers[node].kill(),
                 (true, false) => {
                     fleet.servers[node].restart().await;
-                    fleet.mature().await;
+                    fleet.until_none_is_young().await;
                 }
                 _ => {}
             }

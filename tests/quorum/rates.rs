@@ -79,7 +79,7 @@ const SCRIPTS_PER_TURN: u64 = 5;
 
 /// Compares turns while all nodes are well with turns while one is frozen.
 async fn compare(instances: usize, frozen_node: usize) {
-    let fleet = Fleet::start_mature(3).await;
+    let fleet = Fleet::start_not_young(3).await;
     let crowd = Crowd::start(&fleet, instances);
     let (mut best_healthy, mut best_frozen) = (0, 0);
     let (mut all_turns, mut all_scripts) = (0, 0);

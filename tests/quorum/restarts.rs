@@ -62,7 +62,7 @@ async fn visit_again_and_again(locks: Locks, rooms: Arc<[Room; 2]>, stop: Arc<At
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_restart_one_after_another_under_load_cost_no_exclusion() {
-    let mut fleet = Fleet::start_mature(3).await;
+    let mut fleet = Fleet::start_not_young(3).await;
     let (rooms, stop) = (Arc::new(<[Room; 2]>::default()), Arc::default());
     let instances: Vec<Locks> = (0..3).map(|_| fleet.locks()).collect();
     let mut visitors = JoinSet::new();
@@ -105,7 +105,7 @@ async fn nodes_that_restart_one_after_another_under_load_cost_no_exclusion() {
 
 #[tokio::test]
 async fn two_restarts_within_one_lease_lead_to_no_second_grant() {
-    let mut fleet = Fleet::start_mature(3).await;
+    let mut fleet = Fleet::start_not_young(3).await;
     let (key, a, b) = (key("k"), owner(), owner());
     let lease = Duration::from_secs(3);
     let request = |owner| Acquire {
@@ -140,7 +140,7 @@ async fn two_restarts_within_one_lease_lead_to_no_second_grant() {
 
 #[tokio::test]
 async fn a_lease_outlives_all_of_its_nodes_one_after_another() {
-    let mut fleet = Fleet::start_mature(3).await;
+    let mut fleet = Fleet::start_not_young(3).await;
     let locks = fleet.locks();
     let guard = locks.lock("k").await.unwrap();
     for node in 0..3 {

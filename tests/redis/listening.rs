@@ -5,7 +5,12 @@ use tower_distributed_lock::store::{Hint, Hints, RedisStore, Store};
 
 use crate::{
     server_and_store,
-    support::{PATIENCE, eventually, redis_server::RedisServer, words::*},
+    support::{
+        PATIENCE, eventually,
+        redis_server::{RedisServer, pass},
+        warnings::Warnings,
+        words::*,
+    },
 };
 
 /// The next hint that arrives.
@@ -48,4 +53,41 @@ async fn no_hint_arrives_before_the_server_confirms_the_subscription() {
     let allowed = ["ACL", "SETUSER", "default", "+subscribe"];
     server.send::<String>(&allowed).await;
     assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+}
+
+#[tokio::test]
+async fn every_interruption_of_a_subscription_and_its_end_are_logged() {
+    let (server, store) = server_and_store().await;
+    let log = Warnings::with_infos();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let mut hints = store.watch(owner().instance);
+    assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+    for interruptions in 1..=3 {
+        server.interrupt_hints().await;
+        assert_eq!(next(&mut hints).await, Some(Hint::Reconnected));
+        for event in ["redis.subscription_lost", "redis.resubscribed"] {
+            assert_eq!(log.count(event), interruptions, "{}", log.all());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interruption_is_logged_once_however_often_the_store_subscribes_in_vain() {
+    let (mut server, store) = server_and_store().await;
+    let log = Warnings::with_infos();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let mut hints = store.watch(owner().instance);
+    assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+    server.kill();
+    eventually("the interruption is logged", async || {
+        log.count("redis.subscription_lost") > 0
+    })
+    .await;
+    // Long enough for several attempts to subscribe.
+    pass(500).await;
+    server.restart().await;
+    assert_eq!(next(&mut hints).await, Some(Hint::Reconnected));
+    for event in ["redis.subscription_lost", "redis.resubscribed"] {
+        assert_eq!(log.count(event), 1, "{}", log.all());
+    }
 }

@@ -19,6 +19,7 @@ mod races;
 mod reconnect;
 mod releases;
 mod repetition;
+mod runtimes;
 #[path = "../support/mod.rs"]
 mod support;
 #[cfg(feature = "tls-rustls")]

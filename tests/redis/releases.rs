@@ -14,6 +14,7 @@ use crate::{
         PATIENCE, eventually,
         proxy::Proxy,
         redis_server::{RedisServer, pass},
+        warnings::Warnings,
         words::*,
     },
 };
@@ -169,4 +170,24 @@ async fn a_silent_lane_does_not_delay_the_renewals_of_another_lane() {
     let (index, answer) = answers.next().await.unwrap();
     assert!(matches!((index, answer), (0, Renewed::Unknown(_))));
     assert!(answers.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_release_that_the_server_refuses_is_logged_once() {
+    let (server, store) = server_and_store().await;
+    let log = Warnings::default();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    server.refuse_writes(true).await;
+    drop(store.start_release(ending(&key, a)));
+    eventually("the release was repeated", async || {
+        server.errors("NOREPLICAS").await >= 3
+    })
+    .await;
+    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+    server.refuse_writes(false).await;
+    store.settled().await;
+    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+    assert_eq!(server.leftovers().await, [""; 0]);
 }

@@ -9,7 +9,7 @@ use tower_distributed_lock::{
 use crate::{
     orphans::assert_clean,
     support::{
-        eventually,
+        PATIENCE, eventually,
         proxy::{Network, Proxy},
         redis_server::RedisServer,
         words::*,
@@ -49,4 +49,26 @@ async fn an_acquire_whose_repetition_is_refused_for_want_of_replicas_leaves_noth
 async fn an_acquire_whose_repetition_meets_a_replica_leaves_nothing() {
     let demote = ["REPLICAOF", "127.0.0.1", "1"];
     refuse_the_repetition(&demote, &["REPLICAOF", "NO", "ONE"]).await;
+}
+
+#[tokio::test]
+async fn a_forced_release_whose_answer_is_lost_does_not_end_the_next_lease() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::builder(proxy.url()).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let elsewhere = RedisStore::connect(server.url()).await.unwrap();
+    let (key, a, b) = (key("k"), owner(), owner());
+    elsewhere.take(&key, a).await;
+    proxy.set(Network::RepliesHeldBack);
+    let forcing = tokio::spawn(store.force_release(key.clone()));
+    eventually("the forced release has run", async || {
+        server.leftovers().await.is_empty()
+    })
+    .await;
+    elsewhere.take(&key, b).await;
+    proxy.cut();
+    let error = forcing.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(store.holder(&key).await, Some(b));
 }

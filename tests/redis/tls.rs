@@ -195,3 +195,12 @@ async fn certificates_that_cannot_work_are_refused_before_the_first_connection()
     let error = invalid(plain.root_certificates(authority.pem("ca.pem")).build());
     assert!(error.contains("`rediss://`"), "{error}");
 }
+
+#[tokio::test]
+async fn a_url_with_the_scheme_of_valkey_uses_the_certificates() {
+    let authority = Authority::new();
+    let server = TlsServer::start(&authority, "yes", &[]).await;
+    let url = server.url().replace("rediss://", "valkeys://");
+    let store = with_client_certificate(RedisStore::builder(url), &authority);
+    assert_locks_work(&store.connect().await.unwrap()).await;
+}

@@ -134,9 +134,15 @@ impl RedisServer {
         let _: Value = self.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     }
 
+    /// Closes all connections that wait for messages.
+    pub(crate) async fn interrupt_hints(&self) {
+        let _: Value = self.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    }
+
     /// Writes are refused (NOREPLICAS), or not any more.
     pub(crate) async fn refuse_writes(&self, refused: bool) {
-        let replicas = if refused { "1" } else { "0" };
+        // No server in these tests has so many.
+        let replicas = if refused { "99" } else { "0" };
         let _: Value = self
             .send(&["CONFIG", "SET", "min-replicas-to-write", replicas])
             .await;
@@ -152,6 +158,14 @@ impl RedisServer {
                 .ok()
         };
         info.lines().find_map(line).unwrap()
+    }
+
+    /// How many replies with this error the server has sent since RESETSTAT.
+    pub(crate) async fn errors(&self, code: &str) -> u64 {
+        let info: String = self.send(&["INFO", "errorstats"]).await;
+        let name = format!("errorstat_{code}:count=");
+        let line = |line: &str| line.strip_prefix(&name)?.trim().parse().ok();
+        info.lines().find_map(line).unwrap_or(0)
     }
 
     /// All keys, token counters aside.

@@ -1,4 +1,4 @@
-//! Log events at warning level.
+//! Log events at warning level, or from info level on.
 
 use std::{
     fmt,
@@ -6,28 +6,46 @@ use std::{
 };
 
 use tracing::{
-    Event, Metadata, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     span,
 };
 
 /// Collects log events at warning level.
 #[derive(Clone, Default)]
-pub(crate) struct Warnings(Arc<Mutex<String>>);
+pub(crate) struct Warnings {
+    text: Arc<Mutex<String>>,
+    /// Whether events at info level are collected, too.
+    with_infos: bool,
+}
 
 impl Warnings {
+    /// Collects events at info level, too.
+    pub(crate) fn with_infos() -> Self {
+        Self {
+            with_infos: true,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn all(&self) -> String {
-        self.0.lock().unwrap().clone()
+        self.text.lock().unwrap().clone()
+    }
+
+    /// How often an event was logged.
+    pub(crate) fn count(&self, event: &str) -> usize {
+        self.text.lock().unwrap().matches(event).count()
     }
 }
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
+        let level = *metadata.level();
+        level == Level::WARN || self.with_infos && level == Level::INFO
     }
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Text(&mut self.0.lock().unwrap()));
+        event.record(&mut Text(&mut self.text.lock().unwrap()));
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
+use redis::Value;
 use tokio::time::sleep;
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Hint, Hints, Mode, MovedKeys, RedisStore, Released, Store},
+    store::{Hint, Hints, List, Mode, MovedKeys, RedisStore, Released, Store},
 };
 
 use crate::{
@@ -72,6 +73,20 @@ impl Subject for InCluster {
         for node in &self.cluster.nodes {
             node.break_connections().await;
         }
+    }
+
+    async fn interrupt_hints(&self) -> bool {
+        for node in &self.cluster.nodes {
+            node.interrupt_hints().await;
+        }
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
+        for node in &self.cluster.nodes {
+            node.refuse_writes(refused).await;
+        }
+        true
     }
 }
 
@@ -375,7 +390,7 @@ async fn a_node_without_slots_is_disconnected() {
         clients.matches("cmd=evalsha").count()
     };
     assert_eq!(calls_to_old().await, 1);
-    let _: redis::Value = cluster.nodes[old + 3].send(&["CLUSTER", "FAILOVER"]).await;
+    let _: Value = cluster.nodes[old + 3].send(&["CLUSTER", "FAILOVER"]).await;
     cluster.failed_over(&slot, old).await;
     eventually("the store has found the new primary", async || {
         is_renewed(&store.renew_one(renewal(&key, a, 0)).await)
@@ -437,6 +452,62 @@ async fn tokens_follow_the_clock() {
     let before = next().await;
     sleep(Duration::from_millis(2000)).await;
     assert!(next().await >= before + 1_000_000);
+}
+
+/// `build` asks no node, so the first calls find an empty slot map.
+#[tokio::test]
+async fn the_first_calls_of_a_store_without_a_connection_wait_for_the_slot_map() {
+    let cluster = Cluster::start().await;
+    let builder = RedisStore::cluster(cluster.urls()).timeout(PATIENCE);
+    let (listed, store) = (key("listed"), builder.clone().connect().await.unwrap());
+    store.take(&listed, owner()).await;
+
+    let store = builder.build().unwrap();
+    let keys: Vec<_> = (0..32).map(|n| key(&format!("k/{n}"))).collect();
+    let taking = join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
+    let listing = store.list(List::starting_with("listed"));
+    let (taken, page) = tokio::join!(taking, listing);
+    for answer in taken {
+        granted(answer.unwrap());
+    }
+    assert_eq!(page.unwrap().keys, [listed]);
+}
+
+/// Where CLIENT KILL is denied, an acquire may take effect after its release.
+#[tokio::test]
+async fn a_release_is_repeated_until_expiry_although_the_slot_map_is_stale_when_its_answer_comes() {
+    let cluster = Cluster::start().await;
+    let slot = slot_of_account(&cluster).await;
+    let node = &cluster.nodes[cluster.owner(&slot, 0).await];
+    let rule = "ACL SETUSER app on >secret ~* &* +@all -client +client|info -eval";
+    let rule: Vec<_> = rule.split_whitespace().collect();
+    for node in &cluster.nodes {
+        let _: Value = node.send(&rule).await;
+    }
+    let urls = cluster.urls().into_iter();
+    let urls = urls.map(|url| url.replace("redis://", "redis://app:secret@"));
+    let store = RedisStore::cluster(urls).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    let key = key("account");
+
+    let millis = PATIENCE.as_millis().to_string();
+    let _: Value = node.send(&["CLIENT", "PAUSE", &millis, "WRITE"]).await;
+    let calls_blocked = async || {
+        let info: String = node.send(&["INFO", "clients"]).await;
+        info.contains("blocked_clients:1")
+    };
+    let taking = store.acquire(attempt(&key, owner()));
+    eventually("the acquire is blocked", calls_blocked).await;
+    node.break_connections().await;
+    assert_eq!(taking.await.unwrap_err().kind(), ErrorKind::Unreachable);
+    eventually("the release is blocked", calls_blocked).await;
+    // Questions need EVAL, which is denied. The first answer comes from another node, and makes the slot map stale.
+    let others = (0..16).map(|n| store.inspect(crate::subject::key(&format!("other/{n}"))));
+    select_all(others).await.0.unwrap_err();
+    let _: Value = node.send(&["CLIENT", "UNPAUSE"]).await;
+    // The next call for the key is answered after the end of the release's job.
+    store.take(&key, owner()).await;
+    assert_eq!(store.owed(), 1, "the lease has not expired");
 }
 
 #[tokio::test]

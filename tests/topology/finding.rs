@@ -10,11 +10,12 @@ use tower_distributed_lock::{
 };
 
 use crate::support::{
-    eventually,
+    PATIENCE, eventually,
     fake_sentinel::{FakeSentinel, Says},
     proxy::{Network, Proxy},
     redis_server::{RedisServer, pass},
     sentinels::{SERVICE, replica_of},
+    warnings::Warnings,
     words::*,
 };
 
@@ -191,4 +192,20 @@ async fn coming_back_to_a_server_closes_the_connections_that_were_left_there() {
     assert_eq!(first.leftovers().await, [""; 0]);
     store.take(&key, owner()).await;
     assert_eq!(first.leftovers().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_subscription_waits_for_a_slow_primary_as_long_as_a_call() {
+    let server = RedisServer::start().await;
+    let sentinel = FakeSentinel::start(names(&server, 1)).await;
+    let store = behind([&sentinel]).timeout(PATIENCE).build().unwrap();
+    let log = Warnings::default();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    server.freeze();
+    let mut hints = store.watch(owner().instance);
+    // Longer than the time limits of the client library.
+    pass(2000).await;
+    server.thaw();
+    hinted(&mut hints, Hint::Listening).await;
+    assert_eq!(log.count("redis.subscription_lost"), 0, "{}", log.all());
 }

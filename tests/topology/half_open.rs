@@ -60,4 +60,7 @@ async fn a_lease_without_waiters_is_renewed_and_released_in_a_half_open_slot() {
     let after = renew_and_end(&store, &key, b, record);
     cluster.migrate(&slot, to, from, async {}, after).await;
     assert_eq!(store.see(&key).await.record.as_deref(), Some(&b"done"[..]));
+    for node in &cluster.nodes {
+        assert_eq!(node.errors("NOSCRIPT").await, 0, "no call is sent twice");
+    }
 }

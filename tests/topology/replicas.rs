@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     ErrorKind,
-    store::{RedisStore, Renewed, Store},
+    store::{Credentials, RedisStore, Renewed, Store},
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         proxy::{Network, Proxy},
         redis_server::{RedisServer, pass},
         sentinels::replica_of,
+        warnings::Warnings,
     },
 };
 
@@ -95,6 +96,16 @@ impl Subject for WithReplica {
     async fn break_connections(&self) {
         self.pair.primary.break_connections().await;
     }
+
+    async fn interrupt_hints(&self) -> bool {
+        self.pair.primary.interrupt_hints().await;
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
+        self.pair.primary.refuse_writes(refused).await;
+        true
+    }
 }
 
 #[tokio::test]
@@ -136,16 +147,19 @@ async fn a_lock_that_no_replica_acknowledges_is_released() {
     };
     let (answers, ()) = tokio::join!(asking, renewing);
     assert!(asked.elapsed() >= timeout);
-    let mut waited = 0;
+    let (mut waited, mut were_late) = (0, 0);
     for answer in answers {
         let error = answer.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
-        waited += usize::from(error.to_string().contains("0 replicas of Redis, not 1"));
+        let error = error.to_string();
+        waited += usize::from(error.contains("0 replicas of Redis, not 1"));
+        were_late += usize::from(error.contains("earlier calls have taken all the time"));
     }
     assert!(
         waited >= 16,
         "{waited} acquires have waited: one for each connection"
     );
+    assert!(were_late > 0, "the other acquires say why they failed");
     store.free(&held, a).await;
     assert_eq!(
         pair.primary.leftovers().await,
@@ -275,4 +289,102 @@ async fn an_acquire_that_waits_for_a_replica_delays_no_other_key() {
     );
     pair.replica.thaw();
     granted(waiting.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_release_that_the_server_refuses_is_logged_once() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH).await;
+    let log = Warnings::default();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    pair.primary.refuse_writes(true).await;
+    drop(store.start_release(ending(&key, a)));
+    eventually("the release was repeated", async || {
+        pair.primary.errors("NOREPLICAS").await >= 3
+    })
+    .await;
+    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+    pair.primary.refuse_writes(false).await;
+    store.settled().await;
+    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+    assert_eq!(pair.primary.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_release_that_was_started_is_made_although_the_store_is_dropped() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH).await;
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    // Both drops come before the release's job begins, because this test has one thread.
+    drop(store.start_release(ending(&key, a)));
+    drop(store);
+    eventually("the key is free", async || {
+        pair.primary.leftovers().await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_grant_that_is_not_taken_is_released_although_the_store_is_dropped() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH).await;
+    pair.replica.freeze();
+    let taking = store.acquire(attempt(&key("k"), owner()));
+    eventually("the acquire waits for the replica", async || {
+        !pair.primary.leftovers().await.is_empty()
+    })
+    .await;
+    drop(taking);
+    drop(store);
+    pair.replica.thaw();
+    eventually("the key is free", async || {
+        pair.primary.leftovers().await.is_empty()
+    })
+    .await;
+}
+
+#[test]
+fn calls_that_never_began_do_not_keep_their_store_alive() {
+    let credentials = Arc::new(());
+    let held = credentials.clone();
+    let store = RedisStore::builder("redis://127.0.0.1/").replicas(1, ENOUGH);
+    let store = store.credentials(move || {
+        let _held = &held;
+        async { Ok::<_, std::io::Error>(Credentials::new("app", "secret")) }
+    });
+    let store = store.build().unwrap();
+    let (key, a) = (key("k"), owner());
+    // Outside of a runtime, no call can begin.
+    drop(store.inspect(key.clone()));
+    drop(store.start_release(ending(&key, a)));
+    drop(store);
+    assert_eq!(Arc::strong_count(&credentials), 1);
+}
+
+#[tokio::test]
+async fn timeouts_above_an_hour_are_refused() {
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    let builder = || RedisStore::builder("redis://127.0.0.1/");
+    let longer = HOUR + Duration::from_nanos(1);
+    for timeout in [longer, Duration::MAX] {
+        for store in [
+            builder().timeout(timeout),
+            builder().replicas(1, timeout),
+            RedisStore::cluster(["redis://127.0.0.1/"]).timeout(timeout),
+        ] {
+            let error = store.build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            let value = format!("{timeout:?}");
+            assert!(error.to_string().contains(&value), "{error}");
+        }
+    }
+    // The longest time limits that are accepted must not overflow.
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url()).timeout(HOUR);
+    let store = store.replicas(1, HOUR).connect().await.unwrap();
+    let _waits = store.acquire(attempt(&key("k"), owner()));
+    store.ping().await.unwrap();
 }

@@ -9,7 +9,10 @@ use tower_distributed_lock::store::{RedisStore, Store};
 
 use crate::{
     subject::{LABEL, Subject},
-    support::sentinels::{SERVICE, Sentinels},
+    support::{
+        redis_server::RedisServer,
+        sentinels::{SERVICE, Sentinels},
+    },
 };
 
 tokio::task_local! {
@@ -29,6 +32,10 @@ impl BehindSentinel {
         TOPOLOGY
             .scope(Arc::new(Sentinels::start().await), tests)
             .await;
+    }
+
+    async fn primary(&self) -> &RedisServer {
+        &self.topology.servers[self.topology.primary().await]
     }
 }
 
@@ -56,10 +63,23 @@ impl Subject for BehindSentinel {
     }
 
     async fn is_empty(&self) -> bool {
-        let primary = self.topology.primary().await;
-        let leftovers = self.topology.servers[primary].leftovers().await;
+        let leftovers = self.primary().await.leftovers().await;
         leftovers
             .iter()
             .all(|key| !key.starts_with(&format!("{}:", self.prefix)))
+    }
+
+    async fn break_connections(&self) {
+        self.primary().await.break_connections().await;
+    }
+
+    async fn interrupt_hints(&self) -> bool {
+        self.primary().await.interrupt_hints().await;
+        true
+    }
+
+    async fn refuse_writes(&self, refused: bool) -> bool {
+        self.primary().await.refuse_writes(refused).await;
+        true
     }
 }

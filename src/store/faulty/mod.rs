@@ -92,7 +92,7 @@ impl FaultyStore {
     }
 
     /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
-    /// [`Locks`](crate::Locks) is sent [`Hint::Reconnected`](super::Hint::Reconnected). Tokens go on rising, as they
+    /// [`Locks`](crate::Locks) learns that its connection was interrupted. Tokens go on rising, as they
     /// do after a restart of any store.
     ///
     /// ```
@@ -261,11 +261,12 @@ impl Store for FaultyStore {
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        Box::pin(self.call(
+        let raised = self.call(
             None,
             |_| {},
             move |store| store.raise_fence_now(&key, floor),
-        ))
+        );
+        Box::pin(raised.map(|raised| raised.and_then(std::convert::identity)))
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {

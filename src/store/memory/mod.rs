@@ -27,7 +27,7 @@ use futures_util::stream;
 use self::{state::State, watchers::Watchers};
 use super::{
     Acquire, Acquired, Ending, Hints, Inspection, Instance, KeyPage, List, Mode, Owner, Release,
-    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed, types::check_floor,
 };
 use crate::{
     Error, LockKey,
@@ -134,8 +134,9 @@ impl MemoryStore {
     }
 
     /// See [`Store::raise_fence`].
-    pub(super) fn raise_fence_now(&self, key: &LockKey, floor: u64) -> u64 {
-        self.with(key, |state, _| state.raise_fence(floor))
+    pub(super) fn raise_fence_now(&self, key: &LockKey, floor: u64) -> Result<u64, Error> {
+        check_floor(floor)?;
+        Ok(self.with(key, |state, _| state.raise_fence(floor)))
     }
 
     /// See [`Store::inspect`].
@@ -231,7 +232,7 @@ impl Store for MemoryStore {
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        Box::pin(ready(Ok(self.raise_fence_now(&key, floor))))
+        Box::pin(ready(self.raise_fence_now(&key, floor)))
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {

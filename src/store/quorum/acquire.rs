@@ -25,13 +25,11 @@ use super::{
     attempts::{Attempt, PartState, can_be_named},
     ballot::Verdict,
     round::detach,
-    vote::{Vote, owed_for},
+    vote::{Vote, release_of},
 };
 use crate::{
     Error, ErrorKind,
-    store::{
-        Acquire, Acquired, Ending, Grant, Held, Owner, Queueing, Release, StoreFuture, Tokens,
-    },
+    store::{Acquire, Acquired, Grant, Held, Owner, Queueing, StoreFuture, Tokens},
     sync::random,
     time::later,
 };
@@ -82,8 +80,8 @@ impl Shared {
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let names = self.attempts.enter(&request, asked);
-        let vote = self.open_vote(&request, request.queueing, names);
+        let asking = self.attempts.enter(&request, asked);
+        let vote = self.open_vote(&request, request.queueing, asking);
         let mut entered = Entered {
             store: self.clone(),
             request,
@@ -98,7 +96,7 @@ impl Shared {
         })
     }
 
-    /// Ends an attempt that failed. Nodes whose calls were not answered clean up by themselves.
+    /// Ends an attempt that failed. Nodes whose calls were not answered clean up after these calls by themselves.
     fn abandon(&self, request: &Acquire) {
         if let Some(attempt) = self.attempts.remove(&request.key, request.owner) {
             self.leave(request, attempt);
@@ -108,16 +106,11 @@ impl Shared {
     /// Returns the grants of an attempt and its places in the queues.
     fn leave(&self, request: &Acquire, attempt: Attempt) {
         for (part, node) in attempt.parts.into_iter().zip(&self.nodes) {
-            match part.state {
-                PartState::Nothing | PartState::Asked => {}
-                PartState::Late(question) => question.withdraw(),
-                PartState::Queued | PartState::Held => drop(node.start_release(Release {
-                    key: request.key.clone(),
-                    owner: part.name,
-                    ending: Ending::Free,
-                    owed_for: owed_for(request),
-                    mode: request.mode,
-                })),
+            if let PartState::Late { question, .. } = &part.state {
+                question.withdraw();
+            }
+            if part.needs_release() {
+                drop(node.start_release(release_of(request, part.name)));
             }
         }
     }
@@ -147,15 +140,17 @@ impl Entered {
             votes += 1;
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
-            let (is_refused, leads) = (vote.ballot.is_held(), split && self.leads(&vote));
-            let votes_again = split && is_time_left && votes < self.most_votes(leads, is_refused);
-            let pause = match leads {
+            let is_refused = vote.ballot.is_held();
+            let keeps_grants = split && self.keeps_grants(&vote);
+            let most_votes = self.most_votes(keeps_grants, is_refused);
+            let votes_again = split && is_time_left && votes < most_votes;
+            let pause = match keeps_grants {
                 // Other nodes may have refused only because of their queues.
                 true if votes == 1 && self.waits() => Duration::ZERO,
                 true => back_off(vote.took),
                 false => back_off(vote.took * (1 << votes)),
             };
-            store.lost(vote, request, leads && votes_again);
+            store.end_lost_vote(vote, request, keeps_grants && votes_again);
             if !votes_again {
                 store.stay_or_go(request);
                 let gives_way = split && !is_refused;
@@ -167,7 +162,7 @@ impl Entered {
                 false => request.queueing,
             };
             vote = match store.attempts.ask_again(&request.key, request.owner) {
-                Some(names) => store.open_vote(request, queueing, names),
+                Some(asking) => store.open_vote(request, queueing, asking),
                 None => return Ok(Acquired::Held(held)), // released in the meantime
             };
         }
@@ -181,13 +176,13 @@ impl Entered {
     /// Whether the attempt keeps its grants while it asks again. A majority that refuses may belong to a holder,
     /// which needs the other nodes back. Only an attempt that may be next keeps its grants in that case, and not for
     /// long.
-    fn leads(&self, vote: &Vote) -> bool {
-        self.store.leads(vote) && (self.waits() || !vote.ballot.is_held())
+    fn keeps_grants(&self, vote: &Vote) -> bool {
+        self.store.has_leading_grant(vote) && (self.waits() || !vote.ballot.is_held())
     }
 
     /// How many votes the call takes part in before it gives way.
-    fn most_votes(&self, leads: bool, is_refused: bool) -> u32 {
-        match leads {
+    fn most_votes(&self, keeps_grants: bool, is_refused: bool) -> u32 {
+        match keeps_grants {
             true if !is_refused => VOTES_OF_A_LEADER,
             false if self.waits() => 1,
             _ => VOTES,

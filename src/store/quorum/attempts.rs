@@ -1,9 +1,9 @@
 //! The attempts of this process at the nodes: which of them ask, wait or hold, and the name of each on every node.
 //!
 //! 1. A node knows an attempt by its owner while nothing has gone wrong there. After a call that failed or was given
-//!    up, and after a vote that was undone, the attempt takes a new name on that node. A clean-up of the old name,
-//!    whenever that happens, must not end a later grant. (The contract forbids the use of an owner after a failed
-//!    acquire.)
+//!    up, after a vote that was undone, and when the node has lost the lease, the attempt takes a new name on that
+//!    node. A clean-up of the old name, and an answer about it, whenever these come, must not end a later grant. (The
+//!    contract forbids to ask in the name of an owner after a failed acquire.)
 //! 2. At most one call at a time asks for a part under a given name. A grant under that name is therefore returned
 //!    only by that call, or by the call that ends the attempt.
 //! 3. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
@@ -12,13 +12,16 @@
 //!    returns to is removed some time after its end.
 //! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under the part's name and never will.
 //!    Such a node is owed no release.
+//! 6. A node cleans up after a failed call only if the call was sent. A node that had the part before the call
+//!    therefore keeps the part, and is sent a release when the attempt takes a new name there
+//!    ([`Part::needs_release`]).
 //!
 //! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number of the attempt:
 //!
 //! ```text
 //! 0000_000000000007   the owner itself
 //! 0001_000000000007   after a call that was given up
-//! 0002_000000000007   after a grant that was returned
+//! 0002_000000000007   after a grant that was returned, or that the node has lost
 //! ```
 //!
 //! The life of a part:
@@ -53,8 +56,8 @@ pub(super) struct Attempts {
     table: Mutex<Table>,
 }
 
-#[derive(Debug, Default)]
 /// All attempts, by key and owner.
+#[derive(Debug, Default)]
 struct Table {
     attempts: HashMap<(LockKey, Owner), Attempt>,
     sweep_at: usize,
@@ -89,11 +92,24 @@ pub(super) enum PartState {
     /// The attempt is in the node's queue, if its place has not expired.
     Queued,
     /// A call that asks for the part is under way.
-    Asked,
+    Asked {
+        /// The node had the part before that call, and keeps the part if the call is never sent.
+        had_part: bool,
+    },
     /// A call that asks for the part is under way, and a background task waits for the answer.
-    Late(Question),
+    Late { question: Question, had_part: bool },
     /// The node has granted the part, and holds it unless it has lost its data.
     Held,
+}
+
+/// The names of an attempt for its next calls.
+#[derive(Debug)]
+pub(super) struct Asking {
+    /// The name on each node.
+    pub(super) names: Vec<Owner>,
+    /// Earlier names, each with its node, under which the node may still have a part. They are released before the
+    /// node is asked again.
+    pub(super) left: Vec<(usize, Owner)>,
 }
 
 /// Identifies one part of one attempt by the name that a call used.
@@ -114,7 +130,7 @@ impl Attempts {
     }
 
     /// Begins an attempt, or continues one that waits. Marks all parts as asked for, and returns their names.
-    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Vec<Owner> {
+    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Asking {
         let mut table = self.table.lock();
         table.sweep(now);
         let attempt = table
@@ -134,7 +150,7 @@ impl Attempts {
     }
 
     /// Continues an attempt, unless it was ended in the meantime.
-    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Owner>> {
+    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Asking> {
         self.with(key, owner, |attempt| {
             (!attempt.is_ending).then(|| attempt.ask())
         })?
@@ -149,16 +165,28 @@ impl Attempts {
 
     /// Sets the state of a part after a node's answer. Returns whether the attempt still has that name there.
     pub(super) fn set(&self, part: PartOf<'_>, state: PartState) -> bool {
-        self.with_part(part, |part| part.state = state)
+        self.with_part(part, |part| part.state = state).is_some()
     }
 
-    /// Gives a part a new name, after a call failed or was given up, or its grant was returned.
-    pub(super) fn rename(&self, part: PartOf<'_>) -> bool {
+    /// Notes that a background task waits for the answer of the call that asks for a part. Returns whether the
+    /// attempt still has that name there.
+    pub(super) fn set_late(&self, part: PartOf<'_>, question: Question) -> bool {
+        let set = self.with_part(part, |part| {
+            let had_part = part.needs_release();
+            part.state = PartState::Late { question, had_part };
+        });
+        set.is_some()
+    }
+
+    /// Gives a part a new name, after a call failed or was given up, or its grant was returned or lost. Returns the
+    /// part as it was, or `None` if the attempt does not have that name any more.
+    pub(super) fn rename(&self, part: PartOf<'_>) -> Option<Part> {
         self.with_part(part, |part| {
-            *part = Part {
+            let renamed = Part {
                 name: next_name(part.name),
                 state: PartState::Nothing,
             };
+            std::mem::replace(part, renamed)
         })
     }
 
@@ -189,8 +217,10 @@ impl Attempts {
             if !attempt.may_heal(now) || !attempt.parts[node].is_missing() {
                 return None;
             }
-            attempt.parts[node].state = PartState::Asked;
-            Some((attempt.parts[node].name, attempt.fingerprint.clone()))
+            let part = &mut attempt.parts[node];
+            let had_part = part.needs_release();
+            part.state = PartState::Asked { had_part };
+            Some((part.name, attempt.fingerprint.clone()))
         })?
     }
 
@@ -247,35 +277,40 @@ impl Attempts {
         table.attempts.get_mut(&(key.clone(), owner)).map(work)
     }
 
-    /// Runs `work` on a part, if the part still has this name. Returns whether it does.
-    fn with_part(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part)) -> bool {
+    /// Runs `work` on a part, if the part still has this name.
+    fn with_part<T>(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part) -> T) -> Option<T> {
         self.with(of.key, of.owner, |attempt| {
             let part = &mut attempt.parts[of.node];
-            let found = part.name == of.name;
-            if found {
-                work(part);
-            }
-            found
-        })
-        .unwrap_or(false)
+            (part.name == of.name).then(|| work(part))
+        })?
     }
 }
 
 impl Attempt {
-    fn ask(&mut self) -> Vec<Owner> {
-        let ask = |part: &mut Part| {
-            match std::mem::replace(&mut part.state, PartState::Asked) {
-                PartState::Late(question) => {
+    fn ask(&mut self) -> Asking {
+        let mut left = Vec::new();
+        let ask = |(node, part): (usize, &mut Part)| {
+            let needs_release = part.needs_release();
+            let is_asked = match &part.state {
+                PartState::Late { question, .. } => {
                     question.withdraw();
-                    part.name = next_name(part.name);
+                    true
                 }
+                PartState::Asked { .. } => true,
+                _ => false,
+            };
+            if is_asked {
                 // The answer of the earlier call is not for this one.
-                PartState::Asked => part.name = next_name(part.name),
-                _ => {}
+                left.extend(needs_release.then_some((node, part.name)));
+                part.name = next_name(part.name);
             }
+            part.state = PartState::Asked {
+                had_part: needs_release && !is_asked,
+            };
             part.name
         };
-        self.parts.iter_mut().map(ask).collect()
+        let names = self.parts.iter_mut().enumerate().map(ask).collect();
+        Asking { names, left }
     }
 
     fn may_heal(&self, now: Instant) -> bool {
@@ -286,6 +321,16 @@ impl Attempt {
 impl Part {
     pub(super) fn is_held(&self) -> bool {
         matches!(self.state, PartState::Held)
+    }
+
+    /// Whether the node may have this part even if no call under way is ever sent, so that only a release ends the
+    /// part before its time.
+    pub(super) fn needs_release(&self) -> bool {
+        match self.state {
+            PartState::Nothing => false,
+            PartState::Queued | PartState::Held => true,
+            PartState::Asked { had_part } | PartState::Late { had_part, .. } => had_part,
+        }
     }
 
     /// Whether the lease lacks this part, and no call asks for the part.

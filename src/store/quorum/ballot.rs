@@ -10,14 +10,18 @@
 //! | granted | held | held | held |
 //! | granted | held | – | held, split: no attempt may have a majority |
 //! | granted | – | – | failed: no quorum |
+//! | granted | foreign | foreign | failed: foreign |
 //! | granted | record | granted | recorded |
 
 use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 
-use super::super::{Acquired, Grant, Held};
-use crate::{Error, ErrorKind};
+use super::{
+    super::{Acquired, Grant, Held},
+    failures::Failures,
+};
+use crate::Error;
 
 /// The nodes' answers in one vote.
 #[derive(Debug)]
@@ -26,8 +30,7 @@ pub(super) struct Ballot {
     grants: Vec<Granted>,
     held: Vec<Held>,
     records: Vec<Bytes>,
-    failed: usize,
-    error: Option<Error>,
+    failures: Failures,
 }
 
 /// The grant of one node.
@@ -35,8 +38,8 @@ pub(super) struct Ballot {
 struct Granted {
     node: usize,
     grant: Grant,
-    /// The node has been up for longer than any lease lasts, and so has forgotten none.
-    is_mature: bool,
+    /// The node restarted so recently that it may have forgotten a lease.
+    is_young: bool,
 }
 
 /// The meaning of the answers.
@@ -53,7 +56,7 @@ pub(super) enum Verdict {
     },
     /// The work was already done, with this record.
     Recorded(Bytes),
-    /// Too few nodes have answered.
+    /// Too few nodes have answered, or too many have answered with an error.
     Failed(Error),
 }
 
@@ -64,31 +67,30 @@ impl Ballot {
             grants: Vec::new(),
             held: Vec::new(),
             records: Vec::new(),
-            failed: 0,
-            error: None,
+            failures: Failures::default(),
         }
     }
 
-    /// Adds the answer of a node. `is_mature`: the node remembers every lease that may still be valid.
-    pub(super) fn add(&mut self, node: usize, answer: Result<Acquired, Error>, is_mature: bool) {
+    /// Adds the answer of a node. `is_young`: the node may have forgotten a lease that is still valid.
+    pub(super) fn add(&mut self, node: usize, answer: Result<Acquired, Error>, is_young: bool) {
         match answer {
             Ok(Acquired::Granted(grant)) => self.grants.push(Granted {
                 node,
                 grant,
-                is_mature,
+                is_young,
             }),
             Ok(Acquired::Held(held)) => self.held.push(held),
             Ok(Acquired::Recorded(record)) => self.records.push(record),
-            Err(error) => {
-                self.failed += 1;
-                self.error.get_or_insert(error);
-            }
+            Err(error) => self.failures.add(error),
         }
     }
 
     /// Whether further answers cannot change the verdict, other than by a record.
     pub(super) fn is_decided(&self) -> bool {
-        self.is_granted() || self.is_held() || !self.records.is_empty()
+        self.is_granted()
+            || self.is_held()
+            || !self.records.is_empty()
+            || self.failures.leave_no_majority(self.nodes)
     }
 
     /// Whether a majority of nodes refuses.
@@ -136,20 +138,22 @@ impl Ballot {
     /// of nodes that remember, and also with the set of all nodes, unless the whole majority of that holder has
     /// forgotten.
     pub(super) fn is_granted(&self) -> bool {
-        let mature = self.grants.iter().filter(|granted| granted.is_mature);
-        mature.count() >= majority(self.nodes) || self.grants.len() == self.nodes
+        let not_young = self.grants.iter().filter(|granted| !granted.is_young);
+        not_young.count() >= majority(self.nodes) || self.grants.len() == self.nodes
     }
 
     /// The error for a vote without a majority, with the number of silent and young nodes.
     fn no_quorum(&self) -> Error {
-        let silent = self.nodes - self.grants.len() - self.held.len();
-        let young = self.grants.iter().filter(|granted| !granted.is_mature);
+        let answers = self.grants.len() + self.held.len();
+        let mut reason = self.failures.missing(self.nodes, answers);
         // Young nodes are mentioned only where their age is the reason for the failure.
-        let young = match self.grants.len() >= majority(self.nodes) {
-            true => young.count(),
-            false => 0,
-        };
-        no_quorum(self.nodes, silent, young, self.error.clone())
+        if self.grants.len() >= majority(self.nodes) {
+            let young = self.grants.iter().filter(|granted| granted.is_young);
+            let young = young.count();
+            reason +=
+                &format!("; {young} restarted within a lease's time and may have forgotten one");
+        }
+        self.failures.no_majority(self.nodes, reason)
     }
 
     /// When enough nodes may be free to form a majority.
@@ -180,19 +184,6 @@ pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The error for a missing majority, which differs from a key that is held.
-pub(super) fn no_quorum(nodes: usize, silent: usize, young: usize, source: Option<Error>) -> Error {
-    let young = match young {
-        0 => String::new(),
-        young => format!("; {young} restarted within a lease's time and may have forgotten one"),
-    };
-    let message = format!("no quorum: {silent} of {nodes} nodes unreachable{young}");
-    match source {
-        Some(source) => Error::with_source(ErrorKind::Unreachable, message, source),
-        None => Error::new(ErrorKind::Unreachable, message),
-    }
-}
-
 /// The most frequent value, and the first of several.
 pub(super) fn most_frequent<T: std::hash::Hash + Eq>(all: &[T]) -> Option<&T> {
     let mut counts: HashMap<&T, usize> = HashMap::new();
@@ -210,6 +201,7 @@ pub(super) fn count<T: Eq>(all: &[T], wanted: &T) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{super::super::Tokens, *};
+    use crate::ErrorKind;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Node {
@@ -217,6 +209,7 @@ mod tests {
         Young,
         Taken,
         Dead,
+        Foreign,
     }
     use Node::*;
 
@@ -235,8 +228,9 @@ mod tests {
                     label: None,
                 })),
                 Dead => Err(Error::new(ErrorKind::Unreachable, "dead")),
+                Foreign => Err(Error::new(ErrorKind::Foreign, "foreign")),
             };
-            ballot.add(at, answer, *node == Free);
+            ballot.add(at, answer, *node == Young);
         }
         ballot
     }
@@ -244,7 +238,7 @@ mod tests {
     /// All patterns of the given number of nodes.
     fn patterns(nodes: usize) -> Vec<Vec<Node>> {
         let more = |pattern: Vec<Node>| {
-            [Free, Young, Taken, Dead].map(|node| [&pattern[..], &[node]].concat())
+            [Free, Young, Taken, Dead, Foreign].map(|node| [&pattern[..], &[node]].concat())
         };
         (0..nodes).fold(vec![Vec::new()], |patterns, _| {
             patterns.into_iter().flat_map(more).collect()
@@ -258,11 +252,17 @@ mod tests {
                 let of = |kind| count(&pattern, &kind);
                 let verdict = ballot(&pattern).verdict();
                 let granted = of(Free) > nodes / 2 || of(Free) + of(Young) == nodes;
-                let alive = nodes - of(Dead) > nodes / 2;
+                let alive = nodes - of(Dead) - of(Foreign) > nodes / 2;
+                let failure = match of(Foreign) > nodes / 2 {
+                    true => ErrorKind::Foreign,
+                    false => ErrorKind::Unreachable,
+                };
                 let is_right = match &verdict {
                     Verdict::Granted => granted,
                     Verdict::Held { .. } => !granted && alive && of(Taken) > 0,
-                    Verdict::Failed(_) => !granted && (!alive || of(Taken) == 0),
+                    Verdict::Failed(error) => {
+                        !granted && (!alive || of(Taken) == 0) && error.kind() == failure
+                    }
                     Verdict::Recorded(_) => false,
                 };
                 assert!(is_right, "{pattern:?}: {verdict:?}");
@@ -278,7 +278,7 @@ mod tests {
             let of = |kind| count(&pattern, &kind);
             assert_eq!(
                 ballot.is_decided(),
-                of(Free) == 3 || of(Taken) == 3,
+                of(Free) == 3 || of(Taken) == 3 || of(Foreign) == 3,
                 "{pattern:?}"
             );
         }
@@ -319,7 +319,7 @@ mod tests {
         let mut ballot = ballot(&[Free, Free]);
         ballot.nodes = 5;
         for record in ["b", "a", "a"] {
-            ballot.add(2, Ok(Acquired::Recorded(record.into())), true);
+            ballot.add(2, Ok(Acquired::Recorded(record.into())), false);
         }
         assert!(matches!(ballot.verdict(), Verdict::Recorded(record) if record == "a"));
     }

@@ -9,6 +9,9 @@ use std::{
 use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis};
 use crate::{Error, ErrorKind, store::Store};
 
+/// Far beyond any use, and small enough that multiples of the timeout do not overflow.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
 /// Builds a [`QuorumStore`] with settings other than the defaults.
 ///
 /// | setting | default |
@@ -71,7 +74,7 @@ impl QuorumStoreBuilder {
     /// Sets how long to wait for one node. The time should be well below the lease and well above a round trip: a
     /// node that takes longer counts as unreachable, and its late grants are returned.
     ///
-    /// The default is 200 milliseconds.
+    /// The default is 200 milliseconds, the least is 1 ms, the most is one hour.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
@@ -133,8 +136,8 @@ impl QuorumStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, fewer than three nodes, two nodes of the same
-    /// [space](Store::space), or a timeout that lets no call succeed.
+    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, fewer than three nodes, two nodes with the same
+    /// keys (the same server, database and prefix), a timeout that lets no call succeed, or one of more than an hour.
     pub fn build(self) -> Result<QuorumStore, Error> {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
         self.check(&spaces)?;
@@ -175,6 +178,12 @@ impl QuorumStoreBuilder {
             let timeout = self.node_timeout;
             return refuse(format!(
                 "a node timeout of {timeout:?} lets no call succeed"
+            ));
+        }
+        if self.node_timeout > LONGEST_TIMEOUT {
+            let timeout = self.node_timeout;
+            return refuse(format!(
+                "a node timeout of {timeout:?} is too long: the most is one hour"
             ));
         }
         Ok(())

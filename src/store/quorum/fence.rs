@@ -11,7 +11,8 @@ use futures_util::FutureExt;
 
 use super::{
     Shared,
-    ballot::{majority, no_quorum},
+    ballot::majority,
+    failures::Failures,
     round::{Round, detach},
 };
 use crate::{
@@ -38,15 +39,18 @@ impl Shared {
             (*node, raising)
         });
         let mut agreed = counters.iter().filter(|(_, c)| *c == highest).count();
-        let mut error = None;
+        let mut failures = Failures::default();
         let mut raising = Round::new(raising, self.node_timeout);
         while agreed < majority(self.nodes.len()) {
             match raising.next().await {
                 Some((_, Ok(_))) => agreed += 1,
-                Some((_, Err(failed))) => error = Some(failed),
+                Some((_, Err(error))) => failures.add(error),
                 None => {
                     let nodes = self.nodes.len();
-                    return Err(no_quorum(nodes, nodes - agreed, 0, error));
+                    let reason = format!(
+                        "{agreed} of {nodes} token counters have reached the token of the turn"
+                    );
+                    return Err(failures.no_majority(nodes, reason));
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! ```text
 //! node 1: held    node 2: restarted, empty    node 3: held
 //! renewal: ours at 1 and 3, not ours at 2          the lease is renewed, and node 2 is a gap
-//! heal 2: acquire with Queueing::Skip, under the attempt's next name if a call there has failed before
+//! heal 2: acquire with Queueing::Skip, under the attempt's next name there
 //!         granted before the deadline              node 2 is a part of the lease again
 //!         held by another attempt                  the gap stays; the next renewal tries again
 //! ```
@@ -21,13 +21,13 @@ use tokio::time::Instant;
 use super::{
     Shared,
     attempts::{PartOf, PartState},
-    ballot::no_quorum,
+    failures::{Failures, is_answered},
     renew::RenewalCount,
     round::Round,
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Ending, Queueing, Release, Renew},
+    store::{Acquire, Acquired, Queueing, Renew},
 };
 
 /// How many leases are healed at a time when healing is not urgent.
@@ -45,7 +45,7 @@ impl Shared {
                     count.counters.push((*node, counter));
                 }
                 Ok(None) => {}
-                Err(error) => count.error = Some(error),
+                Err(error) => count.failures.add(error),
             }
         }
     }
@@ -62,7 +62,7 @@ impl Shared {
         for gaps in gaps.chunks(HEALED_AT_ONCE) {
             let heal = |(lease, node): &(usize, usize)| self.heal(&requests[*lease], *node);
             let healed = join_all(gaps.iter().map(heal)).await;
-            if healed.iter().any(Result::is_err) {
+            if !healed.iter().all(is_answered) {
                 return; // a node is away again; the next renewal heals the rest
             }
         }
@@ -81,7 +81,7 @@ impl Shared {
             node,
             name,
         };
-        let asking = self.nodes[node].acquire(Acquire {
+        let request = Acquire {
             key: key.clone(),
             owner: name,
             lease: request.lease,
@@ -90,16 +90,18 @@ impl Shared {
             mode: request.mode,
             fingerprint,
             more: Vec::new(),
-        });
+        };
+        let asking = self.nodes[node].acquire(request.clone());
         let mut asking = Round::new([(node, asking)], self.node_timeout);
         let answer = asking.next().await;
-        self.health.heard(node, matches!(answer, Some((_, Ok(_)))));
+        let is_heard = (answer.as_ref()).is_some_and(|(_, answer)| is_answered(answer));
+        self.health.heard(node, is_heard);
         match answer {
             Some((_, Ok(Acquired::Granted(grant)))) => {
                 if self.attempts.heal(part, Instant::now()) {
                     return Ok(grant.tokens.last());
                 }
-                self.give_up(part, request);
+                self.give_back(part, &request);
                 Ok(None)
             }
             Some((_, Ok(Acquired::Held(_)))) => {
@@ -111,25 +113,14 @@ impl Shared {
                 Ok(None)
             }
             Some((_, Err(error))) => {
-                self.attempts.rename(part);
+                self.give_up(part, &request);
                 Err(error)
             }
             None => {
-                self.attempts.rename(part);
-                Err(no_quorum(self.nodes.len(), 1, 0, None))
+                self.give_up(part, &request);
+                let nodes = self.nodes.len();
+                Err(Failures::default().no_quorum(nodes, nodes - 1))
             }
         }
-    }
-
-    /// Returns the grant of a node that came too late.
-    fn give_up(&self, part: PartOf<'_>, request: &Renew) {
-        self.attempts.rename(part);
-        drop(self.nodes[part.node].start_release(Release {
-            key: part.key.clone(),
-            owner: part.name,
-            ending: Ending::Free,
-            owed_for: request.lease,
-            mode: request.mode,
-        }));
     }
 }

@@ -8,34 +8,37 @@ use tokio::time::Instant;
 
 use super::round::Round;
 
-/// Tracks which nodes answer. A node whose last call failed, or was not answered in time, is *silent* until it
-/// answers again. Silent nodes still get all calls, but no call waits for them if the other nodes are enough.
+/// Tracks which nodes answer. A node that was not reached by its last call, or has not answered in time, is *silent*
+/// until it answers again. Silent nodes still get all calls, but no call waits for them if the other nodes are enough.
 #[derive(Debug)]
-pub(super) struct Health(Vec<AtomicBool>);
+pub(super) struct Health {
+    silent: Vec<AtomicBool>,
+}
 
 impl Health {
-    /// All nodes count as well until a call has failed.
+    /// No node is silent until a call has failed.
     pub(super) fn new(nodes: usize) -> Self {
-        Self((0..nodes).map(|_| AtomicBool::new(true)).collect())
+        let silent = (0..nodes).map(|_| AtomicBool::new(false)).collect();
+        Self { silent }
     }
 
-    /// Whether the node's last call was answered.
-    pub(super) fn is_well(&self, node: usize) -> bool {
-        self.0[node].load(Ordering::Relaxed)
+    /// Whether the node's last call was not answered.
+    pub(super) fn is_silent(&self, node: usize) -> bool {
+        self.silent[node].load(Ordering::Relaxed)
     }
 
     /// The leading node: the first node that answers, in the order that all instances share.
     pub(super) fn leading(&self) -> Option<usize> {
-        (0..self.0.len()).find(|node| self.is_well(*node))
+        (0..self.silent.len()).find(|node| !self.is_silent(*node))
     }
 
     /// Notes whether a node's last call was answered.
-    pub(super) fn heard(&self, node: usize, is_well: bool) {
-        self.0[node].store(is_well, Ordering::Relaxed);
+    pub(super) fn heard(&self, node: usize, is_answered: bool) {
+        self.silent[node].store(!is_answered, Ordering::Relaxed);
     }
 
     /// Marks nodes as silent that have not answered within the time of a round.
-    pub(super) fn count_silent<T>(&self, round: &Round<T>) {
+    pub(super) fn mark_silent<T>(&self, round: &Round<T>) {
         if Instant::now() >= round.deadline() {
             round.pending().for_each(|node| self.heard(node, false));
         }

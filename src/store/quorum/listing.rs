@@ -3,11 +3,7 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::{
-    Shared,
-    ballot::{majority, no_quorum},
-    round::Round,
-};
+use super::{Shared, ballot::majority, failures::Failures, round::Round};
 use crate::{
     Error,
     store::{Cursor, KeyPage, List, StoreFuture},
@@ -53,7 +49,7 @@ impl Shared {
         }
         let asking = Round::new(calls, self.node_timeout * ROUND_TRIPS);
         Box::pin(async move {
-            let (mut keys, mut error) = (Vec::new(), None);
+            let (mut keys, mut failures) = (Vec::new(), Failures::default());
             for (node, page) in asking.all().await {
                 match page {
                     Ok(page) => {
@@ -63,13 +59,13 @@ impl Shared {
                             None => Position::Done,
                         };
                     }
-                    Err(failed) => error = Some(failed),
+                    Err(error) => failures.add(error),
                 }
             }
-            let failed = positions.iter().filter(|at| **at == Position::Failed);
-            let failed = failed.count();
-            if nodes - failed < majority(nodes) {
-                return Err(no_quorum(nodes, failed, 0, error));
+            let listed = positions.iter().filter(|at| **at != Position::Failed);
+            let listed = listed.count();
+            if listed < majority(nodes) {
+                return Err(failures.no_quorum(nodes, listed));
             }
             keys.sort_unstable();
             keys.dedup();

@@ -16,9 +16,9 @@
 //! A node that is away does not hold up the others, and is not owed an unbounded number of calls, because:
 //!
 //! 6. A silent node is not waited for again, unless no answer is possible without that node (`health`).
-//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again. The node cleans up,
-//!    or has nothing to clean up if the call never reached it. A node where an attempt has nothing is sent no release
-//!    (`attempts`).
+//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again. The node cleans up
+//!    after the call, or has nothing to clean up if the call never reached it. Only a part that the node had before the
+//!    call is released as well, so a node where an attempt has nothing is sent no release (`attempts`).
 //! 8. No call in the background is waited for longer than the [node timeout](QuorumStoreBuilder::node_timeout). Only
 //!    the forwarding of hints lasts longer, until the receiver is dropped, and the work that the nodes owe.
 
@@ -26,6 +26,7 @@ mod acquire;
 mod attempts;
 mod ballot;
 mod builder;
+mod failures;
 mod fence;
 mod heal;
 mod health;
@@ -103,7 +104,7 @@ use crate::{Error, LockKey, time::later};
 ///   two names of one host) are refused if the servers can be identified: Redis servers are, by the `run_id` of INFO.
 /// - **Exclusion** lasts while a majority of nodes has the lease. A lease that only two of three nodes have granted
 ///   ends when either of them loses it, until a renewal adds the third. A node that restarts is recognized by its
-///   [uptime](Store::uptime) and is *young* for as long as the longest lease lasts; only a majority of nodes that are
+///   uptime and is *young* for as long as the longest lease lasts; only a majority of nodes that are
 ///   not young, or all nodes together, can grant a key. A node that forgets in another way (FLUSHALL, an eviction, a
 ///   clock that jumps, a fail-over behind the same address) is not recognized, so nodes should be plain servers
 ///   without replicas.
@@ -112,7 +113,7 @@ use crate::{Error, LockKey, time::later};
 /// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and attempts are served
 ///   in the order of the queue of the first node that answers. An attempt that finds a majority of nodes free may be
 ///   served earlier.
-/// - **Records** ([`Ending::Record`](super::Ending::Record)) are kept by at least a majority. One record on any node
+/// - **Records**, which are the answers of idempotent requests, are kept by at least a majority. One record on any node
 ///   that answers is enough to keep a key from being granted, and an attempt that finds a record copies it to the
 ///   nodes that lack it. Unlike leases, records last longer than a node is *young*: if a majority of nodes restarts
 ///   empty, one after another, the records of all keys that were not asked for in between are gone. A node that was
@@ -157,7 +158,7 @@ impl QuorumStore {
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, fewer than three
     /// nodes, or a node given twice. Whether two nodes are one server is known only after both have answered; every
-    /// [`acquire`](Store::acquire) then fails with that error.
+    /// lock then fails with that error.
     pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
         Self::builder(nodes).build()
     }
@@ -173,7 +174,17 @@ impl QuorumStore {
         &self,
         outcomes: impl IntoIterator<Item = Result<(), Error>>,
     ) -> Result<(), Error> {
-        self.0.need_majority(outcomes)?;
+        let (nodes, mut connected) = (self.0.nodes.len(), 0);
+        let mut failures = failures::Failures::default();
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => connected += 1,
+                Err(error) => failures.add(error),
+            }
+        }
+        if connected < majority(nodes) {
+            return Err(failures.no_quorum(nodes, connected));
+        }
         self.0.check_servers()
     }
 }
@@ -184,10 +195,10 @@ impl Shared {
             .fetch_max(millis(lease), Ordering::Relaxed);
     }
 
-    /// Whether a node remembers every lease that may still be valid. Called after the node has answered.
-    fn is_mature(&self, node: usize) -> bool {
+    /// Whether a node may have forgotten a lease that is still valid. Called after the node has answered.
+    fn is_young(&self, node: usize) -> bool {
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
-        self.nodes[node].uptime() >= longest
+        self.nodes[node].uptime() < longest
     }
 
     /// When a lease that was asked for at `asked` ends, if at least a tenth of the lease is left.

@@ -1,33 +1,20 @@
 //! The methods for operators, which ask all nodes.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use super::{
     Shared,
     attempts::named,
-    ballot::{majority, most_frequent, no_quorum},
+    ballot::{majority, most_frequent},
+    failures::Failures,
     round::Round,
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Holder, Inspection, Mode, Owner, StoreFuture},
+    store::{Holder, Inspection, Mode, Owner, StoreFuture, types::check_floor},
 };
 
 impl Shared {
-    /// Fails if fewer than a majority of `outcomes` is `Ok`.
-    #[cfg(feature = "redis")]
-    pub(super) fn need_majority(
-        &self,
-        outcomes: impl IntoIterator<Item = Result<(), Error>>,
-    ) -> Result<(), Error> {
-        let failed: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
-        let nodes = self.nodes.len();
-        if nodes - failed.len() < majority(nodes) {
-            return Err(no_quorum(nodes, failed.len(), 0, failed.into_iter().next()));
-        }
-        Ok(())
-    }
-
     /// Fails if two nodes are one server, as far as the nodes know: a majority with such nodes would not be one.
     pub(super) fn check_servers(&self) -> Result<(), Error> {
         let mut seen: Vec<(usize, Arc<str>)> = Vec::with_capacity(self.nodes.len());
@@ -48,7 +35,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers.
+    /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers without an error.
     fn ask_all<T: Send + 'static>(
         &self,
         calls: impl Iterator<Item = StoreFuture<Result<T, Error>>>,
@@ -56,21 +43,24 @@ impl Shared {
         let nodes = self.nodes.len();
         let asking = Round::new(calls.enumerate(), self.node_timeout);
         Box::pin(async move {
-            let (mut answers, mut error) = (Vec::new(), None);
+            let (mut answers, mut failures) = (Vec::new(), Failures::default());
             for (_, answer) in asking.all().await {
                 match answer {
                     Ok(answer) => answers.push(answer),
-                    Err(failed) => error = Some(failed),
+                    Err(error) => failures.add(error),
                 }
             }
             if answers.len() < majority(nodes) {
-                return Err(no_quorum(nodes, nodes - answers.len(), 0, error));
+                return Err(failures.no_quorum(nodes, answers.len()));
             }
             Ok(answers)
         })
     }
 
     pub(super) fn raise_fence(&self, key: &LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
+        if let Err(error) = check_floor(floor) {
+            return Box::pin(ready(Err(error)));
+        }
         let nodes = self.nodes.iter();
         let raised = self.ask_all(nodes.map(|node| node.raise_fence(key.clone(), floor)));
         Box::pin(async move { Ok(raised.await?.into_iter().max().unwrap_or(floor)) })
@@ -89,18 +79,18 @@ impl Shared {
         let pings = self.nodes.iter().map(|node| node.ping()).enumerate();
         let asking = Round::new(pings, self.node_timeout);
         Box::pin(async move {
-            let (nodes, mut error) = (silent.len(), None);
+            let (nodes, mut failures) = (silent.len(), Failures::default());
             for (node, answer) in asking.all().await {
                 match answer {
                     Ok(()) => silent[node] = None,
-                    Err(failed) => error = Some(failed),
+                    Err(error) => failures.add(error),
                 }
             }
             let silent: Vec<Arc<str>> = silent.into_iter().flatten().collect();
             if nodes - silent.len() >= majority(nodes) {
                 return Ok(());
             }
-            let missing = no_quorum(nodes, silent.len(), 0, error);
+            let missing = failures.no_quorum(nodes, nodes - silent.len());
             let message = format!("{missing}: {}", silent.join(", "));
             Err(Error::with_source(missing.kind(), message, missing))
         })

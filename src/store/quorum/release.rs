@@ -11,7 +11,8 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     Shared,
     attempts::{Attempt, PartState, next_name},
-    ballot::{majority, no_quorum},
+    ballot::majority,
+    failures::Failures,
     round::{Round, detach},
 };
 use crate::{
@@ -42,14 +43,16 @@ impl Shared {
         for (node, part) in attempt.parts.iter().enumerate() {
             match &part.state {
                 PartState::Nothing => continue,
-                PartState::Late(question) if !self.health.is_well(node) => {
-                    // The call may never have reached the node, which then is owed nothing. The node itself knows
-                    // which is the case.
+                PartState::Late { question, .. } if self.health.is_silent(node) => {
+                    // The call may never have reached the node, which then is owed nothing for the call. The node
+                    // itself knows which is the case.
                     question.withdraw();
-                    continue;
+                    if !part.needs_release() {
+                        continue;
+                    }
                 }
-                PartState::Late(question) => question.release(),
-                PartState::Queued | PartState::Asked | PartState::Held => {}
+                PartState::Late { question, .. } => question.release(),
+                PartState::Queued | PartState::Asked { .. } | PartState::Held => {}
             }
             let release = Release {
                 owner: part.name,
@@ -105,21 +108,21 @@ impl Shared {
         outcome
     }
 
-    /// Counts the answers until a majority decides. A node that was not reached repeats the release by itself; a node
-    /// that was not asked had no part.
+    /// Counts the answers until a majority decides. A node that was not reached repeats the release by itself. A node
+    /// that was not asked has no part: the node never had one, or the question for the part was withdrawn.
     async fn count_released(
         &self,
         mut releasing: Round<Result<Released, Error>>,
     ) -> Result<Released, Error> {
         let (nodes, majority) = (self.nodes.len(), majority(self.nodes.len()));
-        let (mut freed, mut error) = (0, None);
+        let (mut freed, mut failures) = (0, Failures::default());
         let mut not_ours = nodes - releasing.pending().count();
         while freed < majority && not_ours < majority {
             match releasing.next().await {
                 Some((_, Ok(Released::Freed))) => freed += 1,
                 Some((_, Ok(Released::NotOurs))) => not_ours += 1,
-                Some((_, Err(failed))) => error = Some(failed),
-                None => return Err(no_quorum(nodes, nodes - freed - not_ours, 0, error)),
+                Some((_, Err(error))) => failures.add(error),
+                None => return Err(failures.no_quorum(nodes, freed + not_ours)),
             }
         }
         match freed >= majority {

@@ -27,12 +27,12 @@ use tokio::{
 
 use super::{
     Shared,
-    attempts::{Part, PartOf, PartState},
-    ballot::{majority, no_quorum},
+    attempts::{Part, PartOf},
+    ballot::majority,
+    failures::{Failures, is_answer},
     round::detach,
 };
 use crate::{
-    Error,
     store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture},
     time::later,
 };
@@ -78,7 +78,7 @@ pub(super) struct RenewalCount {
     pub(super) gaps: Vec<usize>,
     /// Nodes that have not answered.
     pending: Vec<usize>,
-    pub(super) error: Option<Error>,
+    pub(super) failures: Failures,
     is_judged: bool,
 }
 
@@ -90,8 +90,22 @@ impl Shared {
         }
         let asked = requests.len();
         let (answers, mut receiver) = mpsc::unbounded_channel();
-        let mut renewal = Renewal {
-            store: self.clone(),
+        let (renewal, from_nodes) = Renewal::start(self.clone(), requests, answers);
+        detach(renewal.run(from_nodes));
+        // The background task goes on to hear the remaining nodes after the last answer.
+        Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
+    }
+}
+
+impl Renewal {
+    /// Sends all renewals now. Returns the messages of the nodes with the renewal that hears them.
+    fn start(
+        store: Arc<Shared>,
+        requests: Vec<Renew>,
+        answers: mpsc::UnboundedSender<(usize, Renewed)>,
+    ) -> (Self, stream::SelectAll<NodeAnswers>) {
+        let mut renewal = Self {
+            store,
             counts: requests.iter().map(|_| RenewalCount::default()).collect(),
             requests: requests.into(),
             pending: Vec::new(),
@@ -100,13 +114,9 @@ impl Shared {
             answers,
         };
         let from_nodes = renewal.ask();
-        detach(renewal.run(from_nodes));
-        // The background task goes on to hear the remaining nodes after the last answer.
-        Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
+        (renewal, from_nodes)
     }
-}
 
-impl Renewal {
     /// Sends one batch to each node, with the leases that the node has a part in.
     fn ask(&mut self) -> stream::SelectAll<NodeAnswers> {
         let parts = self.requests.iter();
@@ -177,9 +187,12 @@ impl Renewal {
                 name,
                 answer,
             } => {
-                let is_known = !matches!(answer, Renewed::Unknown(_));
-                self.store.health.heard(node, is_known);
+                let is_unreachable =
+                    matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
+                self.store.health.heard(node, !is_unreachable);
                 if matches!(answer, Renewed::NotOurs) {
+                    // The part is healed under a new name. The answer of another renewal, which the node gave before
+                    // that and which is heard later, is about the old one.
                     let Renew { key, owner, .. } = &self.requests[lease];
                     let part = PartOf {
                         key,
@@ -187,7 +200,7 @@ impl Renewal {
                         node,
                         name,
                     };
-                    self.store.attempts.set(part, PartState::Nothing);
+                    self.store.attempts.rename(part);
                 }
                 self.counts[lease].add(node, answer);
                 self.judge_if_known(lease);
@@ -220,7 +233,8 @@ impl Renewal {
     fn judge_if_known(&mut self, lease: usize) {
         let (store, count) = (&self.store, &mut self.counts[lease]);
         let majority = majority(store.nodes.len());
-        let is_answer_due = count.pending.iter().any(|node| store.health.is_well(*node));
+        let mut pending = count.pending.iter();
+        let is_answer_due = pending.any(|node| !store.health.is_silent(*node));
         let is_known = count.ours >= majority
             || count.not_ours >= majority
             || count.pending.is_empty()
@@ -243,7 +257,7 @@ impl Renewal {
                 true => std::mem::take(&mut count.gaps),
                 false => Vec::new(),
             },
-            error: count.error.take(),
+            failures: std::mem::take(&mut count.failures),
             ..RenewalCount::default()
         };
         let request = self.requests[lease].clone();
@@ -279,8 +293,9 @@ impl Shared {
             self.heal_now(&request, &mut count).await;
         }
         if count.ours < majority {
-            let silent = self.nodes.len() - count.ours - count.not_ours;
-            return Renewed::Unknown(no_quorum(self.nodes.len(), silent, 0, count.error));
+            let (nodes, ours) = (self.nodes.len(), count.ours);
+            let reason = format!("{ours} of {nodes} nodes have renewed the lease");
+            return Renewed::Unknown(count.failures.no_majority(nodes, reason));
         }
         if let Some(until) = self.valid_until(sent, request.lease) {
             self.attempts.confirm(&request.key, request.owner, until);
@@ -309,7 +324,41 @@ impl RenewalCount {
                 self.not_ours += 1;
                 self.gaps.push(node);
             }
-            Renewed::Unknown(error) => self.error = Some(error),
+            Renewed::Unknown(error) => self.failures.add(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::*, *};
+    use crate::store::{Ending, FaultyStore, Mode, Queueing, Store};
+
+    /// Two renewals find node 2 empty. The first one heals the node before the answer to the second one is heard.
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_does_not_hide_a_part_that_was_healed_in_between() {
+        let (nodes, store) = quorum();
+        let a = owner(1);
+        store.acquire(request(a, Queueing::No)).await.unwrap();
+        nodes[2].restart();
+        let renewal = Renew {
+            key: request(a, Queueing::No).key,
+            owner: a,
+            lease: MINUTE,
+            refill: 0,
+            mode: Mode::Exclusive,
+        };
+        let (answers, _answers) = mpsc::unbounded_channel();
+        let (mut late, mut from_nodes) =
+            Renewal::start(store.0.clone(), vec![renewal.clone()], answers);
+        store.renew(vec![renewal]).collect::<Vec<_>>().await;
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await; // node 2 is healed
+        assert!(!nodes[2].is_empty());
+        while let Some(said) = from_nodes.next().await {
+            late.hear(said);
+        }
+        let releasing = store.start_release(release(a, Ending::Free));
+        releasing.await.unwrap();
+        assert!(nodes.iter().all(FaultyStore::is_empty));
     }
 }

@@ -7,22 +7,22 @@ use tokio::time::{advance, sleep};
 
 use super::{super::*, QuorumStore, attempts::next_name};
 
-const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
-fn quorum() -> ([FaultyStore; 3], QuorumStore) {
+pub(super) fn quorum() -> ([FaultyStore; 3], QuorumStore) {
     let nodes = std::array::from_fn(|_| FaultyStore::new());
     let store = QuorumStore::new(nodes.clone()).unwrap();
     (nodes, store)
 }
 
-fn owner(attempt: u64) -> Owner {
+pub(super) fn owner(attempt: u64) -> Owner {
     Owner {
         instance: Instance::new(),
         attempt,
     }
 }
 
-fn request(owner: Owner, queueing: Queueing) -> Acquire {
+pub(super) fn request(owner: Owner, queueing: Queueing) -> Acquire {
     Acquire {
         key: LockKey::new("k").unwrap(),
         owner,
@@ -35,7 +35,7 @@ fn request(owner: Owner, queueing: Queueing) -> Acquire {
     }
 }
 
-fn release(owner: Owner, ending: Ending) -> Release {
+pub(super) fn release(owner: Owner, ending: Ending) -> Release {
     Release {
         key: LockKey::new("k").unwrap(),
         owner,

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! open_vote ──▶ count ──▶ granted: hear_the_rest, the slow nodes may still join the lease
-//!                   └───▶ not granted: lost, the grants are given back (unless the attempt leads and asks again)
+//!                   └───▶ not granted: end_lost_vote, the grants are given back (unless the attempt keeps them and asks again)
 //! ```
 //!
-//! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing cannot change the verdict.
+//! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing cannot change the verdict. There are
+//! two exceptions. A claim waits for all nodes that are not silent, because any of them may have the record. An attempt that is refused
+//! and queues waits a tenth of the node timeout for its places in the remaining queues.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +15,9 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{PartOf, PartState},
+    attempts::{Asking, Part, PartOf, PartState},
     ballot::{Ballot, Verdict},
+    failures::is_answered,
     question::{Heard, Question},
     round::{Round, detach},
 };
@@ -47,12 +50,11 @@ fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a>
 
 impl Shared {
     /// Asks all nodes.
-    pub(super) fn open_vote(
-        &self,
-        request: &Acquire,
-        queueing: Queueing,
-        names: Vec<Owner>,
-    ) -> Vote {
+    pub(super) fn open_vote(&self, request: &Acquire, queueing: Queueing, asking: Asking) -> Vote {
+        let Asking { names, left } = asking;
+        for (node, name) in left {
+            drop(self.nodes[node].start_release(release_of(request, name)));
+        }
         let questions = names.iter().zip(&self.nodes).map(|(name, node)| {
             node.acquire(Acquire {
                 owner: *name,
@@ -85,11 +87,12 @@ impl Shared {
                 break;
             };
             vote.took = vote.opened.elapsed();
-            self.health.heard(node, answer.is_ok());
-            self.note_answer(part_of(request, node, &vote.names), vote.queueing, &answer);
-            vote.ballot.add(node, answer, self.is_mature(node));
+            self.health.heard(node, is_answered(&answer));
+            let part = part_of(request, node, &vote.names);
+            self.note_answer(part, request, vote.queueing, &answer);
+            vote.ballot.add(node, answer, self.is_young(node));
         }
-        self.health.count_silent(&vote.questions);
+        self.health.mark_silent(&vote.questions);
     }
 
     /// Until when the missing answers are worth waiting for, or `None`.
@@ -105,18 +108,18 @@ impl Shared {
         let is_answer_due = vote
             .questions
             .pending()
-            .any(|node| self.health.is_well(node));
+            .any(|node| !self.health.is_silent(node));
         if let Some(since) = held_since {
-            // The remaining places in queues come at about the same time, if they come. They are not worth the
-            // timeout of a node.
+            // The nodes that have not answered could only add a place in their queues. Such an answer comes at about
+            // the same time as the others, and is not worth a node's timeout.
             let queues = matches!(vote.queueing, Queueing::Wait { .. });
             return (queues && is_answer_due)
                 .then(|| later(since, self.node_timeout / 10).min(end));
         }
         // Any node may have the record of a claimed key.
         let claims = request.fingerprint.is_some();
-        let waits = match vote.ballot.is_decided() && !claims {
-            true => false,
+        let waits = match vote.ballot.is_decided() {
+            true => claims && is_answer_due,
             false => is_answer_due || matches!(vote.ballot.verdict(), Verdict::Failed(_)),
         };
         waits.then_some(end)
@@ -127,6 +130,7 @@ impl Shared {
     fn note_answer(
         &self,
         part: PartOf<'_>,
+        request: &Acquire,
         queueing: Queueing,
         answer: &Result<Acquired, Error>,
     ) -> bool {
@@ -136,19 +140,24 @@ impl Shared {
                 self.attempts.set(part, PartState::Queued)
             }
             Ok(_) => self.attempts.set(part, PartState::Nothing),
-            Err(_) => self.attempts.rename(part),
+            Err(_) => self.give_up(part, request),
         }
     }
 
     /// Whether the attempt has the grant of the leading node.
-    pub(super) fn leads(&self, vote: &Vote) -> bool {
+    pub(super) fn has_leading_grant(&self, vote: &Vote) -> bool {
         let first = self.health.leading();
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
-    /// Ends a lost vote. The grants are returned, unless the attempt leads and asks again at once.
-    pub(super) fn lost(self: &Arc<Self>, vote: Vote, request: &Acquire, leads: bool) {
-        if !leads {
+    /// Ends a vote that was not granted. The grants are returned, unless the attempt keeps them and asks again.
+    pub(super) fn end_lost_vote(
+        self: &Arc<Self>,
+        vote: Vote,
+        request: &Acquire,
+        keeps_grants: bool,
+    ) {
+        if !keeps_grants {
             for node in vote.ballot.granted() {
                 self.give_back(part_of(request, node, &vote.names), request);
             }
@@ -158,7 +167,7 @@ impl Shared {
             return;
         }
         for node in vote.questions.pending() {
-            self.attempts.rename(part_of(request, node, &vote.names));
+            self.give_up(part_of(request, node, &vote.names), request);
         }
     }
 
@@ -169,12 +178,9 @@ impl Shared {
         let mut late = Vec::new();
         for (node, call) in vote.questions.into_pending() {
             let question = Question::new(call);
-            let state = PartState::Late(question.clone());
+            let part = part_of(request, node, &vote.names);
             // An attempt that has ended in the meantime needs no further part. Dropping the question withdraws it.
-            if self
-                .attempts
-                .set(part_of(request, node, &vote.names), state)
-            {
+            if self.attempts.set_late(part, question.clone()) {
                 late.push((node, Box::pin(question) as StoreFuture<_>));
             }
         }
@@ -202,21 +208,21 @@ impl Shared {
                     is_released,
                 } => (answer, is_released),
             };
-            self.health.heard(node, answer.is_ok());
+            self.health.heard(node, is_answered(&answer));
             let part = part_of(&request, node, &vote.names);
-            let is_wanted = self.note_answer(part, vote.queueing, &answer);
+            let is_wanted = self.note_answer(part, &request, vote.queueing, &answer);
             let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
             if answer.is_ok() && !is_released && (!is_wanted || is_surplus) {
                 // The attempt has continued without the answer, or was answered that the key is held.
                 self.give_back(part, &request);
             }
-            vote.ballot.add(node, answer, false);
+            vote.ballot.add(node, answer, self.is_young(node));
         }
-        self.health.count_silent(&vote.questions);
+        self.health.mark_silent(&vote.questions);
         for node in vote.questions.pending() {
-            self.attempts.rename(part_of(&request, node, &vote.names));
+            self.give_up(part_of(&request, node, &vote.names), &request);
         }
-        drop(vote.questions); // withdraws them
+        drop(vote.questions); // withdraws those that no release keeps
         if is_granted {
             // Makes the counters agree, so that the next turn does not have to wait for that.
             let _ = self.agree(&request.key, &vote.ballot.counters()).await;
@@ -228,20 +234,32 @@ impl Shared {
     pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
         self.attempts.rename(part);
         // The node finishes the release by itself.
-        drop(self.nodes[part.node].start_release(Release {
-            key: request.key.clone(),
-            owner: part.name,
-            ending: Ending::Free,
-            owed_for: owed_for(request),
-            mode: request.mode,
-        }));
+        drop(self.nodes[part.node].start_release(release_of(request, part.name)));
+    }
+
+    /// Takes a new name on a node, after a call failed or was given up. The node cleans up after the call; a part that
+    /// the node had before the call is returned. Returns whether the attempt still had the old name.
+    pub(super) fn give_up(&self, part: PartOf<'_>, request: &Acquire) -> bool {
+        let given_up = self.attempts.rename(part);
+        if given_up.as_ref().is_some_and(Part::needs_release) {
+            drop(self.nodes[part.node].start_release(release_of(request, part.name)));
+        }
+        given_up.is_some()
     }
 }
 
-/// How long a lease, or a place in a queue, lasts without a release.
-pub(super) fn owed_for(request: &Acquire) -> Duration {
-    match request.queueing {
+/// The release of the part that a node has under this name.
+pub(super) fn release_of(request: &Acquire, name: Owner) -> Release {
+    // How long a lease, or a place in a queue, lasts without a release.
+    let owed_for = match request.queueing {
         Queueing::Wait { deadline, .. } => request.lease.max(deadline),
         _ => request.lease,
+    };
+    Release {
+        key: request.key.clone(),
+        owner: name,
+        ending: Ending::Free,
+        owed_for,
+        mode: request.mode,
     }
 }

@@ -22,6 +22,11 @@ use crate::Error;
 #[cfg(doc)]
 use crate::ErrorKind;
 
+/// The shortest time limit in which a server can answer.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+/// The longest time limit. Sums and multiples of time limits cannot overflow up to here, and no request waits for so long.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
 /// Configures a [`RedisStore`].
 ///
 /// A builder comes from [`RedisStore::builder`], [`RedisStore::sentinel`] or [`RedisStore::cluster`]. [`connect`](Self::connect)
@@ -105,9 +110,14 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s, the least is 1 ms.
+    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s, the least is 1 ms, the most is
+    /// an hour.
     ///
     /// The time limit should be well below the lease, because an unanswered renewal is repeated only after the time limit.
+    ///
+    /// Two kinds of calls may take longer. When several hundred leases are renewed at once, every 128 renewals have a tenth of the time
+    /// limit more than those before them. An acquire that waits for [`replicas`](Self::replicas) may take three time limits and the
+    /// timeout of the replicas: for the acquire, for the acknowledgement, and for the release of a lock that was not acknowledged.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -123,7 +133,7 @@ impl RedisStoreBuilder {
     /// these replicas will be the next primary, nor that this server still is the primary. A lock that is released again
     /// was visible for a moment. Fencing tokens are as necessary as without replicas.
     ///
-    /// `replicas` must be at least 1 and `timeout` at least 1 ms. A Cluster does not support this setting yet.
+    /// `replicas` must be at least 1, and `timeout` between 1 ms and an hour. A Cluster does not support this setting yet.
     ///
     /// ```
     /// use std::time::Duration;
@@ -182,8 +192,8 @@ impl RedisStoreBuilder {
     /// Trusts only the servers that these certificates have signed for, for a private certificate authority. By default, the root
     /// certificates of the system count.
     ///
-    /// `pem` has one or more certificates in PEM. They hold for all servers, sentinels and nodes whose URL begins with `rediss://`.
-    /// [`build`](Self::build) refuses text that is not PEM, a store without such a URL, and the lack of the feature `tls-rustls`.
+    /// `pem` has one or more certificates in PEM. They hold for all servers, sentinels and nodes whose URL begins with `rediss://` or
+    /// `valkeys://`. [`build`](Self::build) refuses text that is not PEM, a store without such a URL, and the lack of the feature `tls-rustls`.
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
@@ -302,19 +312,25 @@ impl RedisStoreBuilder {
                 self.lanes
             )));
         }
-        if self.timeout < Duration::from_millis(1) {
+        if self.timeout < SHORTEST_TIMEOUT {
             return Err(invalid(
                 "no call can succeed within a timeout below 1 ms: set a longer one",
             ));
         }
         if let Some(Replicas { count, timeout }) = self.replicas
-            && (count == 0 || timeout < Duration::from_millis(1))
+            && (count == 0 || timeout < SHORTEST_TIMEOUT)
         {
             return Err(invalid(
                 "`replicas` needs at least 1 replica and a timeout of at least 1 ms: leave the setting out to wait for none",
             ));
         }
-        Ok(())
+        let timeouts = [Some(self.timeout), self.replicas.map(|it| it.timeout)];
+        match timeouts.into_iter().flatten().max() {
+            Some(longest) if longest > LONGEST_TIMEOUT => Err(invalid(format!(
+                "a timeout is at most an hour, not {longest:?}: set a shorter one"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

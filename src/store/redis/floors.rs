@@ -8,11 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::BufMut;
 
 use super::names::{BUCKETS, bucket, put_number};
-use crate::LockKey;
-use crate::key::stable_hash;
-
-/// All tokens are below this number, up to which the doubles of Lua and JSON are exact.
-pub(super) const END_OF_TOKENS: u64 = 1 << 53;
+use crate::{LockKey, key::stable_hash, store::types::END_OF_TOKENS};
 
 /// The floors of all counters: the highest clock of the server at a connect, in microseconds, and the highest token seen of each
 /// counter.

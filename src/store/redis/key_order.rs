@@ -4,6 +4,7 @@
 //!    one after another and ends after the last one.
 //! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
 //!    `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
+//! 3. Tasks are started when the mutex is free: a runtime that shuts down drops a new task at once, and the drop takes the mutex.
 //!
 //! ```text
 //! waiting  orders/42: [release]       its task makes the acquire now
@@ -13,13 +14,17 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     pin::Pin,
     sync::Arc,
 };
 
 use tokio::runtime::Handle;
 
-use crate::{LockKey, sync::Mutex};
+use crate::{
+    LockKey,
+    sync::{Mutex, MutexGuard},
+};
 
 /// A call, with everything that follows. The caller gets the outcome through a channel.
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -47,30 +52,34 @@ impl KeyOrder {
     /// Makes a call once all earlier calls for the key have been made.
     pub(super) fn push(&self, key: LockKey, job: impl Future<Output = ()> + Send + 'static) {
         let mut keys = self.0.lock();
-        if let Some(waiting) = keys.waiting.get_mut(&key) {
+        let new = if let Some(waiting) = keys.waiting.get_mut(&key) {
             waiting.push_back(Box::pin(job));
+            None
         } else {
             let first: Job = Box::pin(job);
             keys.waiting.insert(key.clone(), VecDeque::from([first]));
-            keys.stopped.push(key);
-        }
-        self.start(&mut keys);
+            Some(key)
+        };
+        self.start(keys, new);
     }
 
     /// Resumes calls that were started outside of a runtime.
     pub(super) fn resume(&self) {
-        self.start(&mut self.0.lock());
+        self.start(self.0.lock(), None);
     }
 
-    /// Starts the tasks of all stopped keys, if there is a runtime.
-    fn start(&self, keys: &mut Keys) {
-        if keys.stopped.is_empty() {
+    /// Starts the task of a new key and the tasks of all stopped keys, if there is a runtime.
+    fn start(&self, mut keys: MutexGuard<'_, Keys>, new: Option<LockKey>) {
+        if new.is_none() && keys.stopped.is_empty() {
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
+            keys.stopped.extend(new);
             return;
         };
-        for key in keys.stopped.drain(..) {
+        let stopped = mem::take(&mut keys.stopped);
+        drop(keys);
+        for key in stopped.into_iter().chain(new) {
             let running = Running {
                 order: self.clone(),
                 key: Some(key),
@@ -116,5 +125,74 @@ impl std::fmt::Debug for Keys {
             .field("waiting", &self.waiting.len())
             .field("stopped", &self.stopped.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, sync::mpsc, thread, time::Duration};
+
+    use tokio::{
+        runtime::{Builder, Runtime},
+        sync::oneshot,
+        time::timeout,
+    };
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Starts a call when dropped, as a guard starts its release.
+    struct CallOnDrop {
+        order: KeyOrder,
+        /// Tells that the call was made.
+        made: Option<oneshot::Sender<()>>,
+    }
+
+    impl Drop for CallOnDrop {
+        fn drop(&mut self) {
+            let made = self.made.take();
+            self.order.push(LockKey::new("k").unwrap(), async move {
+                let _ = made.unwrap().send(());
+            });
+        }
+    }
+
+    fn runtimes() -> [Runtime; 2] {
+        let mut builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
+        builders.each_mut().map(|builder| {
+            let builder = builder.enable_all();
+            builder.build().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_call_started_while_its_runtime_shuts_down_is_made_on_the_next_runtime() {
+        for runtime in runtimes() {
+            let order = KeyOrder::default();
+            let (made, was_made) = oneshot::channel();
+            let guard = CallOnDrop {
+                order: order.clone(),
+                made: Some(made),
+            };
+            runtime.spawn(async move {
+                let _guard = guard;
+                pending::<()>().await;
+            });
+            // On a thread of its own, so that a deadlock fails the test.
+            let (ended, has_ended) = mpsc::channel();
+            thread::spawn(move || {
+                drop(runtime);
+                let _ = ended.send(());
+            });
+            let has_ended = has_ended.recv_timeout(PATIENCE);
+            has_ended.expect("the runtime shuts down");
+            let [next, _] = runtimes();
+            next.block_on(async {
+                order.resume();
+                let was_made = timeout(PATIENCE, was_made).await;
+                was_made.expect("the call is made in time").unwrap();
+            });
+        }
     }
 }

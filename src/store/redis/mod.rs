@@ -153,13 +153,14 @@ use crate::{Error, LockKey};
 ///
 /// # When Redis does not answer
 ///
-/// Every call ends within the [timeout](RedisStoreBuilder::timeout). A broken connection is replaced, and all calls without an
+/// Every call ends within the [timeout](RedisStoreBuilder::timeout), with two exceptions: of several hundred renewals at once, the later
+/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), an acquire also waits for the replicas. A broken connection is replaced, and all calls without an
 /// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later:
 /// commands can lie unread in the buffers of a server that hangs. The store therefore has the server close the old connection first (CLIENT
 /// KILL), after which no command on that connection can run any more. As soon as the server answers again, the store releases the
 /// keys that failed acquires may have taken. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
 /// lease must have expired. Where no connection can be made, all waiting calls fail with the reason, and the pause before the next
-/// attempt to connect grows, up to half the timeout.
+/// attempt to connect grows, up to half the timeout, and to a second at most.
 ///
 /// # Sentinel
 ///

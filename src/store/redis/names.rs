@@ -6,7 +6,8 @@
 //! | | or sorted set | the shared leases, or the permits (`holders.lua`) |
 //! | `tdl:2:{b2089}:queue:orders/42` | sorted set | the attempts that wait (`queue.lua`) |
 //! | `tdl:2:{b2089}:fence` | string | the token counter of all keys in this bucket |
-//! | `tdl:2:{b2089}:none` | | never exists |
+//! | `tdl:2:{b2089}:none` | | never exists: in a moving slot, keeps scripts from running |
+//! | `tdl:2:{b2089}:ping` | | never exists: leads `ping.lua` to the node of the bucket |
 //! | `tdl:2:hints:<instance>` | channel | hints for one instance |
 //!
 //! A Cluster keeps all names with the same text in braces on one node. The number of buckets is a part of the format:

@@ -62,6 +62,15 @@ impl Outcome {
         }
     }
 
+    /// The reason why there is no reply. `None` if there is one.
+    pub(super) fn error(&self) -> Option<Error> {
+        match self {
+            Self::Answered(_) => None,
+            Self::Redirected { redirect, .. } => Some(redirect.error()),
+            Self::Refused(error) | Self::MayHaveTakenEffect(error) => Some(error.clone()),
+        }
+    }
+
     /// The reply, or the reason why there is none.
     pub(super) fn answered(self) -> Result<Answered, Error> {
         match self {

@@ -21,7 +21,7 @@ use std::{
 };
 
 use bb8_redis::bb8::{AddError, Pool, PooledConnection, RunError};
-use redis::{Cmd, Pipeline, Value, cmd};
+use redis::{Cmd, Value, cmd};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
@@ -123,10 +123,24 @@ impl Replicated {
         })
     }
 
+    /// Waits for a connection that is free or may be made, and takes or makes the connection.
+    async fn connection(&self, deadline: Instant) -> Result<CheckedOut<'_>, Error> {
+        let permit = match timeout_at(deadline, self.permits.acquire()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) | Err(_) => return Err(explain::not_sent_in_time()),
+        };
+        let connecting = timeout_at(deadline, self.connection_with(permit)).await;
+        connecting.unwrap_or_else(|_| {
+            let name = self.upstream.name();
+            Err(explain::cannot_connect_in_time(name, self.limit))
+        })
+    }
+
     /// Takes a working connection from the pool, or makes one.
-    async fn connection(&self) -> Result<CheckedOut<'_>, Error> {
-        let permit = self.permits.acquire().await;
-        let permit = permit.map_err(|_| explain::too_many_before())?;
+    async fn connection_with<'a>(
+        &'a self,
+        permit: SemaphorePermit<'a>,
+    ) -> Result<CheckedOut<'a>, Error> {
         let pool = self.pool();
         loop {
             let state = pool.state();
@@ -138,7 +152,7 @@ impl Replicated {
             }
             let connection = pool.get().await.map_err(|error| match error {
                 RunError::User(error) => error,
-                RunError::TimedOut => explain::too_many_before(),
+                RunError::TimedOut => explain::not_sent_in_time(),
             })?;
             if !self.upstream.is_current(&connection.address) {
                 connection.health.broke();
@@ -159,10 +173,8 @@ impl Replicated {
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         let mut wait = cmd("WAIT");
         wait.arg(count).arg(millis);
-        let mut pipeline = Pipeline::new();
-        pipeline.add_command(wait);
         let limit = self.time_to_wait();
-        let reply = send(connection, &pipeline, Instant::now() + limit, limit).await?;
+        let reply = send(connection, &wait, Instant::now() + limit, limit).await?;
         match reply.extract_error().map_err(explain::refused)? {
             Value::Int(found) if usize::try_from(found).is_ok_and(|found| found >= count) => Ok(()),
             Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout)),
@@ -183,11 +195,7 @@ impl Shared {
         request: &Acquire,
         deadline: Instant,
     ) -> Result<Acquired, Failed> {
-        let connecting = timeout_at(deadline, replicated.connection()).await;
-        let checked_out = connecting.unwrap_or_else(|_| {
-            let name = replicated.upstream.name();
-            Err(explain::cannot_connect_in_time(name, self.timeout))
-        });
+        let checked_out = replicated.connection(deadline).await;
         let checked_out = checked_out.map_err(Failed::without_effect)?;
         let connection = &checked_out.connection;
         let time = StoreCall::begin(StoreOperation::Acquire);
@@ -225,10 +233,9 @@ impl Shared {
         };
         let mut by = By::Hash;
         loop {
-            let (mut pipeline, mut command) = (Pipeline::new(), Cmd::new());
+            let mut command = Cmd::new();
             call.write(by, dialect, &mut command);
-            pipeline.add_command(command);
-            let sent = send(connection, &pipeline, deadline, self.timeout).await;
+            let sent = send(connection, &command, deadline, self.timeout).await;
             match (sent, by) {
                 (Ok(reply), By::Hash) if is_noscript(&reply) => by = By::Text,
                 (Ok(reply), _) => return Ok(reply),
@@ -244,19 +251,18 @@ impl Shared {
 /// Sends one command. A connection that brings no answer, or whose server is not a primary, is not used again.
 async fn send(
     connection: &Connection,
-    command: &Pipeline,
+    command: &Cmd,
     deadline: Instant,
     limit: Duration,
 ) -> Result<Value, Error> {
     let unless_answered = GiveUp(Some(&connection.health));
     let mut multiplexed = connection.multiplexed.clone();
-    let reply = timeout_at(deadline, multiplexed.send_packed_commands(command, 0, 1)).await;
-    let mut replies = match reply {
-        Ok(Ok(replies)) => replies,
+    let reply = timeout_at(deadline, multiplexed.send_packed_command(command)).await;
+    let reply = match reply {
+        Ok(Ok(reply)) => reply,
         Ok(Err(error)) => return Err(explain::connection_broke(error)),
         Err(_) => return Err(explain::no_answer(limit)),
     };
-    let reply = replies.pop().ok_or_else(explain::unexpected_reply)?;
     if explain::demoted(&reply).is_none() {
         unless_answered.disarm();
     }

@@ -62,6 +62,7 @@ pub(super) async fn listen(
             if is_interrupted && hints.send(Hint::Reconnected).is_ok() {
                 trace::resubscribed();
             }
+            is_interrupted = false;
             has_listened = true;
             pause = FIRST_PAUSE;
         };
@@ -135,7 +136,7 @@ impl Listener {
                 Change::KeysMoved(keys) => {
                     let _ = self.hints.send(Hint::Moved(keys));
                 }
-                Change::OtherSource => return explain::primary_moved(),
+                Change::OtherSource => return explain::subscription_moves(),
             }
         }
     }

@@ -87,7 +87,7 @@ pub(crate) async fn another_attempt_of_the_same_instance_is_another_owner(subjec
     }
 }
 
-pub(crate) async fn a_note_is_shown_as_it_was_left(subject: impl Subject) {
+pub(crate) async fn a_fingerprint_is_shown_as_it_was_stored(subject: impl Subject) {
     let store = subject.store();
     for (n, note) in NOTES.iter().enumerate() {
         let (key, a) = (key(&format!("k/{n}")), owner());

@@ -2,6 +2,7 @@
 
 pub(crate) mod endings;
 pub(crate) mod hints;
+pub(crate) mod interruptions;
 pub(crate) mod leases;
 pub(crate) mod mode_hints;
 pub(crate) mod modes;
@@ -31,7 +32,7 @@ macro_rules! conformance {
                 free_permits_are_hinted_to_as_many_attempts,
                 a_waiter_is_hinted_to_all_holders_but_its_own_instance,
                 dead_attempts_are_passed_by_for_a_permit,
-                who_skips_the_queue_takes_a_free_permit_and_nothing_else,
+                an_attempt_that_skips_the_queue_takes_only_a_free_permit,
                 a_forced_release_takes_all_permits,
                 never_more_are_inside_than_there_are_permits
             );
@@ -55,7 +56,7 @@ macro_rules! conformance {
                 an_expired_lease_is_forgotten_without_being_asked_about,
                 the_same_owner_is_granted_again_and_counted_anew,
                 another_attempt_of_the_same_instance_is_another_owner,
-                a_note_is_shown_as_it_was_left,
+                a_fingerprint_is_shown_as_it_was_stored,
                 the_label_of_the_holder_is_shown,
                 any_text_can_be_a_key,
                 extreme_durations_are_taken
@@ -64,15 +65,16 @@ macro_rules! conformance {
                 a_block_has_as_many_tokens_as_asked_for,
                 tokens_rise_over_every_end_of_a_lease,
                 a_double_can_hold_every_token,
-                the_fence_is_raised_and_never_lowered
+                the_fence_is_raised_and_never_lowered,
+                a_fence_that_leaves_no_token_is_refused
             );
             $crate::suite::conformance!(@tests $subject, $args, queue:
                 attempts_are_served_in_order_of_arrival,
                 asking_again_keeps_the_place,
                 a_free_key_is_for_the_head_of_the_queue_only,
-                who_does_not_queue_leaves_nothing_behind,
+                an_attempt_that_does_not_queue_leaves_nothing_behind,
                 a_queued_attempt_that_asks_without_queueing_leaves_the_queue,
-                who_skips_the_queue_takes_a_free_key_and_nothing_else,
+                an_attempt_that_skips_the_queue_takes_only_a_free_key,
                 an_attempt_past_its_deadline_counts_as_gone,
                 asking_again_refreshes_the_deadline,
                 giving_up_leaves_the_queue,
@@ -112,6 +114,11 @@ macro_rules! conformance {
                 giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
                 a_forced_release_is_hinted_to_the_head_of_the_queue,
                 a_store_works_without_a_watcher
+            );
+            $crate::suite::conformance!(@tests $subject, $args, interruptions:
+                an_interruption_of_the_hints_is_a_hint_itself,
+                a_release_is_owed_until_the_store_has_carried_it_out,
+                a_release_outside_of_a_runtime_is_carried_out
             );
             $crate::suite::conformance!(@tests $subject, $args, operators:
                 inspecting_tells_all_and_changes_nothing,

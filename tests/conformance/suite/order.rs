@@ -1,11 +1,15 @@
 //! Calls for one key take effect in the order in which they were started.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use futures_util::future::join_all;
+use tokio::time::sleep;
 use tower_distributed_lock::store::{Acquired, Released, StoreFuture};
 
 use crate::subject::*;
@@ -88,9 +92,11 @@ pub(crate) async fn a_refused_repetition_leaves_nothing(subject: impl Subject) {
         let faults = async {
             subject.refuse_writes(true).await;
             subject.break_connections().await;
+            // Long enough for the repetitions. Some stores answer only when the clean-up was accepted.
+            sleep(Duration::from_millis(200)).await;
+            subject.refuse_writes(false).await;
         };
         let (taken, ()) = tokio::join!(join_all(takes), faults);
-        subject.refuse_writes(false).await;
         for (taken, (key, a)) in taken.into_iter().zip(&owners) {
             // The store itself cleans up after those that failed.
             if let Ok(Acquired::Granted(_)) = taken {

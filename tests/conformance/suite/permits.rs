@@ -315,7 +315,7 @@ pub(crate) async fn dead_attempts_are_passed_by_for_a_permit(subject: impl Subje
     assert_eq!(store.holders(&key).await, sorted([b, live]));
 }
 
-pub(crate) async fn who_skips_the_queue_takes_a_free_permit_and_nothing_else(
+pub(crate) async fn an_attempt_that_skips_the_queue_takes_only_a_free_permit(
     subject: impl Subject,
 ) {
     let (store, key) = (subject.store(), key("k"));

@@ -53,7 +53,7 @@ pub(crate) async fn a_free_key_is_for_the_head_of_the_queue_only(subject: impl S
     assert!(store.take(&key, b).await.others_wait);
 }
 
-pub(crate) async fn who_does_not_queue_leaves_nothing_behind(subject: impl Subject) {
+pub(crate) async fn an_attempt_that_does_not_queue_leaves_nothing_behind(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     store.take(&key, a).await;
     held(store.ask(&key, owner()).await);
@@ -83,7 +83,7 @@ pub(crate) async fn a_queued_attempt_that_asks_without_queueing_leaves_the_queue
     assert!(subject.is_empty().await);
 }
 
-pub(crate) async fn who_skips_the_queue_takes_a_free_key_and_nothing_else(subject: impl Subject) {
+pub(crate) async fn an_attempt_that_skips_the_queue_takes_only_a_free_key(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b, hasty) = (owner(), owner(), owner());
     let skipping = Acquire {

@@ -1,6 +1,9 @@
 //! Every grant and every refill hands out numbers above every number handed out for that key before.
 
-use tower_distributed_lock::store::{Acquire, Acquired, Renewed};
+use tower_distributed_lock::{
+    ErrorKind,
+    store::{Acquire, Acquired, Renewed},
+};
 
 use crate::subject::*;
 
@@ -88,4 +91,14 @@ pub(crate) async fn the_fence_is_raised_and_never_lowered(subject: impl Subject)
     assert_eq!(store.see(&key).await.fence, raised);
     let next = store.take(&key, owner()).await.tokens.first().unwrap();
     assert!(next > raised);
+}
+
+pub(crate) async fn a_fence_that_leaves_no_token_is_refused(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    for floor in [u64::MAX, 1 << 53] {
+        let error = store.raise_fence(key.clone(), floor).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    }
+    let token = store.take(&key, a).await.tokens.last().unwrap();
+    assert!(token < 1 << 53);
 }

@@ -96,7 +96,7 @@ pub(super) fn not_a_primary(address: &str) -> Error {
 }
 
 /// The error of a call whose deadline has passed before the call could be sent: in the key's queue, or without a free connection.
-pub(super) fn too_many_before() -> Error {
+pub(super) fn not_sent_in_time() -> Error {
     unreachable(
         "earlier calls have taken all the time of this one: Redis is slow, or does not answer",
     )
@@ -122,9 +122,11 @@ pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Er
     ))
 }
 
-/// The end of a subscription whose server receives no hints any more.
-pub(super) fn primary_moved() -> Error {
-    unreachable("another Redis has become the primary")
+/// The end of a subscription at a server that is not the primary any more, or at a node of a Cluster that has no slots any more.
+pub(super) fn subscription_moves() -> Error {
+    unreachable(
+        "hints arrive at another Redis now: the primary has changed, or this node has no slots any more",
+    )
 }
 
 /// The error of a service that no sentinel knows, although some have answered.
@@ -156,9 +158,29 @@ pub(super) fn connection_ended() -> Error {
     connection_broke(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
 }
 
-/// The error of a call that had no effect and was overtaken by a later call for the same key.
+/// The error of a call whose lane has lost its runtime before the reply.
+pub(super) fn runtime_ended() -> Error {
+    unreachable(
+        "the tokio runtime of the connection to Redis has shut down before the answer came: try again",
+    )
+}
+
+/// The error of a call whose script the server did not have, and which a later call for the same key has overtaken.
 pub(super) fn script_forgotten() -> Error {
-    unreachable("the scripts of Redis were flushed during the call, which had no effect: try again")
+    unreachable("the scripts of Redis were flushed during the call: try again")
+}
+
+/// The error of a repeated release that found no lease, because the first sending may have ended the lease.
+pub(super) fn freed_or_lost() -> Error {
+    unreachable(
+        "the connection to Redis broke during the release: the lease has ended, but may have been lost before the release",
+    )
+}
+
+/// The error of a key whose value in Redis, or whose token counter, this crate did not write.
+pub(super) fn foreign() -> Error {
+    let message = "Redis holds a value that this crate did not write where the lock or its token counter would be";
+    Error::new(ErrorKind::Foreign, message)
 }
 
 /// The error of a call that was redirected until its deadline.

@@ -12,8 +12,8 @@
 //! 3. The job of an acquire that failed and may have taken effect, or whose answer is not taken, ends with the release. The release
 //!    therefore comes before every later call for the key. If the answer is dropped after the job has ended, another job makes the
 //!    release.
-//! 4. The job of a release ends when the server has answered, when `owed_for` has passed, or when the store is gone. Between two attempts
-//!    the job does not keep the store alive.
+//! 4. The job of a release ends when the server has answered, when `owed_for` has passed, or when the store is gone. The first attempt is
+//!    made even if the store is gone by then: a guard may be dropped right before its store.
 //! 5. If an acquire may take effect even after its release was answered, a lane repeats the release until the lease has expired. These
 //!    repetitions are the only calls beside renewals that are not jobs.
 //!
@@ -46,13 +46,14 @@ use super::{
     Shared, explain,
     key_order::KeyOrder,
     lane::{Before, Failure, Lane, Pending, Start, after},
-    operations::{Call, Operation, ReleaseAll, release_of},
+    operations::{Call, Operation, ReleaseAll, release_of, released},
     outcome::{Answered, Outcome},
     topology::CallForm,
 };
 use crate::{
     Error, LockKey,
     store::{Acquire, Acquired, Queueing, Release, Released, StoreFuture},
+    trace,
 };
 
 /// An acquire that failed.
@@ -86,12 +87,11 @@ impl Shared {
                 return;
             };
             if sender.is_closed() || Instant::now() >= deadline {
-                let _ = sender.send(Err(explain::too_many_before()));
+                let _ = sender.send(Err(explain::not_sent_in_time()));
                 return;
             }
             let release = release_of(&request);
             let outcome = shared.acquire_now(&request, deadline).await;
-            drop(shared);
             // The caller of an acquire that was answered but does not count gets the error after the release.
             let mut tell_later = None;
             let in_doubt = match outcome {
@@ -114,9 +114,6 @@ impl Shared {
                     }
                     in_doubt
                 }
-            };
-            let Some(shared) = store.upgrade() else {
-                return;
             };
             let repeated = shared.repeated(release, in_doubt);
             drop(shared);
@@ -161,6 +158,8 @@ impl Shared {
     fn repeated(self: &Arc<Self>, releasing: ReleaseAll, in_doubt: Option<InDoubt>) -> Repeated {
         Repeated {
             store: Arc::downgrade(self),
+            topology: Some(self.topology.clone()),
+            limit: self.timeout,
             expires: after(releasing.release.owed_for),
             releasing,
             in_doubt,
@@ -175,10 +174,13 @@ impl Shared {
         request: Release,
     ) -> StoreFuture<Result<Released, Error>> {
         let (sender, answer) = oneshot::channel();
-        let key = request.key.clone();
+        let (key, owner) = (request.key.clone(), request.owner);
         let repeated = self.repeated(request.into(), None);
-        let tell = |answer| {
-            let _ = sender.send(answer);
+        let tell = move |outcome: Outcome| {
+            if let Some(error) = outcome.error() {
+                trace::release_failed(owner, &error);
+            }
+            let _ = sender.send(outcome.answered().and_then(released));
         };
         order.push(key, repeated.until_answered(tell));
         self.answer_in_time(answer)
@@ -193,13 +195,14 @@ impl Shared {
         start: impl Fn(&Arc<Lane>, CallForm) -> Pending + Send + Sync + 'static,
     ) -> StoreFuture<Result<Value, Error>> {
         let (sender, answer) = oneshot::channel();
-        let shared = self.clone();
+        // The store would wait in its own queue, and keep itself alive.
+        let topology = self.topology.clone();
         order.push(key.clone(), async move {
             if sender.is_closed() || Instant::now() >= deadline {
-                let _ = sender.send(Err(explain::too_many_before()));
+                let _ = sender.send(Err(explain::not_sent_in_time()));
                 return;
             }
-            let outcome = shared.topology.call(&key, deadline, start).await;
+            let outcome = topology.call(&key, deadline, start).await;
             let _ = sender.send(outcome.value());
         });
         self.answer_in_time(answer)
@@ -247,7 +250,7 @@ fn plain(lane: &Arc<Lane>, call: Call, before: Before, deadline: Instant) -> Pen
     lane.call(Start {
         call,
         before,
-        failure: Failure::Forget,
+        failure: Failure::GiveUp,
         deadline,
     })
 }

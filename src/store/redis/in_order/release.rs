@@ -18,17 +18,14 @@ use super::{
         Shared,
         connection::Peer,
         lane::{Before, Lane},
-        operations::{Operation, ReleaseAll, released},
-        outcome::Outcome,
+        operations::{Operation, ReleaseAll},
+        outcome::{Answered, Outcome},
         owed::Debt,
-        topology::CallForm,
+        topology::{CallForm, Topology},
     },
     plain,
 };
-use crate::{
-    Error,
-    store::{Ending, Released},
-};
+use crate::store::Ending;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -45,7 +42,14 @@ pub(in super::super) enum InDoubt {
 
 /// A release that is repeated until the server has answered.
 pub(super) struct Repeated {
+    /// For all attempts but the first.
     pub(super) store: Weak<Shared>,
+    /// For the first attempt, which is made even if the store is dropped before. `None` afterwards.
+    ///
+    /// The job may wait in the store's own queue. The job therefore holds the topology: with the store, both would keep each other alive.
+    pub(super) topology: Option<Arc<Topology>>,
+    /// The time limit of each attempt.
+    pub(super) limit: Duration,
     pub(super) releasing: ReleaseAll,
     pub(super) expires: Instant,
     pub(super) in_doubt: Option<InDoubt>,
@@ -54,35 +58,22 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// Repeats the release until the server has answered. Calls `tell` with the outcome of the first attempt.
-    pub(super) async fn until_answered(self, tell: impl FnOnce(Result<Released, Error>)) {
+    /// Repeats the release until the server has answered, and a lane repeats the release from then on where that is necessary. Calls
+    /// `tell` with the outcome of the first attempt.
+    pub(super) async fn until_answered(mut self, tell: impl FnOnce(Outcome)) {
         let mut tell = Some(tell);
         let mut pause = FIRST_PAUSE;
-        while let Some(shared) = self.store.upgrade() {
-            let outcome = match shared.release_now(&self).await {
-                Outcome::Answered(answered) => {
-                    let is_settled = match &self.in_doubt {
-                        None | Some(InDoubt::Answered) => true,
-                        Some(InDoubt::SentOnLane | InDoubt::SentOn(Some(_))) => {
-                            answered.predecessors_closed
-                        }
-                        Some(InDoubt::SentOn(None)) => false,
-                    };
-                    if !is_settled {
-                        self.repeat_until_expiry(&shared);
-                    }
-                    if let Some(tell) = tell {
-                        tell(released(answered));
-                    }
-                    return;
-                }
-                outcome => outcome,
+        while let Some(topology) = self.next_topology() {
+            let outcome = self.attempt(&topology).await;
+            let is_done = match &outcome {
+                Outcome::Answered(it) => self.is_settled_by(it) || self.is_left_to_lane(&topology),
+                _ => false,
             };
-            drop(shared);
-            if let (Some(tell), Err(error)) = (tell.take(), outcome.value()) {
-                tell(Err(error));
+            drop(topology);
+            if let Some(tell) = tell.take() {
+                tell(outcome);
             }
-            if Instant::now() + pause >= self.expires {
+            if is_done || Instant::now() + pause >= self.expires {
                 return;
             }
             sleep(pause).await;
@@ -90,31 +81,43 @@ impl Repeated {
         }
     }
 
-    /// Lets the lane repeat an answered release whose acquire may still take effect. The repetitions are not part of the job, because
-    /// later calls for the key need not wait for them.
-    fn repeat_until_expiry(&self, shared: &Shared) {
-        let mut releasing = self.releasing.clone();
-        releasing.release.ending = Ending::Free;
-        if let Some(lane) = shared.topology.lane_of(&releasing.release.key) {
-            lane.clean_up(releasing, true);
-        }
+    /// The topology for the next attempt. `None` if the store is gone, unless the attempt is the first.
+    fn next_topology(&mut self) -> Option<Arc<Topology>> {
+        let first = self.topology.take();
+        first.or_else(|| Some(self.store.upgrade()?.topology.clone()))
     }
-}
 
-impl Shared {
-    async fn release_now(&self, release: &Repeated) -> Outcome {
-        let releasing = &release.releasing;
-        let deadline = self.deadline();
+    async fn attempt(&self, topology: &Topology) -> Outcome {
+        let deadline = Instant::now() + self.limit;
         let start = |lane: &Arc<Lane>, form: CallForm| {
-            let before = match &release.in_doubt {
+            let before = match &self.in_doubt {
                 Some(InDoubt::SentOn(Some(peer))) => Before::Close(peer.clone()),
                 _ => form.before(),
             };
-            let call = form.of(Operation::Release(releasing.clone()).into());
+            let call = form.of(Operation::Release(self.releasing.clone()).into());
             plain(lane, call, before, deadline)
         };
-        self.topology
-            .call(&releasing.release.key, deadline, start)
-            .await
+        let key = &self.releasing.release.key;
+        topology.call(key, deadline, start).await
+    }
+
+    /// Whether no later effect of the acquire is possible after this answer to the release (see the table above).
+    fn is_settled_by(&self, answered: &Answered) -> bool {
+        match &self.in_doubt {
+            None | Some(InDoubt::Answered) => true,
+            Some(InDoubt::SentOnLane | InDoubt::SentOn(Some(_))) => answered.predecessors_closed,
+            Some(InDoubt::SentOn(None)) => false,
+        }
+    }
+
+    /// Lets the lane of the key repeat an answered release whose acquire may still take effect. The repetitions are not part of the job,
+    /// because later calls for the key need not wait for them.
+    ///
+    /// Returns false while the slot map is stale: there is no lane, and the job goes on.
+    fn is_left_to_lane(&self, topology: &Topology) -> bool {
+        let mut releasing = self.releasing.clone();
+        releasing.release.ending = Ending::Free;
+        let lane = topology.lane_of(&releasing.release.key);
+        lane.map(|lane| lane.clean_up(releasing, true)).is_some()
     }
 }

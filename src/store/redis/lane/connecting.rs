@@ -17,6 +17,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before the next connect, after connects that brought no reply.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
+    /// The number of connects that brought no reply.
+    connects: u32,
     pause: Duration,
     pub(super) until: Option<Instant>,
 }
@@ -60,13 +62,31 @@ impl Inner {
 impl BackOff {
     /// Whether only one connect has brought no reply so far.
     fn is_first(&self) -> bool {
-        self.pause <= FIRST_PAUSE
+        self.connects <= 1
     }
 
-    /// Doubles the pause, with jitter. At half the time limit, the pause still lets a waiting call see the next connect.
+    /// Counts one more connect and doubles the pause, with jitter. The pause is at most half the time limit, so that a waiting call sees the
+    /// next connect before its deadline.
     fn lengthen(&mut self, limit: Duration) {
+        self.connects = self.connects.saturating_add(1);
         let longest = LONGEST_PAUSE.min(limit / 2);
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE.min(longest), longest);
         self.until = Some(Instant::now() + self.pause.mul_f64(0.5 + random() / 2.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_connect_is_the_first_however_short_the_time_limit() {
+        for millis in [1, 20, 1000] {
+            let mut back_off = BackOff::default();
+            back_off.lengthen(Duration::from_millis(millis));
+            assert!(back_off.is_first(), "{millis} ms");
+            back_off.lengthen(Duration::from_millis(millis));
+            assert!(!back_off.is_first(), "{millis} ms");
+        }
     }
 }

@@ -36,7 +36,7 @@ use super::{
     connecting::BackOff,
     entry::Reply,
 };
-use crate::{Error, trace};
+use crate::Error;
 
 /// The room in a new pipeline.
 const USUAL_COMMANDS: usize = 16;
@@ -90,6 +90,13 @@ impl Driver {
     }
 }
 
+/// The driver is dropped with its runtime, or after its last step.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.inner.driver_ended();
+    }
+}
+
 impl Future for Driver {
     type Output = ();
 
@@ -122,11 +129,7 @@ impl Inner {
     fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
         let step = self.step_locked(&mut state, is_connecting, cx);
-        let failed_releases = mem::take(&mut state.queue.failed_releases);
-        drop(state);
-        for (owner, error) in failed_releases {
-            trace::release_failed(owner, &error);
-        }
+        self.log_failures(state);
         step
     }
 
@@ -148,12 +151,7 @@ impl Inner {
         if !gathers {
             self.send(state);
         }
-        let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
-        state.queue.expire(now, |was_sent| match trouble {
-            _ if was_sent || is_connected => explain::no_answer(self.limit),
-            Some(error) => error.clone(),
-            None => self.connector.too_late(),
-        });
+        self.expire(state, now);
         if !gathers {
             // `expire` may have queued releases of failed acquires.
             self.send(state);
@@ -185,6 +183,16 @@ impl Inner {
         Step::Wait(state.wakes_at)
     }
 
+    /// Answers the callers whose deadlines have passed.
+    pub(super) fn expire(&self, state: &mut State, now: Instant) {
+        let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
+        state.queue.expire(now, |was_sent| match trouble {
+            _ if was_sent || is_connected => explain::no_answer(self.limit),
+            Some(error) => error.clone(),
+            None => self.connector.too_late(),
+        });
+    }
+
     /// Takes all replies that have arrived. Returns the number of calls that were answered.
     fn hear(&self, state: &mut State, cx: &mut Context<'_>) -> usize {
         let (mut now, mut answered) = (None, 0);
@@ -211,7 +219,7 @@ impl Inner {
                 return state.broke(explain::connection_broke(error));
             }
         };
-        state.heard = Some(now);
+        state.last_reply = Some(now);
         state.back_off = BackOff::default();
         let demoted = replies.values().iter().find_map(explain::demoted);
         if let Some(error) = &demoted

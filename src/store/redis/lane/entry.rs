@@ -3,8 +3,9 @@
 //! | the call | `failure` | `before` |
 //! |---|---|---|
 //! | an acquire | `CleanUp`: its release follows | `Nothing` |
-//! | a release | `Repeat`: until answered, or not owed any more | `Nothing`, or `Close` for an acquire on another connection |
-//! | a renewal, a question | `Forget` | `Nothing`, or `Asking` in a Cluster |
+//! | a release | `Repeat`: until answered, or not owed any more | `Nothing` |
+//! | an acquire or a release of `in_order`, whose job makes the call again | `GiveUp` | `Nothing`; `Asking` in a Cluster; `Close` for the release of an acquire on another connection |
+//! | a renewal, a question | `GiveUp` | `Nothing`, or `Asking` in a Cluster |
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use super::super::{
     script::By,
 };
 use crate::{
+    Error,
     store::{Acquire, Owner},
     trace::{StoreCall, StoreOperation},
 };
@@ -64,8 +66,8 @@ impl Before {
 /// How a lane handles the failure of a call.
 #[derive(Debug)]
 pub(in super::super) enum Failure {
-    /// The call is dropped.
-    Forget,
+    /// The call is given up, and nothing follows.
+    GiveUp,
     /// The call is an acquire, and its release follows.
     CleanUp,
     /// The call is a release, and is repeated.
@@ -77,6 +79,16 @@ pub(in super::super) enum Failure {
         /// Whether the release is repeated even after an answer, because its acquire may still take effect.
         until_expiry: bool,
     },
+}
+
+impl Failure {
+    /// The release that must follow if this call fails, for an acquire with [`Failure::CleanUp`].
+    pub(super) fn undo(&self, call: &Call) -> Option<ReleaseAll> {
+        match (self, call.operation()) {
+            (Self::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
+            _ => None,
+        }
+    }
 }
 
 /// The receiver of a call's outcome.
@@ -124,8 +136,13 @@ impl Entry {
 
     /// The release that must follow if the call fails, for an acquire with [`Failure::CleanUp`].
     pub(super) fn undo(&self) -> Option<ReleaseAll> {
-        match (&self.failure, self.call.operation()) {
-            (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
+        self.failure.undo(&self.call)
+    }
+
+    /// A release whose caller gets this error, for the log. `None` for any other call.
+    pub(super) fn failed_release(&self, error: &Error) -> Option<(Owner, Error)> {
+        match self.failure {
+            Failure::Repeat { .. } => Some((self.owner()?, error.clone())),
             _ => None,
         }
     }

@@ -22,11 +22,12 @@
 //!    `connection`): otherwise the first sending could take effect after the second one, and after the calls that follow. A release ends
 //!    only the lease of its own owner, so a late first sending does no harm.
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
-//!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none, or if
-//!    the driver's runtime has ended.
-//! 7. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, the spawning of the driver, and the recorder of metrics. Log
-//!    events follow when the mutex is free.
+//!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none.
+//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error. A caller on
+//!    another runtime also keeps the time limit by itself ([`Lane::answer_overdue`]), because the driver's runtime may stand still.
+//! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
+//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. Log events, and the spawning of the driver, follow
+//!    when the mutex is free: a runtime that shuts down drops a new driver at once, and the drop takes the mutex.
 
 mod connecting;
 mod deadlines;
@@ -38,13 +39,12 @@ mod queue;
 mod spare;
 mod trouble;
 
-use std::{collections::VecDeque, sync::Arc, task::Waker, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
 
 use tokio::{
-    runtime::Handle,
+    runtime::{self, Handle},
     sync::{mpsc, oneshot},
-    task::JoinHandle,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use self::{
@@ -63,12 +63,16 @@ use super::{
     explain,
     floors::Floors,
     names::Names,
-    operations::{Dialect, Operation, ReleaseAll, release_of},
+    operations::{Dialect, ReleaseAll},
     outcome::Outcome,
     owed::Owed,
     topology::Upstream,
 };
-use crate::{Error, sync::Mutex};
+use crate::{
+    Error,
+    sync::{Mutex, MutexGuard},
+    trace,
+};
 
 /// The number of calls in one message: enough to save round trips, few enough not to delay others.
 pub(super) const BATCH: usize = 128;
@@ -101,13 +105,14 @@ struct State {
     /// The messages that were sent on `connection`, oldest first.
     in_flight: VecDeque<Flight>,
     /// When the connection last brought a reply.
-    heard: Option<Instant>,
+    last_reply: Option<Instant>,
     /// The reason why the last connection ended or could not be made.
     trouble: Option<Error>,
     /// The callers of [`Lane::connect`] that wait for a connection.
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
     back_off: BackOff,
-    driver: Option<JoinHandle<()>>,
+    /// The runtime of the driver. `None` if there is no driver.
+    driven_on: Option<runtime::Id>,
     /// Wakes the driver.
     waker: Waker,
     /// When the timer of the driver ends.
@@ -162,11 +167,11 @@ impl Lane {
                 queue: Queue::new(owed),
                 connection: None,
                 in_flight: VecDeque::new(),
-                heard: None,
+                last_reply: None,
                 trouble: None,
                 connecting: Vec::new(),
                 back_off: BackOff::default(),
-                driver: None,
+                driven_on: None,
                 waker: Waker::noop().clone(),
                 wakes_at: None,
                 closed: None,
@@ -194,7 +199,7 @@ impl Lane {
             }
             let (sender, connected) = oneshot::channel();
             state.connecting.push(sender);
-            self.0.drive(&mut state);
+            self.0.drive(state);
             connected
         };
         match timeout(self.0.limit, connected).await {
@@ -206,39 +211,49 @@ impl Lane {
     /// Starts a call (invariant 1). The future waits for the outcome.
     pub(super) fn call(self: &Arc<Self>, start: Start) -> Pending {
         let (answer, outcome) = oneshot::channel();
-        let undo = match (&start.failure, start.call.operation()) {
-            (Failure::CleanUp, Operation::Acquire(request)) => Some(release_of(request)),
-            _ => None,
-        };
+        let undo = start.failure.undo(&start.call);
         let answer = AnswerTo::one(&start.call, answer);
+        let deadline = start.deadline;
         let mut state = self.0.state.lock();
         let id = state.queue.push(start, Some(answer));
         if state.sends_now() {
             self.0.send(&mut state);
         }
-        self.0.drive(&mut state);
-        drop(state);
+        let is_elsewhere = state.is_driven_elsewhere();
+        self.0.drive(state);
         Pending {
             lane: self.clone(),
             id,
             outcome,
             undo,
+            time_up: is_elsewhere.then(|| Box::pin(sleep_until(deadline))),
         }
     }
 
-    /// Starts calls, whose outcomes go to a channel, each with the index that came with the call.
+    /// Starts calls, whose outcomes go to a channel, each with the index that came with the call. Returns whether the lane is driven on
+    /// another runtime than the caller's.
     pub(super) fn call_all(
         &self,
         calls: impl IntoIterator<Item = (usize, Start)>,
         to: &mpsc::UnboundedSender<(usize, Outcome)>,
-    ) {
+    ) -> bool {
         let mut state = self.0.state.lock();
         for (index, start) in calls {
             let answer = AnswerTo::batch(&start.call, index, to.clone());
             state.queue.push(start, Some(answer));
         }
         self.0.send(&mut state);
-        self.0.drive(&mut state);
+        let is_elsewhere = state.is_driven_elsewhere();
+        self.0.drive(state);
+        is_elsewhere
+    }
+
+    /// Answers the callers whose deadlines have passed, in the place of a driver on another runtime.
+    pub(super) fn answer_overdue(&self) {
+        let mut state = self.0.state.lock();
+        self.0.expire(&mut state, Instant::now());
+        self.0.send(&mut state);
+        self.0.log_failures(state);
     }
 
     /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
@@ -246,14 +261,14 @@ impl Lane {
         let mut state = self.0.state.lock();
         state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);
-        self.0.drive(&mut state);
+        self.0.drive(state);
     }
 
     /// Resumes calls that were started outside of a runtime.
     pub(super) fn resume(&self) {
-        let mut state = self.0.state.lock();
+        let state = self.0.state.lock();
         if !state.queue.is_empty() {
-            self.0.drive(&mut state);
+            self.0.drive(state);
         }
     }
 }
@@ -321,14 +336,39 @@ impl Inner {
     }
 
     /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Does nothing outside of a runtime.
-    fn drive(self: &Arc<Self>, state: &mut State) {
-        if state.has_driver() {
+    fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.driven_on.is_some() {
             if state.driver_must_wake() {
                 state.waker.wake_by_ref();
             }
         } else if let Ok(runtime) = Handle::try_current() {
             state.wakes_at = None;
-            state.driver = Some(runtime.spawn(Driver::new(self.clone())));
+            state.driven_on = Some(runtime.id());
+            drop(state);
+            runtime.spawn(Driver::new(self.clone()));
+        }
+    }
+
+    /// Handles the end of the driver: no connection is left, and no caller would be answered any more. Releases go on with the next driver.
+    fn driver_ended(&self) {
+        let mut state = self.state.lock();
+        state.driven_on = None;
+        state.waker = Waker::noop().clone();
+        let error = explain::runtime_ended();
+        state.broke(error.clone());
+        state.queue.fail_all(&error);
+        for waiting in state.connecting.drain(..) {
+            let _ = waiting.send(Err(error.clone()));
+        }
+        self.log_failures(state);
+    }
+
+    /// Logs the releases that have failed, when the mutex is free.
+    fn log_failures(&self, mut state: MutexGuard<'_, State>) {
+        let failed_releases = mem::take(&mut state.queue.failed_releases);
+        drop(state);
+        for (owner, error) in failed_releases {
+            trace::release_failed(owner, &error);
         }
     }
 }
@@ -338,19 +378,23 @@ impl State {
     fn broke(&mut self, error: Error) {
         self.connection = None;
         self.in_flight.clear();
-        self.heard = None;
+        self.last_reply = None;
         self.queue.broke(&error);
         self.trouble = Some(error);
     }
 
-    fn has_driver(&self) -> bool {
-        (self.driver.as_ref()).is_some_and(|driver| !driver.is_finished())
+    /// Whether the caller is within another runtime than the driver, if there is a driver.
+    fn is_driven_elsewhere(&self) -> bool {
+        let (Some(driven_on), Ok(current)) = (self.driven_on, Handle::try_current()) else {
+            return false;
+        };
+        current.id() != driven_on
     }
 
     /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for that.
     fn sends_now(&mut self) -> bool {
         let (waiting, in_flight) = (self.queue.unsent_at_most(), self.queue.in_flight);
-        if self.gathering.is_enough(waiting, in_flight) || !self.has_driver() {
+        if self.gathering.is_enough(waiting, in_flight) || self.driven_on.is_none() {
             return true;
         }
         if self.gathering == Gathering::No {
@@ -386,7 +430,7 @@ impl State {
     /// When the silence of a connection began on which a reply is due.
     fn silent_since(&self) -> Option<Instant> {
         let sent = self.in_flight.front()?.sent;
-        Some(self.heard.map_or(sent, |heard| heard.max(sent)))
+        Some(self.last_reply.map_or(sent, |last| last.max(sent)))
     }
 }
 

@@ -108,12 +108,6 @@ impl<T> Order<T> {
         items.filter_map(|slot| Some((slot.id, slot.item.as_mut()?)))
     }
 
-    /// The ids of all items, in their order.
-    pub(super) fn ids(&self) -> Vec<Id> {
-        let items = self.slots.iter().filter(|slot| slot.item.is_some());
-        items.map(|slot| slot.id).collect()
-    }
-
     /// Removes all items. Ids go on rising, so that no id is used twice.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
@@ -156,7 +150,8 @@ mod tests {
             assert_eq!(order.remove(*id), None);
         }
         let left: Vec<Id> = ids.into_iter().filter(|id| id % 7 == 3).collect();
-        assert_eq!((order.ids(), order.first_id()), (left.clone(), 3));
+        let found: Vec<Id> = order.iter_mut().map(|(id, _)| id).collect();
+        assert_eq!((found, order.first_id()), (left.clone(), 3));
         for id in left {
             assert_eq!(order.first_from(id - 2), Some((id, &mut { id })));
             assert_eq!(order.get_mut(id), Some(&mut { id }));

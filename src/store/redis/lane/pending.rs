@@ -9,10 +9,10 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Sleep};
 
 use super::{
     super::{explain, operations::ReleaseAll, outcome::Outcome},
@@ -32,13 +32,24 @@ pub(in super::super) struct Pending {
     pub(super) outcome: oneshot::Receiver<Outcome>,
     /// The release that follows if the outcome is not taken.
     pub(super) undo: Option<ReleaseAll>,
+    /// The deadline, if the driver is on another runtime, which may stand still.
+    pub(super) time_up: Option<Pin<Box<Sleep>>>,
 }
 
 impl Future for Pending {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let outcome = std::task::ready!(Pin::new(&mut self.outcome).poll(cx));
+        let mut outcome = Pin::new(&mut self.outcome).poll(cx);
+        if outcome.is_pending()
+            && let Some(time_up) = &mut self.time_up
+            && time_up.as_mut().poll(cx).is_ready()
+        {
+            self.time_up = None;
+            self.lane.answer_overdue();
+            outcome = Pin::new(&mut self.outcome).poll(cx);
+        }
+        let outcome = ready!(outcome);
         self.undo = None;
         let limit = self.lane.0.limit;
         Poll::Ready(
@@ -59,6 +70,6 @@ impl Drop for Pending {
             state.queue.clean_up(release, false);
         }
         inner.send(&mut state);
-        inner.drive(&mut state);
+        inner.drive(state);
     }
 }

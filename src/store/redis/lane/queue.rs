@@ -58,7 +58,8 @@ pub(super) struct Queue {
     pub(super) resting: Vec<Resting>,
     /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
-    /// The releases that have failed for their callers, for the log. The driver logs them once the mutex is free.
+    /// The releases that have failed for their callers, for the log: each of them once, because a caller is answered once. The driver
+    /// logs them when the mutex is free.
     pub(super) failed_releases: Vec<(Owner, Error)>,
     owed: Owed,
 }
@@ -221,6 +222,9 @@ impl Queue {
         };
         let has_run = matches!(outcome, Outcome::Answered(_));
         let answer = entry.answer.take();
+        if let (Some(error), true) = (outcome.error(), answer.is_some()) {
+            self.failed_releases.extend(entry.failed_release(&error));
+        }
         let is_heard = answer.is_some_and(|answer| answer.send(outcome));
         match entry.failure {
             Failure::CleanUp if is_heard && !has_run && repeated => {
@@ -257,7 +261,8 @@ impl Queue {
         }
     }
 
-    /// Fails the forgotten calls for the key of a call that has run. They were started earlier and must not run after that call.
+    /// Fails the forgotten calls for the key of a call that the server has answered. They were started earlier, and must not run after that
+    /// call.
     fn give_up_forgotten_before(&mut self, later: Id) {
         let later = self.calls.get_mut(later);
         let Some(key) = later.and_then(|it| it.call.key().cloned()) else {
@@ -274,6 +279,7 @@ impl Queue {
             };
             if let Some(answer) = entry.answer.take() {
                 let error = explain::script_forgotten();
+                self.failed_releases.extend(entry.failed_release(&error));
                 answer.send(Outcome::failed(error, entry.may_have_taken_effect));
                 if entry.may_have_taken_effect
                     && let Some(release) = entry.undo()

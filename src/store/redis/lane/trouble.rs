@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | deadline, or two failed connects | error; if sent, its release follows | error; goes on until it is not owed any more | error |
 //! | the caller leaves | dropped; if sent, its release follows | goes on | goes on |
-//! | the connection breaks | sent again, up to three times in all | sent again; after three sendings, rests first | as an acquire |
+//! | the connection breaks | sent again, up to three times in all | sent again; after three sendings, rests first | as an acquire; a forced release is not sent again: error |
 //! | the next connection cannot close its predecessors | error if sent, its release is repeated until its expiry | sent again | error if sent |
 
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use tokio::time::Instant;
 
 use super::{
-    super::outcome::Outcome,
+    super::{operations::Operation, outcome::Outcome},
     entry::{Entry, Failure},
     order::Id,
     queue::Queue,
@@ -21,6 +21,16 @@ use crate::Error;
 
 /// The number of sendings after which a call counts as the reason why connections break.
 const MAX_SENDINGS: u32 = 3;
+
+impl Entry {
+    /// How often the call may be sent. A second forced release could end a lease that was granted after the first one.
+    fn max_sendings(&self) -> u32 {
+        match self.call.operation() {
+            Operation::ForceRelease(_) => 1,
+            _ => MAX_SENDINGS,
+        }
+    }
+}
 
 impl Queue {
     /// Answers callers whose deadline has passed with the error of `why`, drops releases that are not owed any more, and queues releases
@@ -37,7 +47,7 @@ impl Queue {
                 && expires <= now
             {
                 if entry.is_in_flight {
-                    entry.failure = Failure::Forget;
+                    entry.failure = Failure::GiveUp;
                 } else {
                     self.remove(id);
                 }
@@ -62,10 +72,8 @@ impl Queue {
             return;
         };
         let (was_sent, is_in_flight) = (entry.was_sent(), entry.is_in_flight);
+        self.failed_releases.extend(entry.failed_release(&error));
         if let Failure::Repeat { expires, .. } = entry.failure {
-            if let Some(owner) = entry.owner() {
-                self.failed_releases.push((owner, error.clone()));
-            }
             let due = std::mem::replace(&mut entry.due, expires);
             self.deadlines.remove(due, id);
             self.deadlines.insert(expires, id);
@@ -79,7 +87,7 @@ impl Queue {
 
     /// Answers all callers with an error.
     pub(super) fn fail_all(&mut self, error: &Error) {
-        for id in self.calls.ids() {
+        for id in self.ids_of(|_| true) {
             self.fail(id, error.clone());
         }
     }
@@ -106,7 +114,7 @@ impl Queue {
         let mut given_up = Vec::new();
         for (id, entry) in self.calls.iter_mut() {
             entry.may_have_taken_effect |= std::mem::take(&mut entry.is_in_flight);
-            if entry.sendings >= MAX_SENDINGS {
+            if entry.sendings >= entry.max_sendings() {
                 given_up.push(id);
             }
         }

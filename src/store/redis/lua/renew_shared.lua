@@ -5,8 +5,8 @@
 -- Returns  0, if the owner does not hold the key
 --          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
 --
--- A slot of a Cluster that is moving to another node refuses scripts with a name that does not exist, as well it should: there, a lock that
--- is deleted cannot be written again. The script is then called with the lock alone, and with the first two arguments. No tokens are handed
+-- A slot of a Cluster that is moving to another node refuses scripts with a name that does not exist. The script relies on that: in such a
+-- slot, a lock that is deleted cannot be written again. The script is then called with the lock alone, and with the first two arguments. No tokens are handed
 -- out, an exclusive lease stays one until a later renewal, and the attempts that wait are told nothing.
 
 --@include value.lua

@@ -122,7 +122,7 @@ impl Shared {
         let outcome = self.topology.lane_to(node).call(Start {
             call: Operation::Scan(scan).into(),
             before: Before::Nothing,
-            failure: Failure::Forget,
+            failure: Failure::GiveUp,
             deadline,
         });
         let outcome = outcome.await;

@@ -115,9 +115,11 @@ impl Call {
         }
     }
 
-    /// How the first sending names the script. The scripts for operators are too rarely used to be loaded with every connection.
+    /// How the first sending names the script. The scripts for operators, and `release_alone.lua`, are too rarely used to be loaded
+    /// with every connection.
     pub(super) fn by(&self) -> By {
         match self.operation {
+            Operation::Release(_) if self.has_one_key => By::Text,
             Operation::Acquire(_) | Operation::Renew(_) | Operation::Release(_) => By::Hash,
             _ => By::Text,
         }

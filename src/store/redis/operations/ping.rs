@@ -39,7 +39,7 @@ impl Shared {
             lane.call(Start {
                 call: form.of(Operation::Ping { bucket }.into()),
                 before: form.before(),
-                failure: Failure::Forget,
+                failure: Failure::GiveUp,
                 deadline,
             })
         };

@@ -8,7 +8,7 @@ use redis::Value;
 use super::{
     super::{
         Shared, explain,
-        floors::{END_OF_TOKENS, Floor},
+        floors::Floor,
         lane::{Failure, Lane, Start},
         outcome::{Outcome, Redirect},
         script::{FORCE_RELEASE, INSPECT, RAISE_FENCE},
@@ -19,8 +19,8 @@ use super::{
     reply::{flag, remaining, text},
 };
 use crate::{
-    Error, ErrorKind, LockKey,
-    store::{Holder, Inspection, Mode, StoreFuture},
+    Error, LockKey,
+    store::{Holder, Inspection, Mode, StoreFuture, types::check_floor},
 };
 
 impl Shared {
@@ -30,10 +30,8 @@ impl Shared {
         key: LockKey,
         above: u64,
     ) -> StoreFuture<Result<u64, Error>> {
-        if above >= END_OF_TOKENS - 1 {
-            let message =
-                format!("tokens in Redis end at {END_OF_TOKENS} and cannot be raised to {above}");
-            return failed(Error::new(ErrorKind::InvalidConfig, message));
+        if let Err(error) = check_floor(above) {
+            return failed(error);
         }
         let shared = self.clone();
         let of = key.clone();
@@ -76,7 +74,7 @@ impl Shared {
             lane.call(Start {
                 call: form.of(operation().into()),
                 before: form.before(),
-                failure: Failure::Forget,
+                failure: Failure::GiveUp,
                 deadline,
             })
         };
@@ -144,7 +142,7 @@ fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
         ..Inspection::default()
     };
     if let Value::BulkString(stored) = stored {
-        match value::read(&stored).ok_or_else(foreign)? {
+        match value::read(&stored).ok_or_else(explain::foreign)? {
             Stored::Record(content) => {
                 seen.record = Some(content);
                 seen.record_remaining = Some(remaining(ttl));
@@ -169,7 +167,7 @@ fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
         let (Some(Named { owner, mode, label }), Some(Value::Int(ms))) =
             (named(&holder[0]), holder.get(1))
         else {
-            return Err(foreign());
+            return Err(explain::foreign());
         };
         seen.holders.push(Holder {
             owner,
@@ -180,16 +178,11 @@ fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
         });
     }
     let queue: Option<Vec<Named>> = queue.iter().map(named).collect();
-    let queue = queue.ok_or_else(foreign)?;
+    let queue = queue.ok_or_else(explain::foreign)?;
     seen.queue = queue.into_iter().map(|attempt| attempt.owner).collect();
     if let Some(counter) = text(&fence) {
-        let counter: u64 = counter.parse().map_err(|_| foreign())?;
+        let counter: u64 = counter.parse().map_err(|_| explain::foreign())?;
         seen.fence = seen.fence.max(counter);
     }
     Ok(seen)
-}
-
-fn foreign() -> Error {
-    let message = "Redis holds a value that this crate did not write where the lock or its token counter would be";
-    Error::new(ErrorKind::Foreign, message)
 }

@@ -9,7 +9,7 @@ use redis::RedisWrite;
 
 use super::{
     super::{
-        Shared,
+        Shared, explain,
         lane::{Before, Failure, Start, after},
         outcome::{Answered, Redirect},
         script::{RELEASE, RELEASE_ALONE, RELEASE_SHARED},
@@ -20,7 +20,7 @@ use super::{
     writer::millis,
 };
 use crate::{
-    Error, ErrorKind,
+    Error,
     store::{Acquire, Ending, Mode, Owner, Queueing, Release, Released, StoreFuture},
 };
 
@@ -139,16 +139,8 @@ pub(in super::super) fn released(answered: Answered) -> Result<Released, Error> 
         Ok(Released::Freed)
     } else if answered.repeated {
         // The first sending of the release may have freed the key.
-        Err(freed_or_lost())
+        Err(explain::freed_or_lost())
     } else {
         Ok(Released::NotOurs)
     }
-}
-
-/// The error of a repeated release that found no lease, because the first sending may have ended the lease.
-fn freed_or_lost() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the connection to Redis broke during the release: the lease has ended, but may have been lost before the release",
-    )
 }

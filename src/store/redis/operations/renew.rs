@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use redis::Value;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     super::{
@@ -26,11 +29,41 @@ use super::{
 };
 use crate::store::{Mode, Renew, RenewAnswers, Renewed};
 
+/// The outcomes of renewals that were started together.
+struct Outcomes {
+    receiver: mpsc::UnboundedReceiver<(usize, Outcome)>,
+    /// The lanes that are driven on another runtime, which may stand still.
+    elsewhere: Vec<Arc<Lane>>,
+    /// The latest deadline of the renewals.
+    last_deadline: Instant,
+}
+
+impl Outcomes {
+    /// The next outcome, with the index of its renewal.
+    async fn next(&mut self) -> Option<(usize, Outcome)> {
+        if !self.elsewhere.is_empty() {
+            match timeout_at(self.last_deadline, self.receiver.recv()).await {
+                Ok(outcome) => return outcome,
+                Err(_) => self
+                    .elsewhere
+                    .drain(..)
+                    .for_each(|lane| lane.answer_overdue()),
+            }
+        }
+        self.receiver.recv().await
+    }
+}
+
 impl Shared {
     /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         self.resume_if_stopped();
-        let (sender, outcomes) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut outcomes = Outcomes {
+            receiver,
+            elsewhere: Vec::new(),
+            last_deadline: self.deadline(),
+        };
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             let Some(lane) = self.topology.lane_of(&request.key) else {
@@ -52,17 +85,20 @@ impl Shared {
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
+                outcomes.last_deadline = outcomes.last_deadline.max(deadline);
                 (
                     index,
                     renewal_of(&requests[index], CallForm::default(), deadline),
                 )
             });
-            lane.call_all(starts, &sender);
+            if lane.call_all(starts, &sender) {
+                outcomes.elsewhere.push(lane);
+            }
         }
         drop(sender);
         let shared = self.clone();
         let answers = stream::unfold(outcomes, |mut outcomes| async {
-            let outcome = outcomes.recv().await?;
+            let outcome = outcomes.next().await?;
             Some((outcome, outcomes))
         });
         let all = requests.len();
@@ -107,7 +143,7 @@ fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
     Start {
         call: form.of(Operation::Renew(request.clone()).into()),
         before: form.before(),
-        failure: Failure::Forget,
+        failure: Failure::GiveUp,
         deadline,
     }
 }

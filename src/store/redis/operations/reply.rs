@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::{
-    explain,
-    floors::{END_OF_TOKENS, Floor},
+use super::super::{explain, floors::Floor};
+use crate::{
+    Error,
+    store::{Tokens, types::END_OF_TOKENS},
 };
-use crate::{Error, store::Tokens};
 
 /// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
 const NEVER: Duration = Duration::from_secs(60 * 60);

@@ -1,6 +1,6 @@
 //! The certificates of TLS connections.
 
-use redis::ConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::{Error, store::redis::explain::invalid};
 
@@ -20,6 +20,16 @@ pub(crate) struct ClientCertificate {
     pub(crate) key: Vec<u8>,
 }
 
+/// Whether a connection uses TLS.
+fn is_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Whether the client library uses TLS for a URL. False for the name of a service, which is not a URL.
+fn is_url_of_tls(url: &str) -> bool {
+    url.into_connection_info().is_ok_and(|info| is_tls(&info))
+}
+
 impl Certificates {
     fn is_empty(&self) -> bool {
         self.roots.is_none() && self.client.is_none()
@@ -36,9 +46,9 @@ impl Certificates {
         if cfg!(not(feature = "tls-rustls")) {
             return Err(invalid("certificates need the feature `tls-rustls`"));
         }
-        if !urls.into_iter().any(|url| url.starts_with("rediss://")) {
+        if !urls.into_iter().any(|url| is_url_of_tls(url)) {
             return Err(invalid(
-                "certificates were set, but no URL begins with `rediss://`, so no connection would use them",
+                "certificates were set, but no URL begins with `rediss://` or `valkeys://`, so no connection would use them",
             ));
         }
         Ok(())
@@ -52,9 +62,9 @@ impl Certificates {
     /// Adds the certificates to the settings of a TLS connection.
     #[cfg(feature = "tls-rustls")]
     pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
-        use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
+        use redis::{Client, ClientTlsConfig, TlsCertificates};
 
-        if self.is_empty() || !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        if self.is_empty() || !is_tls(&info) {
             return Ok(info);
         }
         pem::check(self)?;

@@ -103,11 +103,14 @@ impl Server {
         }
     }
 
-    /// Checks on a separate connection that the server is a primary, because the connection of a subscription can only subscribe.
+    /// Checks on a separate connection that the server is a primary, because the connection of a subscription can only subscribe. The
+    /// caller limits the time.
     pub(super) async fn ask_role(&self) -> Result<(), Error> {
         let client = self.client_for_hints().await?;
         let asked = async {
-            let mut connection = client.get_multiplexed_async_connection().await?;
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&without_timeouts())
+                .await?;
             cmd("ROLE").query_async(&mut connection).await
         };
         let role = asked.await;

@@ -80,10 +80,12 @@ impl Access {
 
 /// Parses a URL. RESP3 is the default, and TCP keepalive is always set.
 fn parse(url: &str) -> Result<ConnectionInfo, Error> {
-    if cfg!(not(feature = "tls-rustls")) && url.starts_with("rediss://") {
-        return Err(explain::invalid(
-            "`rediss://` needs the feature `tls-rustls`",
-        ));
+    if cfg!(not(feature = "tls-rustls")) {
+        let schemes = ["rediss://", "valkeys://"];
+        if let Some(scheme) = schemes.into_iter().find(|scheme| url.starts_with(scheme)) {
+            let message = format!("`{scheme}` needs the feature `tls-rustls`");
+            return Err(explain::invalid(message));
+        }
     }
     let info = url.into_connection_info().map_err(|error| {
         // The message leaves the URL out, because the URL may contain a password.

@@ -75,7 +75,8 @@ impl Uptime {
             .map_or(Duration::ZERO, |reading| reading.until(Instant::now()))
     }
 
-    /// The `run_id` of the server, which no other server and no other run has. `None` before the first connection.
+    /// The `run_id` of the server, which no other server and no other run has. `None` before the first connection, and
+    /// if the server denies INFO.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         self.last_run.lock().clone()
     }

@@ -302,7 +302,7 @@ impl Cluster {
         if self.slot_map.nodes().contains(&source.server.address) {
             Change::KeysMoved(changed.keys)
         } else {
-            // A node that has left the Cluster receives no hints.
+            // A node without slots may have left the Cluster, and would then receive no hints.
             Change::OtherSource
         }
     }

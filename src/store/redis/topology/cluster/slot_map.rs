@@ -5,6 +5,9 @@
 //!   ▲                                                         │ an owner has changed: the version rises,
 //!   └── MOVED, CLUSTERDOWN, a failed call                     └▶ `changed_since` resolves, and moved leases are confirmed
 //! ```
+//!
+//! While a question is under way, the map of the answer before counts as fresh. Before the first answer there is no such map: all
+//! callers wait for the answer.
 
 use std::{
     sync::{
@@ -45,6 +48,8 @@ pub(super) struct SlotMap {
     limit: Duration,
     slots: watch::Sender<Slots>,
     is_stale: AtomicBool,
+    /// Whether the nodes have ever answered.
+    is_known: AtomicBool,
     /// When the nodes were last asked. Locked while a question is under way.
     last_asked: FairMutex<Option<Instant>>,
 }
@@ -66,6 +71,7 @@ impl SlotMap {
             limit,
             slots: watch::Sender::new(Slots::default()),
             is_stale: AtomicBool::new(true),
+            is_known: AtomicBool::new(false),
             last_asked: FairMutex::new(None),
         }
     }
@@ -75,7 +81,7 @@ impl SlotMap {
     }
 
     pub(super) fn is_stale(&self) -> bool {
-        self.is_stale.load(Ordering::Acquire)
+        self.is_stale.load(Ordering::Acquire) || !self.is_known.load(Ordering::Acquire)
     }
 
     /// Makes the next [`refresh`](Self::refresh) ask the nodes.
@@ -155,6 +161,7 @@ impl SlotMap {
             *slots = latest.after(slots);
             slots.version != before
         });
+        self.is_known.store(true, Ordering::Release);
         unless_answered.disarm();
         Ok(())
     }
