@@ -153,6 +153,9 @@ pub(crate) struct Lease {
 /// The deadline of a lease that is over.
 const ENDED: u64 = 0;
 
+/// The longest time in nanoseconds, about 146 years: far below the overflow of later additions.
+const LONGEST: u64 = u64::MAX / 4;
+
 impl Lease {
     /// Creates a lease that was requested at `sent`.
     pub(crate) fn new(
@@ -172,7 +175,7 @@ impl Lease {
             downgraded: AtomicBool::new(false),
             epoch: sent,
             deadline: AtomicU64::new(nanos(validity(length)).max(1)),
-            turn_ends: AtomicU64::new(u64::MAX / 4),
+            turn_ends: AtomicU64::new(LONGEST),
             doubts: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -183,9 +186,10 @@ impl Lease {
 
     /// How many may hold the key beside this lease.
     pub(crate) fn mode(&self) -> Mode {
-        match self.downgraded.load(Ordering::Acquire) {
-            true => Mode::Shared,
-            false => self.acquired,
+        if self.downgraded.load(Ordering::Acquire) {
+            Mode::Shared
+        } else {
+            self.acquired
         }
     }
 
@@ -280,7 +284,7 @@ impl Lease {
 
     /// Sets the end of the current turn, or of the first of several; `None` if no turn is under way.
     pub(crate) fn set_turn_ends(&self, at: Option<Instant>) {
-        let ends = at.map_or(u64::MAX / 4, |at| {
+        let ends = at.map_or(LONGEST, |at| {
             nanos(at.saturating_duration_since(self.epoch))
         });
         self.turn_ends.store(ends, Ordering::Release);
@@ -335,7 +339,7 @@ pub(crate) fn validity(length: Duration) -> Duration {
     length.saturating_sub(drift(length))
 }
 
-/// Nanoseconds, capped far below the overflow of later additions.
+/// Nanoseconds, up to [`LONGEST`].
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
+    u64::try_from(duration.as_nanos()).map_or(LONGEST, |nanos| nanos.min(LONGEST))
 }

@@ -2,8 +2,8 @@
 //!
 //! 1. At most one renewal is under way. The answer, or the lack of an answer, determines when the next renewal is
 //!    due.
-//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, the next one is
-//!    never due at once.
+//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, or without the tokens
+//!    that were asked for, the next one is never due at once.
 //!
 //! The renewals of a lease of 30 s with the default pace, while the store is away from 15 s to 23 s:
 //!
@@ -27,7 +27,7 @@ pub(crate) struct Pace {
     /// The interval between renewals of a lease that is passed on. It is shorter, so that the instance notices when
     /// other instances wait.
     pub(crate) every_when_passing: Duration,
-    /// How soon a renewal without an answer is retried.
+    /// How soon a renewal without an answer, or without the tokens that were asked for, is retried.
     pub(crate) retry: Duration,
     /// After how many renewals without an answer to give up before the deadline.
     pub(crate) give_up_after: Option<u32>,
@@ -53,8 +53,6 @@ pub(crate) struct Renewal {
     next: Instant,
     /// When the renewal under way was sent.
     sent: Option<Instant>,
-    /// Another renewal was requested while one was under way.
-    again: bool,
     /// How many renewals in a row had no answer.
     unknowns: u32,
 }
@@ -67,7 +65,6 @@ impl Renewal {
             every,
             next: later(sent, every),
             sent: None,
-            again: false,
             unknowns: 0,
         }
     }
@@ -87,10 +84,10 @@ impl Renewal {
         is_due
     }
 
-    /// Requests a renewal at once, or right after the one that is under way.
+    /// Requests a renewal at once, unless one is under way. The line looks at the answer to that one, and then knows
+    /// whether another is needed.
     pub(crate) fn renew_now(&mut self, now: Instant) {
         self.next = self.next.min(now);
-        self.again = self.sent.is_some();
     }
 
     /// Moves the next renewal forward, because the lease is being passed on.
@@ -102,28 +99,28 @@ impl Renewal {
     pub(crate) fn renewed(&mut self) {
         self.unknowns = 0;
         if let Some(sent) = self.sent.take() {
-            self.next = match self.again {
-                true => sent,
-                false => later(sent, self.every),
-            };
+            self.next = later(sent, self.every);
         }
-        self.again = false;
     }
 
     /// Notes that the lease was doubted after the renewal was sent. The answer confirms nothing, and the next renewal
     /// is due now.
     pub(crate) fn outdated(&mut self, now: Instant) {
         self.sent = None;
-        self.again = false;
         self.next = now;
+    }
+
+    /// Lets the next renewal follow after a short pause, because the last one did not bring everything that was asked
+    /// for.
+    pub(crate) fn retry(&mut self, pace: &Pace, now: Instant) {
+        self.next = later(now, pace.retry.min(self.every / 8));
     }
 
     /// Notes a renewal without an answer. Returns whether to give up the lease.
     pub(crate) fn unknown(&mut self, pace: &Pace, now: Instant) -> bool {
         self.sent = None;
-        self.again = false;
         self.unknowns = self.unknowns.saturating_add(1);
-        self.next = later(now, pace.retry.min(self.every / 8));
+        self.retry(pace, now);
         pace.give_up_after
             .is_some_and(|limit| self.unknowns >= limit)
     }
@@ -231,16 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_asked_for_during_another_is_not_forgotten() {
+    fn a_lease_doubted_during_a_renewal_is_renewed_again_at_once() {
         let (pace, t0, mut renewal) = start();
         renewal.renew_now(t0 + SECOND);
         assert!(renewal.send_if_due(&pace, t0 + SECOND));
         renewal.renew_now(t0 + 2 * SECOND);
         assert!(!renewal.send_if_due(&pace, t0 + 2 * SECOND));
+        renewal.outdated(t0 + 3 * SECOND);
+        assert!(renewal.send_if_due(&pace, t0 + 3 * SECOND));
         renewal.renewed();
-        assert!(renewal.send_if_due(&pace, t0 + 2 * SECOND));
-        renewal.renewed();
-        assert_eq!(renewal.due(), Some(t0 + 12 * SECOND));
+        assert_eq!(renewal.due(), Some(t0 + 13 * SECOND));
     }
 
     #[test]

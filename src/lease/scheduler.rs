@@ -85,12 +85,13 @@ impl Scheduler {
             return false;
         };
         if !self.running.swap(true, Ordering::AcqRel) {
-            *self.runtime.lock() = Some(runtime.clone());
-            let hints = events.watch();
+            // Made first: a store that panics in `watch` must not leave the scheduler marked as running.
             let running = Running {
                 scheduler: self.clone(),
                 events: Arc::downgrade(events),
             };
+            *self.runtime.lock() = Some(runtime.clone());
+            let hints = events.watch();
             runtime.spawn(run(running, hints));
         }
         // A runtime that is shutting down has dropped the task by now.

@@ -62,12 +62,13 @@ impl Default for Config {
 impl Config {
     /// How an attempt queues at the store. Only an attempt that some request waits for takes a place in the queue.
     pub(crate) fn queueing(&self, patient: bool) -> Queueing {
-        match patient {
-            true => Queueing::Wait {
+        if patient {
+            Queueing::Wait {
                 deadline: self.waiter_deadline,
                 head_start: self.head_start(),
-            },
-            false => Queueing::No,
+            }
+        } else {
+            Queueing::No
         }
     }
 

@@ -149,17 +149,17 @@ impl Contender {
 
     /// Asks the next question, unless one is under way, and handles the answer.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        if self.question.is_none() {
-            // The runtime of the scheduler, which also receives the hints, may have ended in the meantime.
-            self.inner.scheduler.start(&self.inner);
-            let Some(demand) = self.demand() else {
-                return Poll::Ready(Step::Settled);
-            };
-            self.question = Some(self.ask(demand));
-        }
         // Taken out, so that a question that panics is not polled again.
-        let Some(mut question) = self.question.take() else {
-            return Poll::Pending;
+        let mut question = match self.question.take() {
+            Some(question) => question,
+            None => {
+                // The runtime of the scheduler, which also receives the hints, may have ended in the meantime.
+                self.inner.scheduler.start(&self.inner);
+                let Some(demand) = self.demand() else {
+                    return Poll::Ready(Step::Settled);
+                };
+                self.ask(demand)
+            }
         };
         match question.answer.as_mut().poll(cx) {
             Poll::Pending => {
@@ -281,7 +281,7 @@ impl Contender {
         });
         let waiters_left = self.line(|line, _| line.held(held)).unwrap_or(false);
         if !waiters_left {
-            // At once: a contending line without requests would refuse the next request that does not wait.
+            // At once, so that the contender of a line without requests ends here, and not in a task of its own.
             return match self.demand() {
                 Some(demand) => {
                     self.question = Some(self.ask(demand));
@@ -347,7 +347,7 @@ impl Drop for Contender {
         }
         let error = Error::new(
             ErrorKind::Unreachable,
-            "the store was asked on a runtime that has shut down before the answer came",
+            "the question to the store was dropped before its answer came: its runtime has shut down, or the store panicked",
         );
         let queued = self.queued.take();
         self.line(|line, t| line.abandoned(&self.key, &error, queued, t));

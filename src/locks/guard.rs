@@ -12,7 +12,10 @@
 
 use std::{
     fmt,
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, Weak},
+    task::Poll,
     time::Duration,
 };
 
@@ -22,7 +25,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use super::{
     Locks,
     inner::Inner,
-    line::{Granted, lost},
+    line::{Granted, lost_error},
     turn::Turn,
     watch,
 };
@@ -161,7 +164,7 @@ impl LockGuard {
         self.granted().lease.owner
     }
 
-    /// Returns the fencing token, which rises with every turn at a key across the whole fleet.
+    /// Returns the fencing token, which rises with every exclusive turn at a key across the whole fleet.
     ///
     /// The token of a shared guard, or of a permit, is above those of all earlier exclusive guards and below those of all
     /// later ones. Guards that share a key may have the same token.
@@ -295,7 +298,14 @@ impl LockGuard {
     ///
     /// This method is cancel safe. A loss is final, and a later call returns the same reason.
     pub async fn lost(&self) -> Loss {
-        let loss = self.watch_lease().await;
+        let mut watching = pin!(self.watch_lease());
+        // The clock is looked at in each poll: after a pause of the process, the task can be woken for another reason
+        // before the watch is told.
+        let watching = poll_fn(|cx| match self.loss() {
+            Some(loss) => Poll::Ready(loss),
+            None => watching.as_mut().poll(cx),
+        });
+        let loss = watching.await;
         if self.0.is_released() {
             // The lease had gone on to serve other turns, and the loss is theirs.
             std::future::pending::<()>().await;
@@ -339,10 +349,10 @@ impl LockGuard {
         if self.mode() == Mode::Shared {
             return self.release_shared().await;
         }
-        if let Status::Lost(loss) = self.status() {
+        if let Some(loss) = self.loss() {
             // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
             drop(self.inner().end_turn(self.granted(), false));
-            return Err(lost(Some(loss)));
+            return Err(lost_error(Some(loss)));
         }
         if self.0.set_released() {
             return Ok(());
@@ -355,8 +365,8 @@ impl LockGuard {
     /// release of the lease. If the future is dropped, the drop of the guard ends the turn.
     async fn release_shared(self) -> Result<(), Error> {
         let answer = trace::releasing(self.token(), self.confirm()).await;
-        if let Status::Lost(loss) = self.status() {
-            return Err(lost(Some(loss)));
+        if let Some(loss) = self.loss() {
+            return Err(lost_error(Some(loss)));
         }
         if self.0.set_released() {
             return answer;
@@ -411,7 +421,7 @@ impl LockGuard {
         });
         match is_under_way {
             Some(true) => self.confirm().await,
-            _ => Err(lost(self.0.loss())),
+            _ => Err(lost_error(self.0.loss())),
         }
     }
 }
@@ -419,7 +429,8 @@ impl LockGuard {
 impl LockGuard {
     /// Runs a future for as long as the lease is held.
     ///
-    /// Every poll checks for the loss first. When the lease is lost, the future is dropped.
+    /// Every poll looks at the clock and checks for the loss first, so that a future which is woken after a pause of the
+    /// process makes no further step. When the lease is lost, the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -468,18 +479,17 @@ impl LockGuard {
     ///
     /// The same as for [`run`](LockGuard::run).
     pub async fn run_with<F: Future>(guards: &[Self], future: F) -> Result<F::Output, Error> {
-        let lost_already = guards.iter().find_map(|guard| match guard.status() {
-            Status::Lost(loss) => Some(loss),
-            _ => None,
-        });
-        if let Some(loss) = lost_already {
-            return Err(lost(Some(loss)));
-        }
         let losses = guards.iter().map(|guard| Box::pin(guard.lost()));
         let mut losses: FuturesUnordered<_> = losses.collect();
+        // `losses` polls only the futures that were woken, and so does not look at the clock in each poll.
+        let lost_by_the_clock = poll_fn(|_| match guards.iter().find_map(Self::loss) {
+            Some(loss) => Poll::Ready(loss),
+            None => Poll::Pending,
+        });
         tokio::select! {
             biased;
-            Some(loss) = losses.next() => Err(lost(Some(loss))),
+            loss = lost_by_the_clock => Err(lost_error(Some(loss))),
+            Some(loss) = losses.next() => Err(lost_error(Some(loss))),
             output = future => Ok(output),
         }
     }
@@ -488,15 +498,23 @@ impl LockGuard {
     /// of the guard.
     ///
     /// The turn can end while the future waits. The lease may serve other local requests afterwards, and the future
-    /// then resolves when the lease is lost during their turns.
+    /// then resolves when the lease is lost during their turns. The future never resolves if the lease ends in any
+    /// other way: drop the future when the work is done, and do not spawn it alone, as a task that would never end.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
     /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// # async fn work(_: tower_distributed_lock::LockGuard) {}
     /// let guard = locks.lock("orders/42").await?;
     /// let loss = guard.watch();
-    /// tokio::spawn(async move { println!("the lease was lost: {}", loss.await) });
+    /// let working = tokio::spawn(async move {
+    ///     tokio::select! {
+    ///         loss = loss => println!("stop: {loss}"),
+    ///         () = work(guard) => println!("done"), // `work` drops the guard, and so ends the turn
+    ///     }
+    /// });
+    /// # working.await.unwrap();
     /// # Ok(())
     /// # }
     /// ```
@@ -522,21 +540,30 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lease was lost, and
-    /// [`ErrorKind::Unreachable`] when the store does not answer. Like
-    /// [`release`](Self::release), `confirm` returns `Ok` for a turn that a clone has released.
+    /// [`ErrorKind::Lost`] when the lease was lost, or when the turn of this guard was lost and the lease goes on for
+    /// other readers; [`ErrorKind::Unreachable`] when the store does not answer. Like [`release`](Self::release),
+    /// `confirm` returns `Ok` for a turn that a clone has released.
     ///
     /// # Cancel safety
     ///
     /// The lease may or may not have been extended when the future is dropped. The turn goes on in both cases.
     pub async fn confirm(&self) -> Result<(), Error> {
-        if self.status() == Status::Released {
-            return Ok(());
+        if let Some(over) = self.result_if_over() {
+            return over;
         }
         let answer = self.inner().confirm(&self.granted().lease).await;
+        // A shared lease goes on for other readers after the turn of this one was lost.
+        self.result_if_over().unwrap_or(answer)
+    }
+}
+
+impl LockGuard {
+    /// The result of [`confirm`](Self::confirm) for a turn that is not under way any more.
+    fn result_if_over(&self) -> Option<Result<(), Error>> {
         match self.status() {
-            Status::Released => Ok(()),
-            _ => answer,
+            Status::Held => None,
+            Status::Released => Some(Ok(())),
+            Status::Lost(loss) => Some(Err(lost_error(Some(loss)))),
         }
     }
 }
@@ -584,9 +611,22 @@ impl LockGuard {
         self.0.hold()
     }
 
+    /// The loss of the turn, by the clock: even before the line has been told.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        match self.status() {
+            Status::Lost(loss) => Some(loss),
+            _ => None,
+        }
+    }
+
     /// Whether this is the only guard of the turn.
     pub(crate) fn is_only_one(&self) -> bool {
         self.0.guards() == 1
+    }
+
+    /// Whether both guards are for the same turn.
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether asking `locks` for `key` would wait for this guard's turn.

@@ -15,9 +15,9 @@ use futures_util::StreamExt;
 use super::{
     config::Config,
     contender::Contender,
-    line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost},
+    line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
     lines::Lines,
-    renewing::{Renewing, result_of},
+    renewing::{Renewing, no_answer, result_of},
 };
 use crate::{
     Error, LockKey, Loss,
@@ -137,20 +137,21 @@ impl Inner {
             refill: 0,
             mode: lease.mode(),
         }]);
-        let answer = renewal.next().await;
-        trace::renewed(result_of(answer.as_ref().map(|(_, answer)| answer)));
+        let answer = renewal.next().await.map(|(_, answer)| answer);
+        let answer = answer.unwrap_or_else(no_answer);
+        trace::renewed(result_of(&answer));
         match answer {
-            Some((_, Renewed::Renewed { .. })) => {
+            Renewed::Renewed { .. } => {
                 if lease.extend(now(), sent) {
                     return Ok(());
                 }
                 self.lose(lease, Loss::Expired);
-                Err(lost(lease.loss()))
+                Err(lost_error(lease.loss()))
             }
-            Some((_, Renewed::Unknown(error))) => Err(error),
-            Some((_, Renewed::NotOurs)) | None => {
+            Renewed::Unknown(error) => Err(error),
+            Renewed::NotOurs => {
                 self.lose(lease, Loss::NotOurs);
-                Err(lost(lease.loss().or(Some(Loss::NotOurs))))
+                Err(lost_error(lease.loss().or(Some(Loss::NotOurs))))
             }
         }
     }

@@ -60,7 +60,7 @@ pub use totals::Totals;
 use self::{
     config::Config,
     inner::Inner,
-    line::{WaitRequest, held},
+    line::{WaitRequest, held_error},
     turn::Waiter,
 };
 pub(crate) use self::{
@@ -375,7 +375,7 @@ impl Locks {
         match why.unwrap_or_default() {
             (Some(away), _) => away.into_error(now(), &format!("no turn within {limit:?}")),
             (None, holder) => {
-                let held = held(holder);
+                let held = held_error(holder);
                 Error::new(ErrorKind::Held, format!("no turn within {limit:?}: {held}"))
             }
         }

@@ -153,8 +153,8 @@ impl Locks {
     /// Takes a key away from all of its holders, or removes the record of an idempotent request. Returns whether there
     /// was a lease or a record.
     ///
-    /// **The holder is not stopped.** A holder learns of the loss at its next renewal, a third of the lease later at the
-    /// latest; the loss is [`Loss::NotOurs`]. Until then, two requests may hold the key, and only their
+    /// **The holder is not stopped.** A holder learns of the loss at its next renewal, by default within a third of the
+    /// lease; the loss is [`Loss::NotOurs`]. Until then, two requests may hold the key, and only their
     /// [tokens](crate::LockGuard::token) tell them apart. Requests that wait for the key get their turns from now on.
     ///
     /// Without its record, a repeated idempotent request runs again. An idempotent request that still runs goes on to its
@@ -176,7 +176,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The same as for [`inspect`](Locks::inspect).
+    /// The same as for [`inspect`](Locks::inspect). After [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), the key may have been
+    /// taken away: the call is not repeated, because it could end the lease of the next holder.
     ///
     /// # Cancel safety
     ///

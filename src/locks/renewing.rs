@@ -64,11 +64,7 @@ impl Renewing {
 impl Drop for Renewing {
     fn drop(&mut self) {
         for renewal in std::mem::take(&mut self.renewals).into_iter().flatten() {
-            let unknown = Renewed::Unknown(Error::new(
-                ErrorKind::Unreachable,
-                "the renewal was not answered: its runtime has shut down, or the store gave no answer",
-            ));
-            self.inner.answered(&renewal, self.sent, unknown);
+            self.inner.answered(&renewal, self.sent, no_answer());
         }
     }
 }
@@ -78,7 +74,7 @@ impl Inner {
     /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
-        trace::renewed(result_of(Some(&answer)));
+        trace::renewed(result_of(&answer));
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -87,6 +83,7 @@ impl Inner {
                 let answer = Answer {
                     sent,
                     doubts: renewal.doubts,
+                    refill_asked: renewal.refill > 0,
                     tokens,
                     others_wait,
                 };
@@ -111,13 +108,21 @@ impl Inner {
     }
 }
 
-/// The answer to a renewal, as the telemetry needs it. A missing answer counts as *not ours*.
-pub(super) fn result_of(answer: Option<&Renewed>) -> RenewalResult {
+/// The answer to a renewal, as the telemetry needs it.
+pub(super) fn result_of(answer: &Renewed) -> RenewalResult {
     match answer {
-        Some(Renewed::Renewed { .. }) => RenewalResult::Renewed,
-        Some(Renewed::NotOurs) | None => RenewalResult::NotOurs,
-        Some(Renewed::Unknown(_)) => RenewalResult::Unknown,
+        Renewed::Renewed { .. } => RenewalResult::Renewed,
+        Renewed::NotOurs => RenewalResult::NotOurs,
+        Renewed::Unknown(_) => RenewalResult::Unknown,
     }
+}
+
+/// The answer that stands for a missing one.
+pub(super) fn no_answer() -> Renewed {
+    Renewed::Unknown(Error::new(
+        ErrorKind::Unreachable,
+        "the renewal was not answered: its runtime has shut down, or the store gave no answer",
+    ))
 }
 
 /// The reason of a missing answer for a lease whose record was sent before.

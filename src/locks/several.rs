@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{LockGuard, Locks, Status, Wait, line, none_if_held};
 use crate::{
-    Error, LockKey,
+    Error, ErrorKind, LockKey,
     store::Mode,
     time::{later, now},
 };
@@ -128,8 +128,9 @@ impl Locks {
 
     /// Locks several keys like [`lock_all`](Locks::lock_all), for a caller that already has guards.
     ///
-    /// A key that one of the `held` guards is for is not locked again; that guard is cloned instead. This is meant
-    /// for a handler that runs under the lock of a layer and needs a second key. Such a handler can still deadlock
+    /// A key that one of the `held` guards is for is not locked again; that guard is cloned instead, and the time that
+    /// [`max_hold`](crate::LocksBuilder::max_hold) allows its turn goes on. This is meant for a handler that runs under
+    /// the lock of a layer and needs a second key. Such a handler can still deadlock
     /// with a request that holds the second key and wants the first, until the wait limit ends the wait. Where that
     /// can happen, lock both keys in the layer.
     ///
@@ -146,8 +147,11 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The same as for [`lock_all`](Locks::lock_all), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) if one of the
-    /// `held` guards was lost.
+    /// The same as for [`lock_all`](Locks::lock_all), and:
+    ///
+    /// - [`ErrorKind::Lost`]: one of the `held` guards was lost.
+    /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but shares the key or holds a
+    ///   permit.
     ///
     /// # Cancel safety
     ///
@@ -181,59 +185,71 @@ impl Locks {
             Wait::AtMost(limit) => Some(later(now(), limit)),
             _ => None,
         };
-        loop {
+        let left = || {
             let left = until.map(|until| until.saturating_duration_since(now()));
-            let wait = left.map_or(wait, Wait::AtMost);
-            let guards = self.lock_each(&keys, held, wait).await?;
-            // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of all turns
-            // counts from now.
-            if guards.iter().all(LockGuard::begin_anew) {
+            left.map_or(wait, Wait::AtMost)
+        };
+        loop {
+            let guards = self.lock_each(&keys, held, left).await?;
+            // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of the turns
+            // that this call began counts from now. A turn from before the call goes on as before.
+            let is_usable = |guard: &LockGuard| {
+                if held.iter().any(|held| held.is_clone_of(guard)) {
+                    guard.is_held() && guard.mode() == Mode::Exclusive
+                } else {
+                    guard.begin_anew()
+                }
+            };
+            if guards.iter().all(is_usable) {
                 return Ok(guards);
             }
-            if let Some(Status::Lost(loss)) = held
-                .iter()
-                .map(LockGuard::status)
-                .find(|status| matches!(status, Status::Lost(_)))
-            {
-                return Err(line::lost(Some(loss)));
+            if let Some(loss) = held.iter().find_map(LockGuard::loss) {
+                return Err(line::lost_error(Some(loss)));
             }
         }
     }
 
     /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order. Some of the
-    /// guards may be lost by the time that the last key is locked.
+    /// guards may be lost by the time that the last key is locked. `left` returns how long to wait from now on.
     async fn lock_each(
         &self,
         keys: &[LockKey],
         held: &[LockGuard],
-        wait: Wait,
+        left: impl Fn() -> Wait,
     ) -> Result<Vec<LockGuard>, Error> {
-        let until = match wait {
-            Wait::AtMost(limit) => Some(later(now(), limit)),
-            _ => None,
-        };
+        let in_hand = keys.iter().map(|key| self.in_hand(held, key));
+        let in_hand = in_hand.collect::<Result<Vec<_>, Error>>()?;
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&at| &keys[at]);
         let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
         let mut last: Option<LockGuard> = None;
         for at in order {
             let key = &keys[at];
-            // A guard that was released through a clone holds nothing.
-            let in_hand = held
-                .iter()
-                .find(|guard| guard.is_for(self, key) && guard.status() != Status::Released);
-            let guard = match (last, in_hand) {
+            let guard = match (last, in_hand[at]) {
                 (Some(last), _) if last.key() == key => last,
                 (_, Some(guard)) => guard.clone(),
-                _ => {
-                    let left = until.map(|until| until.saturating_duration_since(now()));
-                    let wait = left.map_or(wait, Wait::AtMost);
-                    self.lock_waiting(key, Mode::Exclusive, wait).await?
-                }
+                _ => self.lock_waiting(key, Mode::Exclusive, left()).await?,
             };
             last = Some(guard.clone());
             guards[at] = Some(guard);
         }
         Ok(guards.into_iter().flatten().collect())
+    }
+
+    /// The guard for a key among `held`. A guard that was released through a clone holds nothing.
+    fn in_hand<'a>(
+        &self,
+        held: &'a [LockGuard],
+        key: &LockKey,
+    ) -> Result<Option<&'a LockGuard>, Error> {
+        let is_for_key =
+            |guard: &&LockGuard| guard.is_for(self, key) && guard.status() != Status::Released;
+        match held.iter().find(is_for_key) {
+            Some(guard) if guard.mode() != Mode::Exclusive => Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "a guard in hand shares its key, or holds a permit: `lock_all_with` takes guards of exclusive locks only",
+            )),
+            in_hand => Ok(in_hand),
+        }
     }
 }

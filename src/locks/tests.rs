@@ -40,6 +40,8 @@ enum Bug {
     HeldForNoTime,
     /// The second grant does not reach its caller, and is cleaned up after a while, as the contract demands.
     LosesAGrant,
+    /// The first eight renewals bring no tokens, as in a slot of a Cluster that moves.
+    NoTokens,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,8 +107,11 @@ impl Store for Buggy {
         })
     }
 
-    fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
-        self.renewals.fetch_add(1, Ordering::Relaxed);
+    fn renew(&self, mut requests: Vec<Renew>) -> RenewAnswers {
+        let before = self.renewals.fetch_add(1, Ordering::Relaxed);
+        if self.bug == Bug::NoTokens && before < 8 {
+            requests.iter_mut().for_each(|request| request.refill = 0);
+        }
         if self.bug == Bug::AnswersTooFew {
             return Box::pin(stream::empty());
         }
@@ -258,6 +263,9 @@ async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_another_instances()
 async fn a_renewal_without_an_answer_is_retried() {
     let (store, locks) = with(Bug::AnswersTooFew);
     let guard = locks.lock("k").await.unwrap();
+    let error = guard.confirm().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(guard.is_held(), "the store has not said that it is lost");
     sleep(25 * SECOND).await;
     let renewals = store.renewals.load(Ordering::Relaxed);
     assert!(renewals > 10, "only {renewals} were tried");
@@ -265,6 +273,39 @@ async fn a_renewal_without_an_answer_is_retried() {
     drop(guard);
     settle().await;
     assert_eq!(locks.stats(), Stats::default());
+}
+
+/// Fault: the tokens were asked for again without a pause, as fast as the store could answer.
+#[tokio::test(start_paused = true)]
+async fn tokens_that_a_renewal_does_not_bring_are_asked_for_again_after_a_pause() {
+    for ends_early in [false, true] {
+        let (store, locks) = with(Bug::NoTokens);
+        let renewals = || store.renewals.load(Ordering::Relaxed);
+        let began = Instant::now();
+        let mut first = Some(locks.lock("k").await.unwrap());
+        let second = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await.unwrap() }
+        });
+        settle().await;
+        assert_eq!(renewals(), 1, "tokens are asked for while the turn goes on");
+        first.take_if(|_| ends_early);
+        settle().await;
+        // The end of a turn is a reason to ask again, but only once.
+        assert!(renewals() <= 2, "{} at once", renewals());
+        while renewals() < 9 {
+            assert!(!second.is_finished(), "a turn without a token");
+            sleep(SECOND / 4).await;
+        }
+        assert!(began.elapsed() >= 6 * SECOND, "{:?}", began.elapsed());
+        drop(first);
+        // The ninth renewal has brought the tokens.
+        let second = tokio::time::timeout(SECOND, second).await.unwrap();
+        assert!(second.unwrap().is_held());
+        settle().await;
+        assert_eq!(locks.stats(), Stats::default());
+        assert!(store.store.is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,6 +511,6 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
     assert!(tokio::time::timeout(SECOND, recording).await.is_err());
     drop(first);
     store.set_fault(None);
-    let miss = waiting.await.unwrap().unwrap_err();
-    assert!(matches!(miss, NoTurn::Recorded(found) if found == content));
+    let no_turn = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(no_turn, NoTurn::Recorded(found) if found == content));
 }

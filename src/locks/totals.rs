@@ -32,7 +32,7 @@ use super::Locks;
 pub struct Totals {
     /// The turns that have begun.
     pub turns: u64,
-    /// The turns among them that began without a call to the store, under a lease that had served a turn before.
+    /// The turns among them that began without a new grant, under a lease that had served a turn before.
     pub passed_on: u64,
     /// How long the requests of these turns have waited, all together.
     pub waited: Duration,

@@ -300,9 +300,7 @@ impl Turn {
     }
 
     fn end_hold(&self) {
-        let lease = self.granted().map(|granted| &granted.lease);
-        self.hold
-            .end(|| lease.is_some_and(|lease| lease.loss().is_some()));
+        self.hold.end(|| self.loss().is_some());
     }
 }
 

@@ -77,8 +77,9 @@ pub(crate) fn force_released(instance: impl Display) {
     event!(warn, %instance, "lock.force_released");
 }
 
-pub(crate) fn closing(leases: usize) {
-    event!(info, leases, "lock.closing");
+/// An instance begins to close. `keys` is how many keys are held or waited for.
+pub(crate) fn closing(keys: usize) {
+    event!(info, keys, "lock.closing");
 }
 
 /// The store has sent a hint. `kind` is a value of [`HINT`](metrics::HINT).

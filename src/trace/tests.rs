@@ -154,6 +154,8 @@ fn every_loss_and_every_hint_is_counted() {
         Hint::Wanted(key),
         Hint::Listening,
         Hint::Reconnected,
+        #[cfg(feature = "redis")]
+        Hint::Moved(crate::store::MovedKeys::new(Vec::new())),
     ] {
         assert!(HINT.texts.contains(&hint.kind()), "{hint:?}");
     }

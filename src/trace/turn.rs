@@ -17,7 +17,7 @@ pub(crate) enum Acquired<'a> {
     Turn {
         owner: &'a dyn Display,
         token: u64,
-        /// The lease was passed on by an earlier turn, without a call to the store.
+        /// The lease was passed on by an earlier turn, without a new grant.
         passed_on: bool,
         hold: &'a Hold,
     },

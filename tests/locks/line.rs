@@ -15,7 +15,7 @@ use tokio::{
 };
 use tower_distributed_lock::{ErrorKind, Locks, store::Fault};
 
-use crate::support::{MS, SECOND, fleet, fleet_with, inspect, nothing_left, settle};
+use crate::support::{MS, SECOND, fleet, fleet_with, inspect, nothing_left, poll_once, settle};
 
 /// `count` tasks that wait for the key one after another. Returns the order of their turns.
 fn waiters(locks: &Locks, count: usize) -> JoinSet<(usize, u64)> {
@@ -201,6 +201,90 @@ async fn try_lock_gets_a_key_that_is_just_being_given_back() {
     for _ in 0..10 {
         assert!(locks.try_lock("k").await.unwrap().is_some());
     }
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the key counted as held while the store was asked on behalf of a request that had left.
+#[tokio::test(start_paused = true)]
+async fn try_lock_gets_a_free_key_although_a_cancelled_request_has_just_asked_for_it() {
+    for longest_line in [0, 8] {
+        let (store, [locks]) = fleet_with(|builder| builder.longest_line(longest_line));
+        for is_shared in [false, true] {
+            store.set_fault(Some(Fault::Mute));
+            let mut cancelled = Box::pin(locks.lock("k"));
+            assert!(poll_once(cancelled.as_mut()).await.is_pending());
+            drop(cancelled);
+            let mut trying = Box::pin(async {
+                if is_shared {
+                    locks.try_lock_shared("k").await
+                } else {
+                    locks.try_lock("k").await
+                }
+            });
+            assert!(poll_once(trying.as_mut()).await.is_pending());
+            store.set_fault(None);
+            let guard = trying.await.unwrap();
+            assert!(guard.expect("the key is free").is_held());
+            settle().await;
+        }
+        nothing_left(store, [locks]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_lock_of_a_key_that_is_held_is_refused_although_a_cancelled_request_has_just_asked() {
+    for longest_line in [0, 8] {
+        let (store, [locks, other]) = fleet_with(|builder| builder.longest_line(longest_line));
+        let elsewhere = other.lock("k").await.unwrap();
+        store.set_fault(Some(Fault::Mute));
+        let mut cancelled = Box::pin(locks.lock("k"));
+        assert!(poll_once(cancelled.as_mut()).await.is_pending());
+        drop(cancelled);
+        let mut trying = Box::pin(locks.try_lock("k"));
+        assert!(poll_once(trying.as_mut()).await.is_pending());
+        store.set_fault(None);
+        assert!(trying.await.unwrap().is_none());
+        drop(elsewhere);
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+/// Fault: a request that could begin at once was refused, because no request may wait.
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_zero_refuses_no_request_that_need_not_wait() {
+    let (store, [locks]) = fleet_with(|builder| builder.longest_line(0));
+    let readers = [
+        locks.lock_shared("k").await.unwrap(),
+        locks.lock_shared("k").await.unwrap(),
+    ];
+    let permits = [
+        locks.permit("p", 2).await.unwrap(),
+        locks.permit("p", 2).await.unwrap(),
+    ];
+    for error in [
+        locks.lock("k").await.unwrap_err(),
+        locks.permit("p", 2).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::LineFull);
+    }
+    drop((readers, permits));
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the lease was granted and only had to be confirmed, and its own request was told that the key is held.
+#[tokio::test(start_paused = true)]
+async fn try_lock_gets_its_key_although_the_store_came_back_before_the_grant_arrived() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Mute));
+    let mut trying = Box::pin(locks.try_lock("k"));
+    assert!(poll_once(trying.as_mut()).await.is_pending());
+    // The grant is on its way when the instance hears that the store was away.
+    store.set_fault(Some(Fault::Unreachable));
+    store.set_fault(None);
+    settle().await;
+    let guard = trying.await.unwrap().expect("the key is free");
+    guard.confirm().await.unwrap();
+    drop(guard);
     nothing_left(store, [locks]).await;
 }
 

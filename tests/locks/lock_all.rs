@@ -1,9 +1,9 @@
 //! Several keys at once.
 
-use tokio::time::{Instant, sleep};
-use tower_distributed_lock::{ErrorKind, Locks, Loss, store::Fault};
+use tokio::time::{Instant, sleep, timeout};
+use tower_distributed_lock::{ErrorKind, Locks, Loss, Status, store::Fault};
 
-use crate::support::{MS, SECOND, fleet, fleet_with, nothing_left, settle};
+use crate::support::{MS, SECOND, fleet, fleet_with, nothing_left, poll_once, settle};
 
 /// Fault: keys that were locked first were not looked at again after the wait for later ones.
 #[tokio::test(start_paused = true)]
@@ -124,6 +124,65 @@ async fn a_key_in_hand_that_a_clone_has_released_is_locked_again() {
     assert!(both.iter().all(|guard| guard.is_held()), "{both:?}");
     assert!(both[1].token() > in_hand.token());
     drop((both, in_hand));
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: a reader's guard, or a permit, was passed off as an exclusive lock.
+#[tokio::test(start_paused = true)]
+async fn a_guard_in_hand_that_is_not_exclusive_is_refused_at_once() {
+    let (store, [locks, other]) = fleet();
+    let downgraded = locks.lock("c").await.unwrap();
+    downgraded.downgrade().await.unwrap();
+    let in_hand = [
+        locks.lock_shared("b").await.unwrap(),
+        downgraded,
+        locks.permit("d", 2).await.unwrap(),
+    ];
+    // The keys that sort before the key in hand are not waited for.
+    let elsewhere = other.lock("a").await.unwrap();
+    for guard in &in_hand {
+        let keys = ["a", guard.key().as_str()];
+        let locking = locks.lock_all_with(&in_hand, keys);
+        let error = timeout(SECOND, locking).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(guard.is_held());
+    }
+    drop(elsewhere);
+    // A guard for none of the keys does not matter.
+    let locked = locks.lock_all_with(&in_hand, ["a"]).await.unwrap();
+    drop((locked, in_hand));
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_downgraded_during_the_wait_for_another_key_is_refused() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("b").await.unwrap();
+    let in_hand = [locks.lock("a").await.unwrap()];
+    let mut locking = Box::pin(locks.lock_all_with(&in_hand, ["a", "b"]));
+    assert!(poll_once(locking.as_mut()).await.is_pending());
+    in_hand[0].downgrade().await.unwrap();
+    drop(elsewhere);
+    let error = locking.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    drop(in_hand);
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Fault: each call restarted the time of the guards in hand, so that a handler which calls in a loop had no limit.
+#[tokio::test(start_paused = true)]
+async fn max_hold_of_a_key_in_hand_goes_on() {
+    let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
+    let in_hand = [locks.lock("a").await.unwrap()];
+    for _ in 0..3 {
+        sleep(3 * SECOND).await;
+        drop(locks.lock_all_with(&in_hand, ["a", "b"]).await.unwrap());
+    }
+    sleep(SECOND + MS).await;
+    assert_eq!(in_hand[0].status(), Status::Lost(Loss::MaxHold));
+    let error = locks.lock_all_with(&in_hand, ["a", "b"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    drop(in_hand);
     nothing_left(store, [locks]).await;
 }
 

@@ -208,3 +208,26 @@ async fn a_passed_on_lease_is_renewed_every_poll_interval_after_the_answer_of_an
     drop(guard);
     nothing_left(store, [locks]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_are_needed_during_a_renewal_are_asked_for_right_after_it() {
+    let (store, [locks]) = fleet();
+    let first = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Mute));
+    sleep(10 * SECOND).await;
+    settle().await;
+    assert_eq!(store.calls().renewals, 1);
+    // The renewal on its way was sent before anyone needed a token.
+    let mut second = Box::pin(locks.lock("k"));
+    assert!(poll_once(second.as_mut()).await.is_pending());
+    settle().await;
+    assert_eq!(store.calls().renewals, 1);
+    store.set_fault(None);
+    settle().await;
+    assert_eq!(store.calls().renewals, 2);
+    drop(first);
+    assert!(poll_once(second.as_mut()).await.is_ready());
+    assert_eq!(store.calls().acquires, 1);
+    drop(second);
+    nothing_left(store, [locks]).await;
+}

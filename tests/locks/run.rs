@@ -1,14 +1,14 @@
 //! Futures that run under a guard, and losses that are watched without holding the key.
 
-use std::pin::pin;
+use std::{pin::pin, task::Poll};
 
-use tokio::time::sleep;
+use tokio::{sync::oneshot, time::sleep};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss,
     store::{Fault, Store},
 };
 
-use crate::support::{SECOND, VALIDITY, fleet, key, nothing_left, poll_once};
+use crate::support::{SECOND, VALIDITY, fleet, key, nothing_left, pause_of_the_process, poll_once};
 
 #[tokio::test(start_paused = true)]
 async fn a_future_runs_to_its_end_while_the_lease_is_held() {
@@ -36,6 +36,43 @@ async fn a_loss_ends_the_future() {
     let error = guards[1].run(begun).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     drop(guards);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: a future that was woken before the scheduler went on for one more step.
+#[tokio::test(start_paused = true)]
+async fn a_future_woken_after_a_pause_of_the_process_makes_no_further_step() {
+    let (store, [locks]) = fleet();
+    let guards = locks.lock_all(["a", "b"]).await.unwrap();
+    let (wake, woken) = oneshot::channel();
+    let mut running = Box::pin(LockGuard::run_with(&guards, async {
+        woken.await.unwrap();
+        unreachable!("the leases have expired")
+    }));
+    assert!(poll_once(running.as_mut()).await.is_pending());
+    pause_of_the_process(VALIDITY).await;
+    wake.send(()).unwrap();
+    let Poll::Ready(Err::<(), _>(error)) = poll_once(running.as_mut()).await else {
+        panic!("the future goes on");
+    };
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    drop(running);
+    drop(guards);
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_awaited_is_found_by_the_clock_before_any_timer_has_fired() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    {
+        let mut lost = pin!(guard.lost());
+        assert!(poll_once(lost.as_mut()).await.is_pending());
+        pause_of_the_process(VALIDITY).await;
+        let loss = poll_once(lost.as_mut()).await;
+        assert_eq!(loss, Poll::Ready(Loss::Expired));
+    }
+    drop(guard);
     nothing_left(store, [locks]).await;
 }
 

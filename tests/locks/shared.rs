@@ -14,7 +14,7 @@ use tokio::{
 };
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Locks, Loss, Status,
-    store::{Mode, Store},
+    store::{Fault, Mode, Store},
 };
 
 use crate::support::{
@@ -289,6 +289,33 @@ async fn max_hold_ends_the_turn_of_one_reader_and_not_the_lease() {
     let writer = locks.try_lock("k").await.unwrap();
     assert!(writer.is_some(), "no reader is left");
     drop((first, second, writer));
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the lease, which goes on for the second reader, was confirmed for the first reader as well.
+#[tokio::test(start_paused = true)]
+async fn a_reader_past_max_hold_is_not_confirmed_although_the_lease_goes_on() {
+    let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
+    let first = locks.lock_shared("k").await.unwrap();
+    sleep(6 * SECOND).await;
+    let second = locks.lock_shared("k").await.unwrap();
+    // The time of the first reader is over before the answer to its question comes.
+    store.set_fault(Some(Fault::Mute));
+    let confirming = tokio::spawn({
+        let first = first.clone();
+        async move { first.confirm().await }
+    });
+    assert_eq!(first.lost().await, Loss::MaxHold);
+    store.set_fault(None);
+    let asked_before_the_loss = confirming.await.unwrap();
+    let asked_after_the_loss = first.confirm().await;
+    for confirmed in [asked_before_the_loss, asked_after_the_loss] {
+        let error = confirmed.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert!(error.to_string().contains("max_hold"), "{error}");
+    }
+    second.confirm().await.unwrap();
+    drop((first, second));
     nothing_left(store, [locks]).await;
 }
 

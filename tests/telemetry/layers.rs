@@ -52,6 +52,7 @@ async fn replays_conflicts_and_records_are_counted() {
     let locks = Locks::builder(store.clone()).build().unwrap();
     let once =
         IdempotencyLayer::new(locks.clone(), key::name("all")).store_within(Duration::from_secs(1));
+    let once = once.max_request(40);
     let failing = store.clone();
     let handler = move |body: String| {
         let failing = failing.clone();
@@ -65,6 +66,16 @@ async fn replays_conflicts_and_records_are_counted() {
     assert_eq!(send(&app, "/", "a", "one").await, 200);
     assert_eq!(send(&app, "/", "a", "one").await, 200);
     assert_eq!(send(&app, "/", "a", "two").await, 422);
+    assert_eq!(
+        send(
+            &app,
+            "/",
+            "c",
+            "longer than the limit is, because of its many words"
+        )
+        .await,
+        413
+    );
     let retain = Duration::from_secs(60);
     for replayed in [false, true] {
         let once = locks
@@ -77,6 +88,7 @@ async fn replays_conflicts_and_records_are_counted() {
         (r#"idempotency_total{outcome="first"}"#, 3.0),
         (r#"idempotency_total{outcome="replayed"}"#, 2.0),
         (r#"idempotency_total{outcome="conflict"}"#, 1.0),
+        (r#"idempotency_total{outcome="failed"}"#, 1.0),
         (r#"records_total{result="kept"}"#, 2.0),
         (r#"records_total{result="unknown"}"#, 1.0),
         (r#"refusals_total{reason="key-reused"}"#, 1.0),

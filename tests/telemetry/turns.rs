@@ -111,6 +111,24 @@ async fn losses_are_counted_by_reason_and_renewals_by_result() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_max_hold_has_ended_counts_as_lost() {
+    let scrape = Scrape::new();
+    let _recording = scrape.start();
+    let builder = Locks::builder(FaultyStore::new());
+    let locks = builder.max_hold(Duration::from_secs(5)).build().unwrap();
+    let first = locks.lock_shared(KEY).await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    let second = locks.lock_shared(KEY).await.unwrap();
+    assert_eq!(first.lost().await, Loss::MaxHold);
+    drop(first);
+    drop(second);
+    scrape.expect(&[
+        (r#"hold_seconds_count{outcome="lost"}"#, 1.0),
+        (r#"hold_seconds_count{outcome="released"}"#, 1.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn gauges_are_the_sums_over_all_locks_and_end_at_zero() {
     let scrape = Scrape::new();
     let (one, other) = (Locks::in_memory(), Locks::in_memory());

@@ -1,6 +1,7 @@
-//! The scheduler on its own: the cost of a look, and fairness to other tasks.
+//! The scheduler on its own: the cost of a look, fairness to other tasks, and a store that panics.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
@@ -84,4 +85,34 @@ fn a_task_that_is_always_busy_lets_other_tasks_run() {
     let other_has_run = other_has_run.recv_timeout(20 * SECOND);
     assert_ne!(other_has_run, Err(RecvTimeoutError::Timeout));
     other_has_run.unwrap();
+}
+
+/// A store whose first subscription panics.
+#[derive(Default)]
+struct PanicsOnce(AtomicBool);
+
+impl LeaseEvents for PanicsOnce {
+    fn watch(&self) -> Hints {
+        assert!(self.0.swap(true, Ordering::AcqRel), "on purpose");
+        crate::sync::mpsc::unbounded_channel().1
+    }
+
+    fn on_hint(self: &Arc<Self>, _: Hint) {}
+
+    fn on_time(self: &Arc<Self>, _: Instant) -> Option<Instant> {
+        None
+    }
+
+    fn on_stop(&self) {}
+}
+
+/// Fault: the scheduler was marked as running for ever, and no lease was renewed.
+#[tokio::test]
+async fn a_store_that_panics_in_watch_does_not_keep_the_task_from_starting_later() {
+    let (scheduler, events) = (Arc::new(Scheduler::new()), Arc::<PanicsOnce>::default());
+    let start = AssertUnwindSafe(|| scheduler.start(&events));
+    assert!(catch_unwind(start).is_err());
+    assert!(!scheduler.is_running());
+    assert!(scheduler.start(&events));
+    scheduler.close();
 }

@@ -19,7 +19,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Away, Line, NoTurn, SILENT_AFTER, Transition, differ, elsewhere, held, recorded};
+use super::{
+    Away, Line, NoTurn, SILENT_AFTER, Transition, differ, elsewhere, held_error, recorded_error,
+};
 use crate::{
     Error, ErrorKind, LockKey,
     store::{Held, Mode, Owner},
@@ -51,7 +53,7 @@ pub(super) struct Contending {
     pub(super) asked: Option<Instant>,
     /// Set while the store fails.
     away: Option<Away>,
-    /// The label of the store that holds the key.
+    /// The label of the holder's store.
     holder: Option<Arc<str>>,
 }
 
@@ -93,9 +95,10 @@ impl Contending {
     /// How long a question may be unanswered before the store counts as away, for a request that has waited for
     /// `limit`. Zero if the store has never answered for this line.
     pub(super) fn patience(&self, limit: Duration) -> Duration {
-        match self.answered {
-            true => limit.min(SILENT_AFTER),
-            false => Duration::ZERO,
+        if self.answered {
+            limit.min(SILENT_AFTER)
+        } else {
+            Duration::ZERO
         }
     }
 }
@@ -153,11 +156,12 @@ impl Line {
             contending.away = None;
             contending.holder = found.label.clone();
         }
-        self.turn_away(|request| {
-            if differ(&request.fingerprint, &found.fingerprint) {
+        self.refuse_if(|turn| {
+            if differ(&turn.request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint);
             }
-            (!request.patient).then(|| held(found.label.as_deref().map(elsewhere)).into())
+            (!turn.request.patient)
+                .then(|| held_error(found.label.as_deref().map(elsewhere)).into())
         });
         !self.waiters.is_empty()
     }
@@ -166,7 +170,7 @@ impl Line {
     pub(crate) fn recorded(&mut self, record: &Bytes) {
         self.contending = None;
         self.share(record);
-        self.refuse_all(&recorded());
+        self.refuse_all(&recorded_error());
     }
 
     /// Handles a failure of the store. All requests fail if asking again is pointless, or if the store has never
@@ -224,8 +228,9 @@ impl Line {
 
     /// Refuses the requests that do not wait for a store that is away.
     pub(super) fn refuse_the_impatient(&mut self, error: &Error) {
-        self.turn_away(|request| {
-            (request.fail_fast || !request.patient).then(|| error.clone().into())
+        self.refuse_if(|turn| {
+            let is_impatient = turn.request.fail_fast || !turn.request.patient;
+            is_impatient.then(|| error.clone().into())
         });
     }
 }

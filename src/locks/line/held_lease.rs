@@ -178,9 +178,10 @@ impl HeldLease {
 
     /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the first of several readers.
     pub(super) fn set_turn_ends(&self) {
-        let ends = match self.in_turn {
-            true => Some(later(self.began, self.max_hold)),
-            false => self.readers.first_end(),
+        let ends = if self.in_turn {
+            Some(later(self.began, self.max_hold))
+        } else {
+            self.readers.first_end()
         };
         self.lease.set_turn_ends(ends);
     }
@@ -236,7 +237,7 @@ impl HeldLease {
         t.scheduler.look_by(entry.at());
     }
 
-    /// Removes the lease from the schedule. Answers to renewals have no effect from now on.
+    /// Removes the lease from the schedule.
     pub(super) fn unschedule(&mut self, t: &mut Transition<'_>) {
         if let Some(entry) = self.entry.take() {
             t.schedule.remove(&self.lease, entry);

@@ -13,14 +13,14 @@
 //!    Turns of exclusive leases and of permits have a token of their own; the turns of a shared lease share one.
 //! 4. Every waiting request is in `waiters`. A request that the line removes is granted its turn or refused, exactly
 //!    once, in the same transition. A request that leaves removes itself and gets neither.
-//! 5. While a request waits, a contender, a turn or a renewal is under way that will end the wait: every transition that
-//!    could end the last of them calls `serve`.
+//! 5. While a request waits, a contender, a turn or a renewal is under way, or the time of the next renewal is set. When
+//!    one of them ends, `serve` runs and decides what ends the wait.
 //! 6. Requests get their turns in the order in which they joined. Only requests that share the key have their turns
 //!    side by side, and only with those next to them in line; and so have requests for permits.
 //! 7. A lease leaves its line in the same transition in which its release starts. Since the release starts under the
 //!    line's lock, the store sees the release before every later call for the key. Two kinds of leases leave without
-//!    such a release: a lease whose place a record has taken or may have taken, and a lease that outlived an answer
-//!    of *not ours*.
+//!    such a release: a lease whose turn ended with a record or was abandoned (`LockGuard::abandon`), and a lease that
+//!    outlived an answer of *not ours*.
 //! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
 //! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
 //!    deadline that has moved since, changes nothing.
@@ -295,7 +295,7 @@ impl Transition<'_> {
 }
 
 /// The error for a key that is held. `holder` says where, as returned by [`Line::holder`].
-pub(crate) fn held(holder: Option<String>) -> Error {
+pub(crate) fn held_error(holder: Option<String>) -> Error {
     let holder = holder.as_deref().unwrap_or("by another request");
     Error::new(ErrorKind::Held, format!("the key is held {holder}"))
 }
@@ -305,7 +305,7 @@ fn elsewhere(label: &str) -> String {
 }
 
 /// The error of a plain lock at a key that has a record.
-fn recorded() -> Error {
+fn recorded_error() -> Error {
     Error::new(
         ErrorKind::Foreign,
         "the key has the record of a finished idempotent request: use another key for plain locks",
@@ -313,7 +313,7 @@ fn recorded() -> Error {
 }
 
 /// The error of a turn whose lease was lost, or that has ended before.
-pub(crate) fn lost(loss: Option<Loss>) -> Error {
+pub(crate) fn lost_error(loss: Option<Loss>) -> Error {
     match loss {
         Some(loss) => Error::new(ErrorKind::Lost, format!("the lease was lost: {loss}")),
         None => Error::new(ErrorKind::Lost, "the turn has ended already"),

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | the scheduled time has come (`look`) | the lease is lost, or a renewal is to be sent |
 //! | renewed | the deadline moves, doubts are settled, new tokens arrive, a turn may begin |
+//! | renewed, but without the tokens that were requested | the same, and the next renewal, which requests them again, follows soon |
 //! | renewed, but doubted since the renewal was sent | the next renewal is due at once |
 //! | unknown | the lease is doubted, and the next renewal follows soon |
 //! | wanted (a hint, or the answer to a renewal) | the lease serves a few more turns only |
@@ -12,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::{Away, HeldLease, Line, Phase, Transition, lost};
+use super::{Away, HeldLease, Line, Phase, Transition, lost_error};
 use crate::{
     Error, Loss,
     lease::Lease,
@@ -30,7 +31,9 @@ pub(crate) struct Answer {
     pub(crate) sent: Instant,
     /// How often the lease had been doubted when the renewal was sent.
     pub(crate) doubts: u64,
-    /// The tokens of the refill, if one was requested.
+    /// Whether a refill of tokens was requested.
+    pub(crate) refill_asked: bool,
+    /// The tokens of the refill. A store that cannot reach its counter at the moment renews the lease without them.
     pub(crate) tokens: Option<Tokens>,
     /// Whether other instances wait for the key.
     pub(crate) others_wait: bool,
@@ -118,10 +121,14 @@ impl Line {
         lease.settle_doubts(answer.doubts);
         held.renewal.renewed();
         held.away = None;
-        held.refill_asked = false;
+        held.refill_asked = answer.refill_asked && answer.tokens.is_none();
         held.is_passed_on &= waiting;
         if held.is_passed_on {
             held.renew_soon(t);
+        }
+        if held.refill_asked {
+            // Not at once: the store would answer the same as fast as it can.
+            held.renewal.retry(&t.limits.pace, t.now);
         }
         held.schedule(t);
         if let Some(tokens) = answer.tokens {
@@ -138,7 +145,10 @@ impl Line {
             if let Some(confirmation) = confirmation.take() {
                 let _ = confirmation.send(Ok(()));
             }
-            held.phase = Phase::Serving;
+            let waits_for_tokens = held.refill_asked && held.tokens.left() == 0;
+            if !waits_for_tokens {
+                held.phase = Phase::Serving;
+            }
         }
         self.serve(t);
     }
@@ -208,7 +218,7 @@ impl Line {
             t.follow_up.lost.push((held.lease.clone(), loss));
         } else {
             if let Phase::Confirming(Some(confirmation)) = std::mem::take(&mut held.phase) {
-                let _ = confirmation.send(Err(lost(Some(loss))));
+                let _ = confirmation.send(Err(lost_error(Some(loss))));
             }
             self.over(at, loss, t);
         }

@@ -11,13 +11,15 @@
 //!
 //! The decisions depend on the modes. For the first request in line:
 //!
-//! | the request | the line has | the request |
+//! | the request is | the line has | so the request |
 //! |---|---|---|
 //! | exclusive | an exclusive lease | waits for the turn before it |
-//! | exclusive | a shared lease | needs a lease of its own, from the store's queue |
+//! | exclusive | no lease, or a shared one | needs a lease of its own, from the store's queue |
+//! | shared | an exclusive lease | waits for the turn before it |
 //! | shared | a shared lease that no other instance waits for | begins at once |
-//! | shared | a shared lease that another instance waits for | needs a lease, behind that instance |
+//! | shared | no lease, or a shared one that another instance waits for | needs a lease, behind that instance |
 //! | a permit | fewer leases than permits | needs one more lease |
+//! | a permit | as many leases as permits | waits for the end of a turn |
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -25,7 +27,7 @@ use bytes::Bytes;
 
 use super::{
     Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, WaitRequest,
-    differ, held, leases::Leases,
+    differ, held_error, leases::Leases,
 };
 use crate::{
     LockKey, Loss,
@@ -153,7 +155,28 @@ impl Line {
         }
         self.serve(t);
         if self.contending.is_none() {
-            self.turn_away(|request| (!request.patient).then(|| held(None).into()));
+            let served_next = self.served_after_confirmations();
+            let first_behind = self.waiters.get(served_next).map(|turn| turn.id);
+            self.refuse_if(|turn| {
+                let is_behind = first_behind.is_some_and(|first| turn.id >= first);
+                (is_behind && !turn.request.patient).then(|| held_error(None).into())
+            });
+        }
+    }
+
+    /// How many requests at the head of the line begin their turns when the leases that are being confirmed are
+    /// confirmed. A lease is doubted from the start if the store was away between the question and the grant.
+    fn served_after_confirmations(&self) -> usize {
+        let confirming = self.leases.iter().filter(|held| held.is_confirming());
+        let is_reader = |turn: &&Arc<Turn>| turn.request.mode == Mode::Shared;
+        match confirming.count() {
+            0 => 0,
+            leases => self
+                .waiters
+                .iter()
+                .take_while(is_reader)
+                .count()
+                .max(leases),
         }
     }
 
@@ -162,8 +185,9 @@ impl Line {
     fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>) {
         let first = self.waiters.front();
         if first.is_none_or(|first| first.request.fingerprint == *fingerprint) {
-            self.turn_away(|request| {
-                differ(&request.fingerprint, fingerprint).then_some(NoTurn::OtherFingerprint)
+            self.refuse_if(|turn| {
+                let is_other = differ(&turn.request.fingerprint, fingerprint);
+                is_other.then_some(NoTurn::OtherFingerprint)
             });
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Granted, HeldLease, Line, Transition, Turn, lost};
+use super::{Granted, HeldLease, Line, Transition, Turn, lost_error};
 use crate::{
     Error, ErrorKind, Loss,
     store::{Mode, Released, StoreFuture},
@@ -159,10 +159,10 @@ impl Ended {
     pub(crate) async fn confirmed(self) -> Result<(), Error> {
         match self {
             Self::Quietly => Ok(()),
-            Self::Over(loss) => Err(lost(loss)),
+            Self::Over(loss) => Err(lost_error(loss)),
             Self::Releasing(answer) => match answer.await? {
                 Released::Freed => Ok(()),
-                Released::NotOurs => Err(lost(Some(Loss::NotOurs))),
+                Released::NotOurs => Err(lost_error(Some(Loss::NotOurs))),
             },
             Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
                 Err(Error::new(

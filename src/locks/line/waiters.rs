@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{HeldLease, Line, Transition, Turn, differ, held, recorded};
+use super::{HeldLease, Line, Transition, Turn, differ, held_error, recorded_error};
 use crate::{Error, ErrorKind, store::Mode};
 
 /// The settings of one request in line.
@@ -62,7 +62,7 @@ impl NoTurn {
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Failed(error) => error,
-            Self::Recorded(_) | Self::OtherFingerprint => recorded(),
+            Self::Recorded(_) | Self::OtherFingerprint => recorded_error(),
         }
     }
 }
@@ -93,9 +93,10 @@ impl Line {
             return Err(away.into_error(t.now, "others wait for this key").into());
         }
         if !request.patient && !is_being_asked && !self.may_have_room(request, t) {
-            return Err(held(self.holder(t.now)).into());
+            return Err(held_error(self.holder(t.now)).into());
         }
-        if self.waiters.len() >= t.limits.longest_line {
+        // A request that does not have to wait for others has room in every line, even with a limit of zero.
+        if self.waiters.len() >= t.limits.longest_line && !self.may_have_room(request, t) {
             let waiting = self.waiters.len();
             let message = format!(
                 "{waiting} requests already wait for this key: see `LocksBuilder::longest_line`"
@@ -111,13 +112,14 @@ impl Line {
     }
 
     /// Whether a request that does not wait can have its turn at once, or the store must be asked to know.
+    ///
+    /// A contender may be there without a request: the request that it asked for has left. The answer is then for this
+    /// request.
     fn may_have_room(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
         let mut leases = self.leases.iter();
         let is_asked_for = self.needs_lease(request)
             && (request.mode != Mode::Exclusive || self.leases.is_empty());
-        self.waiters.is_empty()
-            && self.contending.is_none()
-            && (is_asked_for || leases.any(|held| held.can_serve(request, t)))
+        self.waiters.is_empty() && (is_asked_for || leases.any(|held| held.can_serve(request, t)))
     }
 
     /// Whether the key is in use for locks and the mode is for permits, or the other way round.
@@ -157,12 +159,12 @@ impl Line {
     }
 
     /// Refuses the requests for which `why` returns a reason, and keeps the others in their order.
-    pub(super) fn turn_away(&mut self, why: impl Fn(&WaitRequest) -> Option<NoTurn>) {
-        let is_turned_away = |turn: &Arc<Turn>| why(&turn.request).is_some();
-        if !self.waiters.iter().any(is_turned_away) {
+    pub(super) fn refuse_if(&mut self, why: impl Fn(&Turn) -> Option<NoTurn>) {
+        let is_refused = |turn: &Arc<Turn>| why(turn).is_some();
+        if !self.waiters.iter().any(is_refused) {
             return;
         }
-        self.waiters.retain(|turn| match why(&turn.request) {
+        self.waiters.retain(|turn| match why(turn) {
             Some(why) => {
                 turn.refuse(why);
                 false
@@ -173,20 +175,19 @@ impl Line {
 
     /// Gives the record to all requests that have claimed the key.
     pub(super) fn share(&mut self, record: &Bytes) {
-        self.turn_away(|request| {
-            request
-                .fingerprint
-                .is_some()
-                .then(|| NoTurn::Recorded(record.clone()))
+        self.refuse_if(|turn| {
+            let has_claimed = turn.request.fingerprint.is_some();
+            has_claimed.then(|| NoTurn::Recorded(record.clone()))
         });
     }
 }
 
 /// The error of a request for a key that is in use for the other kind of leases.
 fn wrong_kind(mode: Mode) -> Error {
-    let message = match mode.is_permit() {
-        true => "the key is locked: use another key for permits",
-        false => "permits of this key are in use: use another key for locks",
+    let message = if mode.is_permit() {
+        "the key is locked: use another key for permits"
+    } else {
+        "permits of this key are in use: use another key for locks"
     };
     Error::new(ErrorKind::Foreign, message)
 }
