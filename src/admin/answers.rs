@@ -79,12 +79,12 @@ pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
         .number("calls", stats.calls)
         .number("running", stats.running)
         .number("releases", stats.releases)
-        .counter("turns", totals.turns)
-        .counter("passed_on", totals.passed_on)
+        .number("turns", totals.turns)
+        .number("passed_on", totals.passed_on)
         .millis("waited_ms", totals.waited)
 }
 
-/// How long the first request of all lines has waited.
+/// The longest time that a request in any line has waited.
 pub(super) fn longest_wait(held: &[HeldKey]) -> Duration {
     let waits = held.iter().filter_map(|held| held.longest_wait);
     waits.max().unwrap_or_default()
@@ -166,9 +166,7 @@ fn owner(owner: Owner, here: Instance) -> Object {
 /// A mode by its name; a permit also has the number of permits.
 fn mode(mode: Mode) -> Object {
     match mode {
-        Mode::Permit { of } => Object::new()
-            .text("name", "permit")
-            .number("of", of as usize),
+        Mode::Permit { of } => Object::new().text("name", "permit").number("of", of),
         mode => Object::new().text("name", mode),
     }
 }

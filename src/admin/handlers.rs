@@ -149,19 +149,27 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
     Ok(Answer(answers::key(&key, &seen, locks.instance(), local)))
 }
 
-/// Takes a key away from its holders. If the form names an owner, only while that owner is among them: since the page was
-/// shown, another request may have got the key.
+/// Takes a key away from its holders, or removes its record.
+///
+/// If the form names an owner, only while that owner is among the holders; if the form is about a record, only while there is one: since the
+/// page was shown, another request may have got the key. A change between the look at the key and the release is not noticed.
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
     if !admin.force_release {
         let why = "this page only reads: build it with `Admin::allow_force_release`";
         return Err(Refusal::new(StatusCode::FORBIDDEN, why));
     }
     let key = form.key()?;
-    if let Some(owner) = form.owner()? {
+    let (owner, is_about_record) = (form.owner()?, !form.text("record").is_empty());
+    if owner.is_some() || is_about_record {
         let seen = admin.locks.inspect(&key).await?;
-        if !seen.holders.iter().any(|holder| holder.owner == owner) {
-            let why = "the key has another holder by now, or none";
-            return Err(Refusal::new(StatusCode::CONFLICT, why));
+        let is_holder = |owner| seen.holders.iter().any(|holder| holder.owner == owner);
+        let changed = match owner {
+            Some(owner) if !is_holder(owner) => "the key has another holder by now, or none",
+            None if seen.record.is_none() => "the key has no record any more",
+            _ => "",
+        };
+        if !changed.is_empty() {
+            return Err(Refusal::new(StatusCode::CONFLICT, changed));
         }
     }
     let released = admin.locks.force_release(key).await?;

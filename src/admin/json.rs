@@ -33,14 +33,9 @@ impl Object {
         }
     }
 
-    /// Adds a number.
-    pub(super) fn number(self, name: &str, number: usize) -> Self {
-        self.member(name, number)
-    }
-
-    /// Adds a number that only rises.
-    pub(super) fn counter(self, name: &str, number: u64) -> Self {
-        self.member(name, number)
+    /// Adds a whole number.
+    pub(super) fn number(self, name: &str, number: impl TryInto<u64>) -> Self {
+        self.member(name, number.try_into().unwrap_or(u64::MAX))
     }
 
     /// Adds a truth value.
@@ -97,7 +92,7 @@ impl Object {
     }
 }
 
-/// A duration as a number of milliseconds, with up to three decimals.
+/// A duration as a number of milliseconds, with three decimals.
 struct Millis(Duration);
 
 impl Display for Millis {

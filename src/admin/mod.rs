@@ -41,8 +41,8 @@
 //!
 //! # What the page costs
 //!
-//! While the page is open and visible, it sends one request each second, or two requests every 2 seconds while the fleet is shown.
-//! Each request sends a [`ping`](crate::Locks::ping) to the store. A page of the fleet's keys takes one [`list`](crate::Locks::list)
+//! While the page is open and visible, it asks for `api/instance` each second, which sends a [`ping`](crate::Locks::ping) to the store.
+//! While the fleet is shown, it asks for `api/instance` and `api/fleet` every 2 seconds. Open details of a key add `api/key`. A page of the fleet's keys takes one [`list`](crate::Locks::list)
 //! or a few, and one [`inspect`](crate::Locks::inspect) for each of up to 50 keys. A hidden page sends nothing.
 //!
 //! # For scripts
@@ -59,7 +59,7 @@
 //! | `api/instance` | `prefix`, `offset` | the load of this instance, and 50 of its keys, those with the longest lines first |
 //! | `api/fleet` | `prefix`, `cursor`, `records` | about 50 keys of the fleet, and the cursor of the next page; records of idempotent requests only with `records=1` |
 //! | `api/key` | `key` | the holders of a key, its queue, its record and its token |
-//! | `api/force_release` | `key`, `owner` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key |
+//! | `api/force_release` | `key`, `owner`, `record` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key, or if `record` is not empty and the key has no record |
 
 mod answers;
 mod form;

@@ -27,7 +27,7 @@ pub(super) static FILES: [File; 3] = [
     File {
         path: "/page.js",
         kind: "text/javascript; charset=utf-8",
-        // One module, in which each part can use the parts before it.
+        // One module. Code that runs while the module loads uses earlier parts only.
         content: concat!(
             include_str!("page/js/api.js"),
             include_str!("page/js/dom.js"),

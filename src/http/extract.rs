@@ -11,7 +11,7 @@ use crate::{
     rejection::Rejection,
 };
 
-/// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that has locked the request.
+/// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that the request has passed.
 ///
 /// Rejects with 500 where the request has no guard. That is a mistake in the routes, and the log explains it. A handler that also
 /// serves requests without a lock takes an `Option<LockGuard>`.
@@ -23,8 +23,8 @@ impl<S: Sync> FromRequestParts<S> for LockGuard {
     }
 }
 
-/// `None` where the layer has let the request pass without a lock: the method is safe, the key function returned no key, or the layer
-/// failed open. A route without a layer is still a mistake, and rejected with 500.
+/// `None` where the layer has let the request pass without a lock: the layer does not lock the method, the key function returned no key, no
+/// route matches, or the layer failed open. A route without a layer is still a mistake, and rejected with 500.
 impl<S: Sync> OptionalFromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 

@@ -96,6 +96,10 @@ impl RequestKey {
             if at > 0 {
                 key.push(NEXT);
             }
+            #[cfg(feature = "axum")]
+            if let Values::Request(view) = values {
+                view.begin_part();
+            }
             part.write(values, self.max_value_len, &mut key)?;
         }
         match &self.secret {
@@ -131,18 +135,20 @@ impl Part {
         }
         let separator_at = out.len();
         out.push(IS);
-        let Some(value) = self.read(values)? else {
-            return self.write_absent(values, out);
-        };
-        if value.is_empty() {
-            return Err(self.source.empty());
-        }
         // Values of any length come from clients, and are refused. A path, and a value of the program, must not fail.
         let is_hashed = self.source.is_hashed_when_long();
-        if !is_hashed && value.len() > max_value_len {
-            let message = format!("{} is longer than {max_value_len} bytes", self.source);
-            return Err(KeyError::new(KeyErrorKind::TooLong, message));
-        }
+        let value = match (self.read(values)?, &self.absent) {
+            (Some(value), _) if value.is_empty() => return Err(self.source.empty()),
+            (Some(value), _) if !is_hashed && value.len() > max_value_len => {
+                let message = format!("{} is longer than {max_value_len} bytes", self.source);
+                return Err(KeyError::new(KeyErrorKind::TooLong, message));
+            }
+            (Some(value), _) => value,
+            (None, Absent::SameAs(value)) => self.source.check_given(value)?,
+            // Nothing after the `=`: no request can send an empty value, which is refused.
+            (None, Absent::Distinct) => return Ok(()),
+            (None, Absent::Refused) => return Err(self.missing(values)),
+        };
         self.source.encode(&self.in_one_form(value)?, out);
         let len = out.len() - separator_at - IS.len_utf8();
         if is_hashed && len > max_value_len {
@@ -177,20 +183,14 @@ impl Part {
         }
     }
 
-    /// Appends the value that stands for an absent part, or refuses the request.
-    fn write_absent(&self, values: &Values<'_>, out: &mut String) -> Result<(), KeyError> {
-        match (&self.absent, values) {
-            (Absent::Refused, Values::Request(request)) => Err(self.source.missing(request)),
-            (Absent::Refused, Values::Given(_)) => Err(KeyError::new(
+    /// The refusal for want of this part.
+    fn missing(&self, values: &Values<'_>) -> KeyError {
+        match values {
+            Values::Request(request) => self.source.missing(request),
+            Values::Given(_) => KeyError::new(
                 KeyErrorKind::Missing,
                 format!("the key needs a value for `{}`", self.label()),
-            )),
-            (Absent::SameAs(value), _) => {
-                self.source.encode(&self.in_one_form(value.into())?, out);
-                Ok(())
-            }
-            // Nothing after the `=`: no request can send an empty value, which is refused.
-            (Absent::Distinct, _) => Ok(()),
+            ),
         }
     }
 }

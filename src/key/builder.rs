@@ -135,7 +135,8 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When `value` is empty, or the previous part is a name, a value, the path or the method, which are never absent.
+    /// When `value` is empty or cannot be sent (a host that is none, a header with characters that are not visible), or the previous
+    /// part is a name, a value, the path or the method, which are never absent.
     #[track_caller]
     pub fn or(self, value: impl Into<String>) -> Self {
         let value = value.into();
@@ -196,8 +197,8 @@ impl RequestKey {
     /// The longest value of one part, in bytes. Default:
     /// [`DEFAULT_MAX_VALUE_LEN`](Self::DEFAULT_MAX_VALUE_LEN).
     ///
-    /// A longer header, query parameter, path parameter, host or method is refused. A longer path, extension or text of
-    /// a closure is replaced by its SHA-256.
+    /// A longer header, query parameter, path parameter, host or method is refused. A path, route, extension, value or text of
+    /// a closure that is longer in its encoded form is replaced by its SHA-256.
     ///
     /// ```
     /// use http::Request;

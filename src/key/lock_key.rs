@@ -92,7 +92,7 @@ impl LockKey {
         Ok(())
     }
 
-    /// Wraps a text of the encoder without a check: it is visible ASCII, and hashed when too long.
+    /// Wraps a text without a check: the text has no control characters, and was hashed if it was too long.
     pub(super) fn from_encoded(text: &str) -> Self {
         debug_assert!(Self::check(text).is_ok(), "not a key: {text:?}");
         Self::wrap(text.into())

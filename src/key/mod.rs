@@ -39,7 +39,8 @@
 //! that no value can forge either:
 //!
 //! - a path, route, extension, value or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
-//!   (a header, query parameter, path parameter or host that is too long is refused instead);
+//!   (a header, query parameter, path parameter, host or method that is too long is refused instead; a text that is hashed is measured after
+//!   its encoding, one that is refused before);
 //! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
 //!   beginning stay: `account,#sha256=…`.
 //!

@@ -23,7 +23,7 @@ pub struct RequestView<'r> {
     parts: &'r Parts,
     #[cfg(feature = "axum")]
     route: Option<MatchedRoute>,
-    /// Whether a closure has asked for a parameter.
+    /// Whether the closure of the part that is being read has asked for a parameter.
     #[cfg(feature = "axum")]
     asked: Cell<bool>,
 }
@@ -47,7 +47,8 @@ impl<'r> RequestView<'r> {
     /// name.
     ///
     /// Without a matched route, a closure that asks for a parameter and then returns `None` is treated like
-    /// [`param`](super::param()): a 404 passes, and a layer in the wrong place is a misconfiguration.
+    /// [`param`](super::param()), if the part has neither a fallback nor is optional: a 404 passes, and a layer in the wrong place is a
+    /// misconfiguration. With a fallback, all requests to a layer in the wrong place have one key.
     #[cfg(feature = "axum")]
     pub fn param(&self, name: &str) -> Option<&str> {
         self.asked.set(true);
@@ -59,7 +60,13 @@ impl<'r> RequestView<'r> {
         self.route.as_ref()
     }
 
-    /// Whether a closure has asked for a parameter that no route could give.
+    /// Forgets what closures of earlier parts have asked for. Those parts have their values, so nothing was missing.
+    #[cfg(feature = "axum")]
+    pub(super) fn begin_part(&self) {
+        self.asked.set(false);
+    }
+
+    /// Whether the part's closure has asked for a parameter that no route could give.
     #[cfg(feature = "axum")]
     pub(super) fn lacks_route(&self) -> bool {
         self.route.is_none() && self.asked.get()

@@ -90,7 +90,7 @@ async fn the_page_shows_live_what_is_held_and_who_waits(browser: &Browser) {
         .until("document.querySelector('#plot-waiting .curve').getAttribute('d')?.length > 20")
         .await;
     browser
-        .until("!document.querySelector('#plot-turns').hidden")
+        .until("document.querySelector('#plot-turns .curve').getAttribute('d')?.length > 20")
         .await;
 
     drop(guard);

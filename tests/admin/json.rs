@@ -76,6 +76,7 @@ on_both_stores!(
     records_are_told_only_when_asked_for,
     a_forced_release_gives_the_key_to_the_next,
     a_forced_release_spares_another_holder_than_the_one_it_names,
+    a_removal_of_a_record_spares_a_lease_that_took_its_place,
     hostile_keys_survive_the_journey,
 );
 
@@ -268,6 +269,23 @@ async fn a_forced_release_spares_another_holder_than_the_one_it_names(fleet: Fle
     let told = server.ask("force_release", &fields).await;
     assert_eq!(told, json!({ "released": true }));
     assert!(guard.confirm().await.is_err());
+}
+
+async fn a_removal_of_a_record_spares_a_lease_that_took_its_place(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let once = locks.run_once("a", Duration::from_secs(3600), async |_| Ok::<(), ()>(()));
+    assert!(once.await.unwrap().stored);
+    let server = Server::releasing(&locks).await;
+    let told = server.ask("fleet", &[("records", "1")]).await;
+    let key = told["keys"][0]["key"].as_str().unwrap();
+
+    let fields = [("key", key), ("record", "1")];
+    let told = server.ask("force_release", &fields).await;
+    assert_eq!(told, json!({ "released": true }));
+    let guard = locks.lock(key).await.unwrap();
+    let answer = server.try_ask("force_release", &fields).await;
+    assert_eq!(answer.status, http::StatusCode::CONFLICT);
+    assert!(guard.confirm().await.is_ok());
 }
 
 async fn hostile_keys_survive_the_journey(fleet: Fleet) {

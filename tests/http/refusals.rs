@@ -4,6 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use axum::{
     Router,
+    body::Body,
     middleware::map_response,
     response::Response,
     routing::{get, post},
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use tokio::time::Instant;
+use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, Locks, key,
     rejection::{Reason, Rejection},
@@ -163,6 +165,26 @@ async fn failing_open_does_not_delay_each_request_by_the_whole_wait_limit() {
     // Only the first request, and one in each second after that, asks the store.
     assert!(began.elapsed() < 10 * wait, "{:?}", began.elapsed());
     store.set_fault(None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_not_over_with_a_refusal_that_the_store_has_not_made() {
+    let store = FaultyStore::new();
+    let builder = Locks::builder(store.clone()).max_keys(1);
+    let locks = builder.build().unwrap();
+    let app = app(lock(&locks).fail_open());
+    let post = async || {
+        let request = Request::post("/accounts/7").body(Body::empty()).unwrap();
+        app.clone().oneshot(request).await.unwrap().status()
+    };
+    store.set_fault(Some(Fault::Unreachable));
+    assert_eq!(post().await, StatusCode::OK);
+    store.set_fault(None);
+    let _other = locks.lock("another").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // One request asks, and there is no room for its key. The others still pass.
+    assert_eq!(post().await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(post().await, StatusCode::OK);
 }
 
 #[tokio::test]

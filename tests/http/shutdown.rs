@@ -9,7 +9,7 @@ use tokio::{net::TcpListener, sync::oneshot, time::Instant};
 use tower::ServiceBuilder;
 use tower_distributed_lock::{
     IdempotencyLayer, LeaseLoss, Locks, Loss, Stats, key,
-    store::{FaultyStore, Store},
+    store::{Fault, FaultyStore, Store},
 };
 
 use crate::{
@@ -133,6 +133,23 @@ async fn each_handler_counts_once_while_it_runs() {
         nothing_left(&locks).await;
     }
     assert_eq!(locks.stats(), Stats::default());
+}
+
+#[tokio::test]
+async fn a_handler_that_two_layers_have_failed_open_counts_once() {
+    let (store, gate) = (FaultyStore::new(), Gate::default());
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    let open = || lock(&locks).fail_open();
+    let layers = ServiceBuilder::new()
+        .layer(open())
+        .layer(open().name("same"));
+    let server = Server::start(to_the_end!(gate, layers)).await;
+    let answer = tokio::spawn(pay(server, "order".into()));
+    gate.arrival().await;
+    assert_eq!(locks.stats().running, 1);
+    gate.open();
+    within("the answer", answer).await.unwrap();
 }
 
 #[tokio::test]

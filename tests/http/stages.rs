@@ -4,14 +4,19 @@ use std::{
     convert::Infallible,
     future::poll_fn,
     pin::{Pin, pin},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Extensions, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_distributed_lock::{
     DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, key,
@@ -291,4 +296,100 @@ async fn a_body_that_is_cut_off_drops_its_source_at_once() {
     assert_eq!(Arc::strong_count(&alive), 1, "only this test's is left");
     assert!(http_body::Body::is_end_stream(&body));
     assert!(body.frame().await.is_none());
+}
+
+/// Longer than a lease with the default settings.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Moves the clock, and runs no timer and no other task: as after a pause of the whole process.
+async fn pause_of_the_process() {
+    let mut advance = pin!(tokio::time::advance(PAUSE));
+    assert!(poll_once(advance.as_mut()).await.is_pending());
+}
+
+async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+/// A service whose handler waits for a message, and counts the handlers that got theirs.
+#[derive(Clone, Default)]
+struct Woken {
+    wake: Arc<Mutex<Option<oneshot::Sender<()>>>>,
+    steps: Arc<AtomicUsize>,
+}
+
+impl Woken {
+    fn wake(&self) {
+        let wake = self.wake.lock().unwrap().take().expect("a handler waits");
+        wake.send(()).unwrap();
+    }
+
+    fn service(
+        &self,
+    ) -> impl Service<Req, Response = Res, Error = Infallible, Future: Send + 'static> + Clone + use<>
+    {
+        let this = self.clone();
+        service_fn(move |_: Req| {
+            let (wake, woken) = oneshot::channel();
+            *this.wake.lock().unwrap() = Some(wake);
+            let steps = this.steps.clone();
+            async move {
+                woken.await.unwrap();
+                steps.fetch_add(1, Ordering::Relaxed);
+                Ok(Response::default())
+            }
+        })
+    }
+}
+
+/// Fault: a handler that was woken before the scheduler went on for one more step, without its lease.
+#[tokio::test(start_paused = true)]
+async fn a_handler_woken_after_a_pause_of_the_process_makes_no_further_step() {
+    let (locks, woken) = (Locks::in_memory(), Woken::default());
+    let mut handling = pin!(lock(&locks).layer(woken.service()).oneshot(request()));
+    assert!(poll_once(handling.as_mut()).await.is_pending());
+    pause_of_the_process().await;
+    woken.wake();
+    assert_eq!(handling.await.unwrap().status(), StatusCode::CONFLICT);
+    assert_eq!(woken.steps.load(Ordering::Relaxed), 0);
+    assert!(is_free(&locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_handler_woken_after_a_pause_of_the_process_makes_no_further_step() {
+    let (locks, woken) = (Locks::in_memory(), Woken::default());
+    let layer = lock(&locks).detached();
+    let mut handling = pin!(layer.layer(woken.service()).oneshot(request()));
+    assert!(poll_once(handling.as_mut()).await.is_pending());
+    // The task of the handler begins to wait.
+    tokio::task::yield_now().await;
+    pause_of_the_process().await;
+    // The task is the only one that can run before the runtime looks at its timers.
+    woken.wake();
+    tokio::task::yield_now().await;
+    assert_eq!(handling.await.unwrap().status(), StatusCode::CONFLICT);
+    assert_eq!(woken.steps.load(Ordering::Relaxed), 0);
+    assert!(is_free(&locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_woken_after_a_pause_of_the_process_sends_no_further_frame() {
+    let locks = Locks::in_memory();
+    let (feed, frames) = mpsc::unbounded_channel();
+    let frames = Arc::new(Mutex::new(Some(frames)));
+    let service = service_fn(move |_: Req| {
+        let mut frames = frames.lock().unwrap().take().expect("one request");
+        let frames = futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx));
+        async { Ok::<_, Infallible>(Response::new(StreamBody::new(frames))) }
+    });
+    let layer = lock(&locks).hold_until_body_ends();
+    let response = layer.layer(service).oneshot(request()).await.unwrap();
+    let mut body = response.into_body();
+    assert!(poll_once(pin!(body.frame())).await.is_pending());
+    pause_of_the_process().await;
+    feed.send(Ok::<_, Infallible>(Frame::data(Bytes::from("late"))))
+        .unwrap();
+    let cut = body.frame().await.unwrap().unwrap_err();
+    assert!(cut.to_string().contains("lease was lost"), "{cut}");
+    assert!(is_free(&locks).await);
 }

@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
+use axum::{Router, routing::get};
+use http::Request;
 use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
-    Locks, Stats,
+    Locks, SingleFlightLayer, Stats, key,
     store::{Fault, FaultyStore, Store},
 };
 
@@ -142,4 +144,24 @@ fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
         assert!(seen.holder().is_some(), "{seen:?}");
     });
     assert_eq!((runs.begun(), runs.ended()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_asked_once_for_all_equal_requests() {
+    let (store, runs) = (FaultyStore::new(), Runs::free());
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let flight = SingleFlightLayer::new(locks, key::name("report").path());
+    let app = Router::new()
+        .route("/report", get(runs.handler()))
+        .route_layer(flight);
+    store.set_fault(Some(Fault::Hang));
+    let requests: Vec<_> = (0..10)
+        .map(|_| sending(&app, Request::get("/report")))
+        .collect();
+    eventually("the store was asked", async || store.calls().acquires == 1).await;
+    store.set_fault(Some(Fault::Unreachable));
+    for request in requests {
+        assert!(request.await.unwrap().status.is_success());
+    }
+    assert_eq!((runs.begun(), store.calls().acquires), (10, 1));
 }

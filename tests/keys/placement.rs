@@ -232,6 +232,16 @@ async fn a_closure_sees_path_parameters() {
         outcome(router.clone(), "/nowhere").await,
         Some(Ok(Derived::NoRoute))
     );
+    // A part that is missing for another reason is refused, also where a closure has asked for a parameter before.
+    let either = key::from_fn("id", |request| {
+        let id = request.param("id").map(str::to_owned);
+        Some(id.unwrap_or_else(|| "none".into()).into())
+    });
+    let elsewhere = routes()
+        .fallback(|| async {})
+        .layer(observed(either.header("x-tenant-id")));
+    let error = outcome(elsewhere, "/nowhere").await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), KeyErrorKind::Missing);
     let error = outcome(router, "/about").await.unwrap().unwrap_err();
     assert_eq!(error.kind(), KeyErrorKind::Missing);
     let around = ServiceBuilder::new()

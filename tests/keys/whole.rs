@@ -102,6 +102,25 @@ fn a_fallback_gives_the_key_of_its_value() {
     let sent = key_of(&wanted, get("/").header("x-tenant-id", "a,b"));
     assert_eq!(key_of(&wanted, get("/")), sent);
     assert_eq!(sent, "x-tenant-id=a%2Cb");
+
+    let wanted = key::host().or("Shop.example");
+    let sent = key_of(&wanted, get("/").header("host", "Shop.example"));
+    assert_eq!(key_of(&wanted, get("/")), sent);
+    assert_eq!(sent, "host=shop.example");
+
+    let wanted = key::from_fn("tenant", |request| {
+        Some(request.headers.get("x-tenant")?.to_str().ok()?.into())
+    });
+    let wanted = wanted.or("default-tenant").max_value_len(8);
+    let sent = key_of(&wanted, get("/").header("x-tenant", "default-tenant"));
+    assert_eq!(key_of(&wanted, get("/")), sent);
+    assert!(sent.starts_with("tenant#sha256="), "{sent}");
+}
+
+#[test]
+#[should_panic(expected = "no request can send the fallback `a b c d/`")]
+fn a_fallback_that_no_request_can_send_is_refused_at_once() {
+    let _ = key::host().or("a b c d/");
 }
 
 #[test]

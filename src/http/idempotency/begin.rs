@@ -20,14 +20,14 @@ use super::{
     fingerprint::Fingerprint,
     read::{self, Unread},
     record::{Answer, Outcome, Record, Tombstone},
-    scope::Place,
+    scope::Counted,
     settings::{Claim, Settings},
 };
 use crate::{
     Error, ErrorKind, LockGuard,
     lock::RequestGuards,
     locks::NoTurn,
-    rejection::{Reason, Rejection, Wire},
+    rejection::{Protocol, Reason, Rejection},
     trace::{self, Idempotent},
 };
 
@@ -39,7 +39,7 @@ pub(super) struct First {
     pub(super) claim: Claim,
     pub(super) fingerprint: Fingerprint,
     pub(super) guard: LockGuard,
-    pub(super) place: Place,
+    pub(super) counted: Counted,
 }
 
 /// The answer to a request that does not run.
@@ -67,11 +67,13 @@ impl Instead {
         }
     }
 
+    /// The response, which is counted.
     pub(super) fn into_response<B>(
         self,
         settings: &Settings,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Response<IdempotentBody<B>> {
+        trace::idempotent(self.outcome());
         match self {
             Self::Again(answer) => {
                 let mut response = answer.into_response();
@@ -79,7 +81,9 @@ impl Instead {
                 headers.insert(REPLAYED, HeaderValue::from_static("true"));
                 response
             }
-            Self::Refuse(rejection) => settings.render(rejection, wire).map(IdempotentBody::whole),
+            Self::Refuse(rejection) => settings
+                .render(rejection, protocol)
+                .map(IdempotentBody::whole),
         }
     }
 }
@@ -94,7 +98,7 @@ pub(super) async fn begin<B>(
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
-    let place = settings.enter(&claim)?;
+    let counted = settings.enter(&claim)?;
     let body = match read::request(body, settings.max_request).await {
         Ok(body) => body,
         Err(unread) => return Err(not_read(unread).with_idempotency_key(&claim.name).into()),
@@ -116,21 +120,17 @@ where
                 claim,
                 fingerprint,
                 guard,
-                place,
+                counted,
             };
             Ok((first, body))
         }
-        Err(no_turn) => {
-            let instead = match no_turn {
-                NoTurn::OtherFingerprint => key_reused(&claim).into(),
-                NoTurn::Recorded(record) => {
-                    recorded(record, fingerprint, &claim).unwrap_or_else(Instead::from)
-                }
-                NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
-            };
-            trace::idempotent(instead.outcome());
-            Err(instead)
-        }
+        Err(no_turn) => Err(match no_turn {
+            NoTurn::OtherFingerprint => key_reused(&claim).into(),
+            NoTurn::Recorded(record) => {
+                recorded(record, fingerprint, &claim).unwrap_or_else(Instead::from)
+            }
+            NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
+        }),
     }
 }
 

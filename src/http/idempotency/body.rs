@@ -13,7 +13,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
-/// The body of an [`Idempotency`](super::Idempotency)'s response: a kept one, or the inner service's.
+/// The body of the response of an [`Idempotency`](super::Idempotency) or a [`SingleFlight`](crate::single_flight::SingleFlight): a kept one,
+/// or the inner service's.
 #[pin_project]
 pub struct IdempotentBody<B> {
     /// The frames that were read already, in order.

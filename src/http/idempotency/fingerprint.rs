@@ -94,7 +94,11 @@ impl Comparison {
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.map(|value| value.as_bytes());
         if let Some(boundary) = content_type.and_then(multipart::boundary) {
+            // A client that tries again may choose another boundary.
+            let media_type = content_type.and_then(|value| value.split(|it| *it == b';').next());
+            let media_type = media_type.map(|it| it.trim_ascii().to_ascii_lowercase());
             digest.part(Some(b"multipart"));
+            digest.part(media_type.as_deref());
             multipart::parts(body, &boundary).for_each(|part| digest.part(Some(part)));
             return;
         }
@@ -165,14 +169,17 @@ mod tests {
 
     #[test]
     fn the_boundary_of_a_multipart_body_does_not_count() {
-        let form = |boundary: &str, value: &str| {
-            let content_type = format!("multipart/form-data; boundary={boundary}");
+        let multipart = |kind: &str, boundary: &str, value: &str| {
+            let content_type = format!("multipart/{kind}; boundary={boundary}");
             let body = format!(
                 "--{boundary}\r\ncontent-disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n"
             );
             of("POST", "/a", Some(&content_type), &body)
         };
+        let form = |boundary: &str, value: &str| multipart("form-data", boundary, value);
         assert_eq!(form("one", "5"), form("two", "5"));
+        assert_eq!(form("one", "5"), multipart("Form-Data", "one", "5"));
+        assert_ne!(form("one", "5"), multipart("mixed", "one", "5"));
         assert_ne!(form("one", "5"), form("one", "6"));
         // A boundary in the content of another cannot hide a difference.
         assert_ne!(form("one", "--two"), form("two", "--one"));

@@ -40,7 +40,7 @@ pub(crate) enum Kept {
 pub(crate) struct Keeping {
     pub(crate) locks: Locks,
     pub(crate) key: LockKey,
-    pub(crate) claim: Bytes,
+    pub(crate) fingerprint: Bytes,
     pub(crate) record: Bytes,
     pub(crate) retain: Duration,
     /// How long to retry.
@@ -64,11 +64,11 @@ impl Begun {
 
     /// The guard, whose drop frees the key.
     pub(crate) fn into_guard(mut self) -> LockGuard {
-        self.guard.take().expect("it is taken once")
+        self.guard.take().expect("the guard is taken once")
     }
 
     fn guard(&self) -> &LockGuard {
-        self.guard.as_ref().expect("it is taken at the end")
+        self.guard.as_ref().expect("the guard is taken at the end")
     }
 }
 
@@ -123,7 +123,7 @@ impl Keeping {
             let record = (&self.record, self.retain);
             let late = self
                 .locks
-                .record_late(&self.key, self.claim.clone(), record, until);
+                .record_late(&self.key, self.fingerprint.clone(), record, until);
             let error = match late.await {
                 Ok(Late::Recorded) => return Kept::Yes,
                 Ok(Late::Held) if maybe_held_by_us => not_known(),

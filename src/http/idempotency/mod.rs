@@ -53,7 +53,7 @@ pub(crate) use {
     read::{Response as ReadResponse, response as read_response},
     record::{Answer, Outcome, Record, Tombstone},
     replayed::replayed,
-    run::run_to_end,
+    run::{is_endless, run_to_end},
 };
 
 pub use body::IdempotentBody;

@@ -1,6 +1,12 @@
 //! Idempotency outside of HTTP: work that is done once, and its kept result.
 
-use std::{convert::Infallible, error::Error as StdError, fmt, time::Duration};
+use std::{
+    convert::Infallible,
+    error::Error as StdError,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -87,7 +93,7 @@ pub struct Once<T> {
     pub value: T,
     /// Whether the work was done by an earlier call, perhaps in another process.
     pub replayed: bool,
-    /// Whether the result is kept. If not, the next call does the work again.
+    /// Whether the result is kept. If not, a later call may do the work again.
     pub stored: bool,
 }
 
@@ -208,9 +214,9 @@ impl Locks {
         T: Recordable,
     {
         let key = key::prefixed(LABEL, &key);
-        let claim = Bytes::from_static(b"once");
+        let fingerprint = Bytes::from_static(b"once");
         let guard = match self
-            .claim(&key, claim.clone(), wait, Holding::default())
+            .claim(&key, fingerprint.clone(), wait, Holding::default())
             .await
         {
             Ok(guard) => guard,
@@ -229,10 +235,11 @@ impl Locks {
         };
         trace::idempotent(Idempotent::First);
         let value = work(guard.clone()).await.map_err(RunOnceError::Work)?;
-        let bytes = value.to_bytes();
+        // The work is done, and must not be done again although its result panics.
+        let bytes = catch_unwind(AssertUnwindSafe(|| value.to_bytes()));
         let outcome = match &bytes {
-            Ok(bytes) => Outcome::Value(bytes.clone()),
-            Err(_) => Outcome::Tombstone(Tombstone::NotKept),
+            Ok(Ok(bytes)) => Outcome::Value(bytes.clone()),
+            Ok(Err(_)) | Err(_) => Outcome::Tombstone(Tombstone::NotKept),
         };
         let record = Record {
             fingerprint: Fingerprint::NONE,
@@ -241,7 +248,7 @@ impl Locks {
         let keeping = Keeping {
             locks: self.clone(),
             key,
-            claim,
+            fingerprint,
             record: record.encode(),
             retain,
             within: STORE_WITHIN,
@@ -254,6 +261,7 @@ impl Locks {
         });
         // The task does not panic: an error means that the runtime has ended.
         let kept = kept.await.unwrap_or(Kept::Unknown);
+        let bytes = bytes.unwrap_or_else(|panic| resume_unwind(panic));
         bytes.map_err(|error| RunOnceError::Unreadable(error.into()))?;
         match kept {
             Kept::Superseded => Err(RunOnceError::Lock(Error::new(
@@ -263,7 +271,7 @@ impl Locks {
             kept => Ok(Once {
                 value,
                 replayed: false,
-                // A record that is forgotten at once is none.
+                // With a `retain` of zero, nothing is kept.
                 stored: kept == Kept::Yes && !retain.is_zero(),
             }),
         }
@@ -297,7 +305,7 @@ impl<E: fmt::Display> fmt::Display for RunOnceError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Work(error) => write!(f, "the work failed: {error}"),
-            Self::Lock(error) => write!(f, "the work could not be claimed: {error}"),
+            Self::Lock(error) => write!(f, "there is no result: {error}"),
             Self::Unreadable(error) => write!(f, "the result cannot be kept or read: {error}"),
         }
     }

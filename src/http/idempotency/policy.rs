@@ -6,8 +6,9 @@ use crate::rejection::{Reason, Rejection, grpc};
 
 /// Whether an answer is kept.
 ///
-/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers. A handler decides for its own answer, with a
-/// response extension, and the handler's decision counts before the policy's.
+/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers of the handler. A handler decides for its own
+/// answer, with a response extension, and the handler's decision counts before the policy's. The refusals of layers and extractors are
+/// never kept.
 ///
 /// ```
 /// # use http::Response;
@@ -33,7 +34,7 @@ impl Keep {
     /// | status | kept | reason |
     /// |---|---|---|
     /// | 2xx, 3xx, 402 | yes | the work was done, or declined for good |
-    /// | 408 | tombstone | a timeout layer has cancelled the handler, wherever that was |
+    /// | 408 | tombstone | a timeout layer has cancelled the handler, at an unknown `.await` |
     /// | other 4xx, 503 | no | these statuses say that nothing was done |
     /// | other 5xx | yes | the handler may have acted before it failed |
     /// | 1xx | tombstone | a switch of protocols cannot be given again |
@@ -69,11 +70,11 @@ impl Keep {
     ///     .keep(Keep::only_success); // a retry after a 500 runs the handler again
     /// ```
     pub fn only_success(answer: &Answered<'_>) -> Self {
-        let is_success = match answer.grpc_status() {
-            Some(status) => status == 0,
-            None => answer.status().is_success() || answer.status().is_redirection(),
-        };
-        if is_success { Self::Yes } else { Self::No }
+        if answer.is_success() {
+            Self::Yes
+        } else {
+            Self::No
+        }
     }
 }
 
@@ -120,13 +121,25 @@ impl Answered<'_> {
     }
 
     /// The decision for a refusal, by its reason: a refusal is never kept, even with the status 200.
+    ///
+    /// `None` for an error of the locks that a handler has returned: the handler may have acted before, and the policy decides, by the
+    /// status. A refusal that a program renders as a success has no status that a policy could go by.
     pub(super) fn of_refusal(&self) -> Option<Keep> {
         let rejection = self.parts.extensions.get::<Rejection>()?;
-        Some(match rejection.reason() {
+        match rejection.reason() {
             // The handler had begun.
-            Reason::LeaseLost => Keep::Tombstone,
-            _ => Keep::No,
-        })
+            Reason::LeaseLost => Some(Keep::Tombstone),
+            _ if rejection.is_of_program() && !self.is_success() => None,
+            _ => Some(Keep::No),
+        }
+    }
+
+    /// Whether the response says that the work was done.
+    fn is_success(&self) -> bool {
+        match self.grpc_status() {
+            Some(status) => status == 0,
+            None => self.status().is_success() || self.status().is_redirection(),
+        }
     }
 }
 

@@ -166,7 +166,7 @@ impl Answer {
     }
 }
 
-/// Writes `headers.len() + more` and the headers. The number fits: a map has no more than 32,768 entries.
+/// Writes `headers.len() + more` and the headers. Values beyond the range of the format are left out.
 fn put_headers(bytes: &mut BytesMut, headers: &HeaderMap, more: u16) {
     let count = headers.len().min(usize::from(u16::MAX - 1)) as u16;
     bytes.put_u16(count + more);

@@ -4,7 +4,7 @@
 //! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The lease of a request that is dropped
 //!    together with its runtime runs out ([`Begun`]).
 //! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other reasons say that the handler did
-//!    not begin.
+//!    not begin. An error of the locks that the handler itself returns is an answer like any other.
 //!
 //! | the handler | the claim ends with |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | answers with a body that cannot be kept | a tombstone: the answer was not kept |
 //! | returns an error | a tombstone: the outcome is not known |
 //! | panics | a record of a 500, for duplicates |
+//! | has answered, and the body or the policy panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
 
 use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
@@ -32,7 +33,7 @@ use super::{
     read::{self, WhyNot},
     record::{Answer, Outcome, Record, Tombstone},
     replayed::replayed,
-    scope::Place,
+    scope::Counted,
     settings::{Claim, Settings},
 };
 use crate::{
@@ -95,14 +96,14 @@ impl First {
             let rejection = Rejection::new(Reason::InProgress, detail)
                 .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
-            let response = self.settings.render(rejection, self.claim.wire);
+            let response = self.settings.render(rejection, self.claim.protocol);
             return Ok(response.map(IdempotentBody::whole));
         }
         let handling = async move { service.call(request).await };
         let handling = AssertUnwindSafe(self.guard.hold().within(handling));
         let running = self.begin();
         match handling.catch_unwind().await {
-            Ok(Ok(response)) => Ok(running.answered(response).await),
+            Ok(Ok(response)) => running.answered(response).await,
             Ok(Err(error)) => {
                 running.end(Outcome::Tombstone(Tombstone::Unknown)).await;
                 Err(error)
@@ -121,7 +122,7 @@ impl First {
             claim,
             fingerprint,
             guard,
-            place,
+            counted,
         } = self;
         let unknown = Record {
             fingerprint,
@@ -132,7 +133,7 @@ impl First {
             claim,
             fingerprint,
             begun: Begun::new(guard, unknown.encode()),
-            _place: place,
+            _counted: counted,
         }
     }
 }
@@ -143,35 +144,68 @@ struct Running {
     claim: Claim,
     fingerprint: Fingerprint,
     begun: Begun,
-    _place: Place,
+    _counted: Counted,
+}
+
+/// A response, and the outcome that is recorded; `None` if nothing was done.
+struct Decided<B> {
+    parts: response::Parts,
+    body: IdempotentBody<B>,
+    outcome: Option<Outcome>,
 }
 
 impl Running {
     /// Ends the claim according to the answer, and returns the response.
-    async fn answered<B>(self, response: Response<B>) -> Response<IdempotentBody<B>>
+    async fn answered<B, E>(self, response: Response<B>) -> Result<Response<IdempotentBody<B>>, E>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+    {
+        let decided = AssertUnwindSafe(self.decide(response)).catch_unwind().await;
+        let Decided {
+            parts,
+            body,
+            outcome,
+        } = match decided {
+            Ok(decided) => decided,
+            Err(panic) => {
+                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                std::panic::resume_unwind(panic)
+            }
+        };
+        Ok(match outcome {
+            Some(outcome) => self.give_out(parts, body, outcome).await,
+            None => {
+                drop(self.begun.into_guard());
+                Response::from_parts(parts, body)
+            }
+        })
+    }
+
+    /// Reads the answer, as far as it can be kept, and decides what is recorded. Runs code of the program: its policy and its body.
+    async fn decide<B>(&self, response: Response<B>) -> Decided<B>
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
         let (parts, body) = response.into_parts();
+        let unknown = Outcome::Tombstone(Tombstone::Unknown);
+        let is_grpc = grpc::is_grpc(&parts.headers);
         // The status of a gRPC response is in its trailers.
-        if !grpc::is_grpc(&parts.headers) {
-            match self.keeps(&parts, None) {
-                Keep::Yes => {}
-                Keep::No => return self.free(parts, IdempotentBody::inner(body)),
-                Keep::Tombstone => {
-                    let unknown = Outcome::Tombstone(Tombstone::Unknown);
-                    return self
-                        .give_out(parts, IdempotentBody::inner(body), unknown)
-                        .await;
-                }
-            }
+        let keep = (!is_grpc).then(|| self.keeps(&parts, None));
+        if let Some(Keep::No | Keep::Tombstone) = keep {
+            return Decided {
+                parts,
+                body: IdempotentBody::inner(body),
+                outcome: (keep == Some(Keep::Tombstone)).then_some(unknown),
+            };
         }
         let not_kept = Outcome::Tombstone(Tombstone::NotKept);
         if is_endless(&parts) {
             trace::answer_not_kept(ENDLESS);
-            return self
-                .give_out(parts, IdempotentBody::inner(body), not_kept)
-                .await;
+            return Decided {
+                parts,
+                body: IdempotentBody::inner(body),
+                outcome: Some(not_kept),
+            };
         }
         let settings = &self.settings;
         let (data, trailers) =
@@ -179,21 +213,29 @@ impl Running {
                 read::Response::Whole { data, trailers } => (data, trailers),
                 read::Response::NotKept(body, why) => {
                     trace::answer_not_kept(advice(why));
-                    return self.give_out(parts, body, not_kept).await;
+                    return Decided {
+                        parts,
+                        body,
+                        outcome: Some(not_kept),
+                    };
                 }
             };
         let body = IdempotentBody::with_trailers(data.clone(), trailers.clone());
-        let outcome = match self.keeps(&parts, trailers.as_ref()) {
-            Keep::No => return self.free(parts, body),
-            Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
-            Keep::Yes => Outcome::Answer(Answer {
+        let outcome = match keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref())) {
+            Keep::No => None,
+            Keep::Tombstone => Some(unknown),
+            Keep::Yes => Some(Outcome::Answer(Answer {
                 status: parts.status,
                 headers: replayed(&parts.headers, &self.settings.never_replayed),
                 trailers,
                 body: data,
-            }),
+            })),
         };
-        self.give_out(parts, body, outcome).await
+        Decided {
+            parts,
+            body,
+            outcome,
+        }
     }
 
     /// Records a panic as the answer 500, for duplicates. The server sees the panic itself.
@@ -202,11 +244,13 @@ impl Running {
             .with_idempotency_key(&self.claim.name);
         let (parts, body) = self
             .settings
-            .render(rejection, self.claim.wire)
+            .render(rejection, self.claim.protocol)
             .into_parts();
         let mut head = response::Response::new(()).into_parts().0;
         head.status = StatusCode::INTERNAL_SERVER_ERROR;
-        let outcome = match self.keeps(&head, None) {
+        // The policy, too, may panic.
+        let keeps = std::panic::catch_unwind(AssertUnwindSafe(|| self.keeps(&head, None)));
+        let outcome = match keeps.unwrap_or(Keep::Tombstone) {
             Keep::No => return drop(self.begun.into_guard()),
             Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
             Keep::Yes => Outcome::Answer(Answer {
@@ -219,25 +263,18 @@ impl Running {
         self.end(outcome).await;
     }
 
-    /// The decision about an answer: that of its refusal, of the handler, or of the policy, in this order.
+    /// The decision about an answer: that of the handler, of its refusal, or of the policy, in this order.
     fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
         let answer = Answered { parts, trailers };
-        let handlers = || parts.extensions.get::<Keep>().copied();
-        let keep = answer
-            .of_refusal()
-            .or_else(handlers)
+        let handlers = parts.extensions.get::<Keep>().copied();
+        let keep = handlers
+            .or_else(|| answer.of_refusal())
             .unwrap_or_else(|| (self.settings.keep)(&answer));
         match keep {
             // A switch of protocols cannot be replayed.
             Keep::Yes if parts.status.is_informational() => Keep::Tombstone,
             keep => keep,
         }
-    }
-
-    /// Frees the key, and returns the response.
-    fn free<B>(self, parts: response::Parts, body: B) -> Response<B> {
-        drop(self.begun.into_guard());
-        Response::from_parts(parts, body)
     }
 
     /// Ends the claim with this outcome, and returns the response.
@@ -255,7 +292,7 @@ impl Running {
                 let rejection =
                     Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
                 return settings
-                    .render(rejection, claim.wire)
+                    .render(rejection, claim.protocol)
                     .map(IdempotentBody::whole);
             }
             Kept::No => "false",
@@ -276,7 +313,7 @@ impl Running {
         let keeping = Keeping {
             locks: self.settings.locks.clone(),
             key: self.claim.key,
-            claim: self.fingerprint.to_bytes(),
+            fingerprint: self.fingerprint.to_bytes(),
             record: record.encode(),
             retain: self.settings.retain,
             within: self.settings.store_within,
@@ -293,7 +330,7 @@ impl Running {
 }
 
 /// Whether the response is a stream of server-sent events, which ends when the client stops listening and must not be delayed.
-fn is_endless(parts: &response::Parts) -> bool {
+pub(crate) fn is_endless(parts: &response::Parts) -> bool {
     let content_type = parts.headers.get(http::header::CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }

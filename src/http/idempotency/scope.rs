@@ -1,4 +1,4 @@
-//! The number of requests of each scope that run in this process, so that a tenant cannot take all capacity.
+//! The number of requests of each scope that are under way in this process, from the reading of their bodies on, so that a tenant cannot take all capacity.
 //!
 //! The counts are of the whole process, not of a layer: a tenant that calls two routes with a layer each has one limit.
 
@@ -16,11 +16,11 @@ struct Scope {
     key: LockKey,
 }
 
-/// A running request, counted in its scope. `None` for a layer without a limit.
+/// A request that is under way, counted in its scope. `None` for a layer without a limit.
 #[derive(Debug)]
-pub(super) struct Place(Option<Scope>);
+pub(super) struct Counted(Option<Scope>);
 
-/// The counts for all layers of the process that have a limit. A scope without running requests is not in the map.
+/// The counts for all layers of the process that have a limit. A scope without requests is not in the map.
 static RUNNING: LazyLock<Mutex<HashMap<Scope, usize>>> = LazyLock::new(Mutex::default);
 
 fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {
@@ -28,9 +28,9 @@ fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {
 }
 
 /// Counts a request in. `None` when the scope has reached its limit.
-pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Place> {
+pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Counted> {
     let Some(limit) = limit else {
-        return Some(Place(None));
+        return Some(Counted(None));
     };
     let scope = Scope {
         space: locks.space().clone(),
@@ -40,11 +40,11 @@ pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Opt
     let count = running.get(&scope).copied().unwrap_or(0);
     (count < limit).then(|| {
         running.insert(scope.clone(), count + 1);
-        Place(Some(scope))
+        Counted(Some(scope))
     })
 }
 
-impl Drop for Place {
+impl Drop for Counted {
     fn drop(&mut self) {
         let Some(scope) = self.0.take() else {
             return;

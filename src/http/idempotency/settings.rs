@@ -10,13 +10,13 @@ use super::{
     header::Source,
     kept::KeptByScope,
     policy::{Answered, Keep},
-    scope::{self, Place},
+    scope::{self, Counted},
 };
 use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
     locks::{Holding, Wait},
-    rejection::{Reason, Rejection, Renderer, Wire, grpc},
+    rejection::{Protocol, Reason, Rejection, Renderer, grpc},
 };
 
 /// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
@@ -82,7 +82,7 @@ pub(super) struct Claim {
     pub(super) scope: LockKey,
     pub(super) name: IdempotencyKey,
     /// The protocol of the request's refusals.
-    pub(super) wire: Wire,
+    pub(super) protocol: Protocol,
     /// How long the request waits for a running request with the same key.
     pub(super) wait: Wait,
 }
@@ -139,31 +139,33 @@ impl Settings {
         if matches!(name, Ok(None)) && !self.required {
             return Ok(None);
         }
-        let scope = self.scope.derive(parts);
-        let name = match (&scope, name) {
-            (Ok(Derived::NoLock | Derived::NoRoute), _) => return Ok(None),
-            (_, Ok(Some(name))) => IdempotencyKey(name.into()),
-            (_, Ok(None)) => {
+        let scope = match self.scope.derive(parts) {
+            Ok(Derived::NoLock | Derived::NoRoute) => return Ok(None),
+            Ok(Derived::Key(scope)) => Ok(scope),
+            Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
+                "the scope of an idempotency layer is one key, not several".into(),
+            )),
+            Err(error) => Err(Rejection::from_key_error(error)),
+        };
+        let name = match name {
+            Ok(Some(name)) => IdempotencyKey(name.into()),
+            Ok(None) => {
                 return Err(Rejection::new(
                     Reason::MissingIdempotencyKey,
                     format!("the request has no {}, and needs one", self.source.name()),
                 ));
             }
-            (_, Err(detail)) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
+            Err(detail) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
         };
         match scope {
-            Ok(Derived::Key(scope)) => Ok(Some(Claim {
+            Ok(scope) => Ok(Some(Claim {
                 key: key::scoped(LABEL, &scope, name.as_str()),
                 scope,
                 name,
-                wire: Wire::of(&parts.headers),
+                protocol: Protocol::of(&parts.headers),
                 wait: self.wait_of(parts),
             })),
-            Ok(Derived::NoLock | Derived::NoRoute) => Ok(None),
-            Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
-                "the scope of an idempotency layer is one key, not several".into(),
-            )),
-            Err(error) => Err(Rejection::from_key_error(error).with_idempotency_key(&name)),
+            Err(rejection) => Err(rejection.with_idempotency_key(&name)),
         }
     }
 
@@ -175,10 +177,10 @@ impl Settings {
         }
     }
 
-    /// Takes a place among the requests of the scope that are under way in this process.
-    pub(super) fn enter(&self, claim: &Claim) -> Result<Place, Rejection> {
-        let place = scope::enter(&self.locks, &claim.scope, self.max_running);
-        place.ok_or_else(|| {
+    /// Counts the request among the requests of the scope that are under way in this process.
+    pub(super) fn enter(&self, claim: &Claim) -> Result<Counted, Rejection> {
+        let counted = scope::enter(&self.locks, &claim.scope, self.max_running);
+        counted.ok_or_else(|| {
             let detail = "too many requests of this client are under way";
             Rejection::new(Reason::TooManyRunning, detail)
                 .with_idempotency_key(&claim.name)
@@ -186,8 +188,8 @@ impl Settings {
         })
     }
 
-    pub(super) fn render(&self, rejection: Rejection, wire: Wire) -> Response<Bytes> {
-        self.renderer.render(&rejection.told_on(wire))
+    pub(super) fn render(&self, rejection: Rejection, protocol: Protocol) -> Response<Bytes> {
+        self.renderer.render(&rejection.in_protocol(protocol))
     }
 }
 

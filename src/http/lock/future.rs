@@ -30,7 +30,7 @@ use crate::{
         Busy,
         reentry::{self, Held},
     },
-    rejection::{Rejection, Wire},
+    rejection::{Protocol, Rejection},
 };
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
@@ -51,7 +51,7 @@ where
     /// Counts the handler while it runs.
     running: Option<Busy>,
     /// The protocol of the request's refusals.
-    wire: Wire,
+    protocol: Protocol,
 }
 
 type Outcome<B, E> = Result<Response<B>, E>;
@@ -76,7 +76,7 @@ where
         service: S,
         request: Request<ReqBody>,
         plan: Plan,
-        wire: Wire,
+        protocol: Protocol,
     ) -> Self {
         let mut future = Self {
             settings,
@@ -86,7 +86,7 @@ where
             turn: None,
             held: None,
             running: None,
-            wire,
+            protocol,
         };
         match plan {
             Plan::Pass(reason) => {
@@ -162,7 +162,7 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let rejection = rejection.clone().told_on(*this.wire);
+                    let rejection = rejection.clone().in_protocol(*this.protocol);
                     let response = this.settings.renderer.render(&rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }

@@ -5,6 +5,9 @@
 //!   first poll of the handler is ready ──▶ no watch was ever made: `is_lost` looks at the clock
 //!   the handler waits ──▶ `poll_lost` makes the watch, and the loss wakes the task
 //! ```
+//!
+//! Every poll looks at the clock, even if there is a watch: after a pause of the whole process, the task can be woken for
+//! another reason before the watch is told.
 
 use std::{
     pin::Pin,
@@ -113,12 +116,20 @@ impl HeldTurn {
         if !self.watched {
             return Poll::Pending;
         }
+        let loss = match self.loss() {
+            Some(loss) => loss,
+            None => ready!(self.poll_watch(cx)),
+        };
+        (self.watched, self.watch) = (false, None);
+        Poll::Ready(loss)
+    }
+
+    /// Polls the watch, which is made by the first call.
+    fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<Loss> {
         let Self { guards, watch, .. } = self;
         let watch = watch.get_or_insert_with(|| Mutex::new(guards.watch()));
         let watch = watch.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let loss = ready!(watch.as_mut().poll(cx));
-        (self.watched, self.watch) = (false, None);
-        Poll::Ready(loss)
+        watch.as_mut().poll(cx)
     }
 
     /// Resolves when a watched turn is lost.
@@ -128,8 +139,13 @@ impl HeldTurn {
 
     /// Whether a turn is lost by the clock, even if no watch has resolved yet.
     pub(super) fn is_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// The loss of a turn by the clock.
+    fn loss(&self) -> Option<Loss> {
         let mut guards = self.guards.as_slice().iter();
-        guards.any(|guard| matches!(guard.status(), Status::Lost(_)))
+        guards.find_map(LockGuard::loss)
     }
 
     pub(super) fn guards(&self) -> &[LockGuard] {

@@ -89,6 +89,7 @@ use crate::{
 /// | [`on_lease_loss`](Self::on_lease_loss) | the handler is cancelled, 409 |
 /// | [`confirm_before_response`](Self::confirm_before_response) | no |
 /// | [`hold_until_body_ends`](Self::hold_until_body_ends) | no: until the handler's future ends |
+/// | [`detached`](Self::detached) | no: a handler is dropped when its client goes away |
 /// | [`fail_open`](Self::fail_open) | no: 503 when the store cannot be reached |
 /// | [`retry_after`](Self::retry_after) | 1 s |
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
@@ -366,7 +367,8 @@ impl DistributedLockLayer {
     ///
     /// Only for handlers that may run twice at once without harm. A request that passes in this way has no guard.
     ///
-    /// The first request to a store that hangs waits for its whole [`wait`](Self::wait). From then on, until the store answers, one request
+    /// The first request to a store that hangs waits for the store's time limit (of Redis, 1 s by default), or for its
+    /// [`wait`](Self::wait) if that is shorter. From then on, until the store answers, one request
     /// per second asks the store, and all others pass at once.
     ///
     /// A handler behind such a layer takes an `Option<LockGuard>`, because a request that passed without a lock has no guard:

@@ -7,12 +7,12 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The time in which one request only asks a store that was out of reach.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// For this long after a failure, only one request asks the store.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// When a store that was out of reach is worth another try.
 ///
-/// A request to a store that hangs waits for as long as it may. After a failure, one request per [`A_MOMENT`] asks the store, and all
+/// A request to a store that hangs waits for as long as it may. After a failure, one request per [`RETRY_AFTER`] asks the store, and all
 /// others pass without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
@@ -28,7 +28,7 @@ impl Outage {
             None => false,
             Some(at) if now < at => true,
             Some(_) => {
-                *retry_at = Some(now + A_MOMENT);
+                *retry_at = Some(now + RETRY_AFTER);
                 false
             }
         }
@@ -36,7 +36,7 @@ impl Outage {
 
     /// The store was out of reach.
     pub(super) fn begin(&self) {
-        *self.lock() = Some(Instant::now() + A_MOMENT);
+        *self.lock() = Some(Instant::now() + RETRY_AFTER);
     }
 
     /// The store has answered.

@@ -135,8 +135,9 @@ impl RequestGuards {
         let Some(guards) = extensions.get::<Self>() else {
             return false;
         };
-        let is_at_work = matches!(guards.innermost.turns, Ok(_) | Err(NotLocked::FailedOpen));
-        is_at_work && guards.outer.iter().all(|passed| passed.turns.is_err())
+        let is_at_work =
+            |passed: &Passed| matches!(passed.turns, Ok(_) | Err(NotLocked::FailedOpen));
+        is_at_work(&guards.innermost) && !guards.outer.iter().any(is_at_work)
     }
 
     /// All guards of the innermost lock's layer.

@@ -2,7 +2,7 @@
 //!
 //! | the response | goes out | if the lease |
 //! |---|---|---|
-//! | an error of the inner service, or [`Fenced`] | always | may be lost |
+//! | an error of the inner service, or [`Fenced`] | when any other would | may be lost |
 //! | any other | now | is not known to be lost |
 //! | with `confirm_before_response` | after the store has answered | is confirmed |
 //! | with `reject_if_held`, and the turn ends | after the release was answered, or after 2 s | is not known to be lost |
@@ -148,7 +148,8 @@ async fn release(guards: Guards) -> Result<(), Error> {
     }
 }
 
-/// The body of a [`DistributedLock`](super::DistributedLock)'s response: the inner service's, or a refusal.
+/// The body of the response of a [`DistributedLock`](super::DistributedLock) or a [`ReadBody`](crate::read_body::ReadBody): the inner
+/// service's, or a refusal.
 #[pin_project]
 pub struct LockBody<B>(#[pin] Kind<B>);
 

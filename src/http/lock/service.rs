@@ -22,7 +22,7 @@ use crate::{
     Error, ErrorKind, LockGuard, LockKey,
     key::Derived,
     locks::Wait,
-    rejection::{Rejection, Wire, grpc},
+    rejection::{Protocol, Rejection, grpc},
     store::Mode,
     time::later,
     trace,
@@ -58,7 +58,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let plan = self.settings.plan(&mut parts);
-        let wire = Wire::of(&parts.headers);
+        let protocol = Protocol::of(&parts.headers);
         let request = Request::from_parts(parts, body);
         // Usually the service that was polled ready has to be swapped out and used, since a clone need not be
         // ready. Here `self.inner` is never polled, and the clone is, later: see `poll_ready`.
@@ -67,7 +67,7 @@ where
             self.inner.clone(),
             request,
             plan,
-            wire,
+            protocol,
         )
     }
 }
@@ -178,7 +178,9 @@ impl Settings {
                 Ok(None)
             }
             outcome => {
-                if self.fail_open {
+                // Other errors, such as a line that is full, are no answers of the store.
+                let is_answer = |error: &Error| error.kind() == ErrorKind::Held;
+                if self.fail_open && outcome.as_ref().err().is_none_or(is_answer) {
                     self.outage.end();
                 }
                 outcome.map(Some)

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{Joined, Rebuild, WholeBody};
 use crate::{
     lock::LockBody,
-    rejection::{Reason, Rejection, Renderer, Wire, body_error},
+    rejection::{Protocol, Reason, Rejection, Renderer, body_error},
 };
 
 /// The future of a [`ReadBody`](super::ReadBody)'s response.
@@ -83,8 +83,8 @@ where
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
                     let headers = this.parts.as_ref().map(|parts| &parts.headers);
-                    let wire = headers.map(Wire::of).unwrap_or_default();
-                    let rejection = rejection.clone().told_on(wire);
+                    let protocol = headers.map(Protocol::of).unwrap_or_default();
+                    let rejection = rejection.clone().in_protocol(protocol);
                     return Poll::Ready(Ok(this.renderer.render(&rejection).map(LockBody::whole)));
                 }
                 StageProj::Reading(body, read) => {

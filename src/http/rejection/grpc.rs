@@ -21,13 +21,13 @@ use super::Rejection;
 
 /// The protocol in which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Wire {
+pub(crate) enum Protocol {
     #[default]
     Http,
     Grpc,
 }
 
-impl Wire {
+impl Protocol {
     /// By the content type of the request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         match is_grpc(headers) {

@@ -94,7 +94,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub(crate) use self::{grpc::Wire, render::Renderer};
+pub(crate) use self::{grpc::Protocol, render::Renderer};
 pub use self::{
     layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
     reason::Reason,
@@ -127,7 +127,9 @@ pub struct Rejection {
     retry_after: Option<Duration>,
     idempotency_key: Option<String>,
     source: Option<Source>,
-    wire: Wire,
+    protocol: Protocol,
+    /// Whether the refusal was made from an error by the program, not by a layer or an extractor.
+    is_of_program: bool,
 }
 
 /// The cause, for the log only.
@@ -147,7 +149,8 @@ impl Rejection {
             retry_after: None,
             idempotency_key: None,
             source: None,
-            wire: Wire::default(),
+            protocol: Protocol::default(),
+            is_of_program: false,
         }
     }
 
@@ -157,8 +160,8 @@ impl Rejection {
     }
 
     /// Sets the protocol of the response.
-    pub(crate) fn told_on(mut self, wire: Wire) -> Self {
-        self.wire = wire;
+    pub(crate) fn in_protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
         self
     }
 
@@ -271,7 +274,7 @@ impl Rejection {
     /// }
     /// ```
     pub fn to_response(&self) -> Response<Bytes> {
-        if self.wire == Wire::Grpc {
+        if self.protocol == Protocol::Grpc {
             let mut response = grpc::response(self);
             response.extensions_mut().insert(self.clone());
             return response;
@@ -290,6 +293,11 @@ impl Rejection {
         }
         response.extensions_mut().insert(self.clone());
         response
+    }
+
+    /// Whether the program has made the refusal from an error: a handler by `?`, say. The handler may have acted before.
+    pub(crate) fn is_of_program(&self) -> bool {
+        self.is_of_program
     }
 
     /// The request's `Idempotency-Key`, if there was a readable one.
@@ -339,7 +347,9 @@ impl StdError for Rejection {
 /// The refusal of a layer with the default `Retry-After` of 1 s.
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        Self::from_error(error, Duration::from_secs(1))
+        let mut rejection = Self::from_error(error, Duration::from_secs(1));
+        rejection.is_of_program = true;
+        rejection
     }
 }
 

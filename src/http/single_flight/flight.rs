@@ -6,9 +6,10 @@
 //! 1. The first request of a process claims without waiting. A record that this claim finds is older than the request, and is shared
 //!    only if marked as [kept](KEPT).
 //! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another number.
-//! 3. The other requests of the process take part in the generation that the first one has found, for as long as that flight is under way
+//! 3. The other requests of the process are members of the flight that the first one has found, for as long as that flight is under way
 //!    ([`Flights`](super::flights::Flights)).
-//! 4. A record that is found after waiting was made by a flight that was under way when the request came, and is shared.
+//! 4. A record that is found after waiting was made by a flight that was under way when the request came, or that had ended in another
+//!    process so recently that this process did not know yet. The record is shared.
 //!
 //! Three requests for the key `report,path=/reports/7`, of which the third comes after the first flight has ended:
 //!
@@ -30,17 +31,20 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use super::{flights::Part, layer::Settings};
+use super::{
+    flights::{Known, Member},
+    layer::Settings,
+};
 use crate::{
     ErrorKind, LockGuard, LockKey,
     idempotency::{
         Answer, Fingerprint, IdempotentBody, Keeping, Outcome, ReadResponse, Record, Tombstone,
-        read_response, replayed, run_to_end,
+        is_endless, read_response, replayed, run_to_end,
     },
     key,
     locks::{Holding, NoTurn, Wait},
@@ -51,8 +55,8 @@ use crate::{
 const HANDOVER: Duration = Duration::from_secs(2);
 /// How many flights of one key may end within [`HANDOVER`]. The requests of further flights run by themselves.
 const GENERATIONS: u8 = 8;
-/// The claim of all flights, which differ by their keys.
-const CLAIM: Bytes = Bytes::from_static(b"flight");
+/// The fingerprint of all flights, which differ by their keys.
+const FINGERPRINT: Bytes = Bytes::from_static(b"flight");
 /// How long to retry to store an answer.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 /// The mark of an answer for the requests that waited for it.
@@ -60,7 +64,7 @@ const HANDED_OVER: Fingerprint = Fingerprint::NONE;
 /// The mark of an answer that also serves requests that come later.
 const KEPT: Fingerprint = Fingerprint::ONES;
 
-/// The key of a flight: an answer to HEAD is none to GET.
+/// The key of a flight. HEAD and GET are different flights.
 pub(super) fn key(method: &Method, of: &LockKey) -> LockKey {
     key::prefixed(method.as_str(), of)
 }
@@ -70,16 +74,21 @@ enum Role {
     /// The request runs, and shares its answer.
     Lead(Lead),
     /// The request gets a copy.
-    Follow(Box<Answer>),
+    Follow(Arc<Answer>),
     /// The request runs, and shares nothing.
     Alone,
 }
 
 /// A request that runs for others.
 struct Lead {
+    claimed: Claimed,
+    member: Member,
+}
+
+/// The key of a flight, claimed.
+struct Claimed {
     guard: LockGuard,
     key: LockKey,
-    part: Option<Part>,
 }
 
 pub(super) async fn join<S, ReqBody, ResBody>(
@@ -103,7 +112,7 @@ where
         Role::Alone => trace::Role::Alone,
     });
     match role {
-        Role::Follow(answer) => Ok(answer.into_response()),
+        Role::Follow(answer) => Ok(Arc::unwrap_or_clone(answer).into_response()),
         Role::Alone => {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
@@ -119,69 +128,66 @@ where
 
 /// Finds the role of a request. Waits, if another request runs.
 async fn role(settings: &Settings, of: &LockKey) -> Role {
-    let part = settings.flights.enter(of);
-    let role = match find(settings, of, &part).await {
-        Found::Role(role) => role,
-        Found::Generation(generation) => {
+    let member = settings.flights.enter(of);
+    let role = match find(settings, of, &member).await {
+        Ok(claimed) => return Role::Lead(Lead { claimed, member }),
+        Err(Known::Generation(generation)) => {
             let key = generation_key(of, generation);
             match claim(settings, &key, Wait::AtMost(settings.wait)).await {
-                Ok(guard) => Role::Lead(Lead {
-                    guard,
-                    key,
-                    part: None,
-                }),
-                Err(NoTurn::Recorded(record)) => Record::decode(record).map_or(Role::Alone, follow),
+                Ok(guard) => {
+                    let claimed = Claimed { guard, key };
+                    return Role::Lead(Lead { claimed, member });
+                }
+                Err(NoTurn::Recorded(record)) => {
+                    answer_in(record).map_or(Role::Alone, Role::Follow)
+                }
                 Err(_) => Role::Alone,
             }
         }
+        Err(Known::Answer(answer)) => Role::Follow(answer),
+        Err(Known::Alone) => Role::Alone,
     };
-    match role {
-        Role::Lead(lead) => Role::Lead(Lead {
-            part: Some(part),
-            ..lead
-        }),
-        role => {
-            part.end();
-            role
-        }
-    }
+    member.end();
+    role
 }
 
-/// The state of a flight in the store, as the first request of a process finds it.
-enum Found {
-    Role(Role),
-    /// A flight of this generation is under way.
-    Generation(u8),
+/// Claims the flight's key, or returns the state of the flight. Only the first request of this process asks the store.
+async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Result<Claimed, Known> {
+    let mut known = member.known().lock().await;
+    if let Some(known) = &*known {
+        return Err(known.clone());
+    }
+    let found = ask(settings, of).await;
+    *known = Some(match &found {
+        Ok((generation, _)) => Known::Generation(*generation),
+        Err(known) => known.clone(),
+    });
+    found.map(|(_, claimed)| claimed)
 }
 
-/// Asks the store for the state of the flight, unless another request of this process has asked before.
-async fn find(settings: &Settings, of: &LockKey, part: &Part) -> Found {
-    let mut known = part.generation().lock().await;
-    if let Some(generation) = *known {
-        return Found::Generation(generation);
-    }
+/// Claims the first generation that is free, or returns the state of the flight.
+async fn ask(settings: &Settings, of: &LockKey) -> Result<(u8, Claimed), Known> {
     for generation in 0..GENERATIONS {
         let key = generation_key(of, generation);
-        let found = match claim(settings, &key, Wait::NotAtAll).await {
-            Ok(guard) => Found::Role(Role::Lead(Lead {
-                guard,
-                key,
-                part: None,
-            })),
-            Err(NoTurn::Recorded(record)) => match Record::decode(record) {
-                Ok(record) if record.fingerprint == KEPT => return Found::Role(follow(record)),
-                // Older than this request.
-                _ => continue,
-            },
-            Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => {
-                Found::Generation(generation)
+        match claim(settings, &key, Wait::NotAtAll).await {
+            Ok(guard) => return Ok((generation, Claimed { guard, key })),
+            Err(NoTurn::Recorded(record)) => {
+                // Any other record is older than this request.
+                if let Ok(Record {
+                    fingerprint: KEPT,
+                    outcome: Outcome::Answer(answer),
+                }) = Record::decode(record)
+                {
+                    return Err(Known::Answer(Arc::new(answer)));
+                }
             }
-            Err(_) => return Found::Role(Role::Alone),
-        };
-        *known = Some(generation);
-        return found;
+            Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => {
+                return Err(Known::Generation(generation));
+            }
+            Err(_) => break,
+        }
     }
-    Found::Role(Role::Alone)
+    Err(Known::Alone)
 }
 
 /// The key of one generation: `flight,0,GET,report,path=/reports/7`.
@@ -192,15 +198,15 @@ fn generation_key(of: &LockKey, generation: u8) -> LockKey {
 async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGuard, NoTurn> {
     settings
         .locks
-        .claim(key, CLAIM, wait, Holding::default())
+        .claim(key, FINGERPRINT, wait, Holding::default())
         .await
 }
 
-/// The role of a request that has found a record: a copy of the answer, or a run of its own if there is no answer.
-fn follow(record: Record) -> Role {
-    match record.outcome {
-        Outcome::Answer(answer) => Role::Follow(Box::new(answer)),
-        _ => Role::Alone,
+/// The answer in a record, if there is one.
+fn answer_in(record: Bytes) -> Option<Arc<Answer>> {
+    match Record::decode(record).ok()?.outcome {
+        Outcome::Answer(answer) => Some(Arc::new(answer)),
+        _ => None,
     }
 }
 
@@ -242,9 +248,14 @@ impl Lead {
         B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
         let (parts, body) = response.into_parts();
+        let not_kept = Outcome::Tombstone(Tombstone::NotKept);
+        if !is_for_all(parts.status) || is_endless(&parts) {
+            self.end(settings, not_kept).await;
+            return Response::from_parts(parts, IdempotentBody::inner(body));
+        }
         let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
-            ReadResponse::Whole { data, trailers } if !parts.status.is_informational() => {
+            ReadResponse::Whole { data, trailers } => {
                 let answer = Answer {
                     status: parts.status,
                     headers: replayed(&parts.headers, &[]),
@@ -254,11 +265,7 @@ impl Lead {
                 let body = IdempotentBody::with_trailers(data, trailers);
                 (Outcome::Answer(answer), body)
             }
-            ReadResponse::Whole { data, trailers } => {
-                let body = IdempotentBody::with_trailers(data, trailers);
-                (Outcome::Tombstone(Tombstone::NotKept), body)
-            }
-            ReadResponse::NotKept(body, _) => (Outcome::Tombstone(Tombstone::NotKept), body),
+            ReadResponse::NotKept(body, _) => (not_kept, body),
         };
         self.end(settings, outcome).await;
         Response::from_parts(parts, body)
@@ -279,15 +286,26 @@ impl Lead {
         };
         let keeping = Keeping {
             locks: settings.locks.clone(),
-            key: self.key,
-            claim: CLAIM,
+            key: self.claimed.key,
+            fingerprint: FINGERPRINT,
             record: record.encode(),
             retain,
             within: STORE_WITHIN,
         };
-        keeping.keep(self.guard).await;
-        if let Some(part) = self.part {
-            part.end();
-        }
+        keeping.keep(self.claimed.guard).await;
+        self.member.end();
     }
+}
+
+/// Whether an answer with this status may go to requests with other headers. The answers to conditional requests, and to those for a part
+/// of the content, are for the client that has asked so. A switch of protocols cannot be copied.
+fn is_for_all(status: StatusCode) -> bool {
+    !status.is_informational()
+        && !matches!(
+            status,
+            StatusCode::PARTIAL_CONTENT
+                | StatusCode::NOT_MODIFIED
+                | StatusCode::PRECONDITION_FAILED
+                | StatusCode::RANGE_NOT_SATISFIABLE
+        )
 }

@@ -1,4 +1,4 @@
-//! The flights that requests of this process have a part in.
+//! The flights of which requests of this process are members.
 //!
 //! A request whose own claim reached the store only after the flight had ended would find a record, and could not tell whether the
 //! record is older than the request. Requests of one process therefore take part in the same flight as long as that flight is under
@@ -11,17 +11,28 @@ use std::{
 
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::LockKey;
+use crate::{LockKey, idempotency::Answer};
 
 /// The flights by key. A flight that has ended is not in the map, although requests may still hold it.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<LockKey, Arc<Flight>>>);
 
-/// The generation that a flight was found in, once the first request of this process has asked the store.
-type Flight = AsyncMutex<Option<u8>>;
+/// The state of a flight, once the first request of this process has asked the store.
+type Flight = AsyncMutex<Option<Known>>;
 
-/// A request's part in a flight.
-pub(super) struct Part {
+/// The state of a flight in the store.
+#[derive(Debug, Clone)]
+pub(super) enum Known {
+    /// A flight of this generation is under way.
+    Generation(u8),
+    /// The answer of an earlier flight is kept.
+    Answer(Arc<Answer>),
+    /// The store cannot tell, or has no room for another flight: all requests run by themselves.
+    Alone,
+}
+
+/// A request's membership in a flight.
+pub(super) struct Member {
     flights: Arc<Flights>,
     key: LockKey,
     flight: Arc<Flight>,
@@ -29,9 +40,9 @@ pub(super) struct Part {
 
 impl Flights {
     /// Takes part in the flight of this key that is under way in this process, or in a new one.
-    pub(super) fn enter(self: &Arc<Self>, key: &LockKey) -> Part {
+    pub(super) fn enter(self: &Arc<Self>, key: &LockKey) -> Member {
         let flight = self.lock().entry(key.clone()).or_default().clone();
-        Part {
+        Member {
             flights: self.clone(),
             key: key.clone(),
             flight,
@@ -43,9 +54,9 @@ impl Flights {
     }
 }
 
-impl Part {
-    /// The flight's generation. While one request asks the store, the others of this process wait for this lock.
-    pub(super) fn generation(&self) -> &Flight {
+impl Member {
+    /// The flight's state. While one request asks the store, the others of this process wait for this lock.
+    pub(super) fn known(&self) -> &Flight {
         &self.flight
     }
 
@@ -59,9 +70,9 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for Member {
     fn drop(&mut self) {
-        // A count of two means: this part and the map. New parts are made under the map's lock only.
+        // A count of two means: this member and the map. New members are made under the map's lock only.
         let mut flights = self.flights.lock();
         let is_last = |flight: &Arc<Flight>| {
             Arc::ptr_eq(flight, &self.flight) && Arc::strong_count(flight) == 2
@@ -77,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flight_leaves_the_map_with_its_end_or_its_last_part() {
+    fn a_flight_leaves_the_map_with_its_end_or_its_last_member() {
         let flights = Arc::new(Flights::default());
         let key = LockKey::new("k").unwrap();
         let [one, two] = [flights.enter(&key), flights.enter(&key)];

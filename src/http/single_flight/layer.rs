@@ -45,11 +45,11 @@ use crate::{
 ///
 /// # Shared answers
 ///
-/// Each answer, errors included, is shared with the requests that waited for it. Later requests get successful answers only, and only
-/// with [`keep_for`](Self::keep_for). Headers of one exchange (see
+/// Each answer, errors included, is shared with the requests that waited for it, except answers to the headers of one client (206, 304, 412
+/// and 416) and event streams. Later requests get successful answers only, and only with [`keep_for`](Self::keep_for). Headers of one exchange (see
 /// [`never_replay`](crate::IdempotencyLayer::never_replay)) are not part of a copy.
 ///
-/// A request runs by itself if its method is not safe, the store cannot be reached, the answer is too large or does not end in time,
+/// A request runs by itself if its method is not safe, the store cannot be reached, the answer is not shared, is too large or does not end in time,
 /// or the running request fails without an answer or takes longer than [`wait`](Self::wait). The running request runs to its end although
 /// its client goes away.
 ///

@@ -95,6 +95,11 @@ impl Part {
             !self.is_constant() && !matches!(self.source, Source::Path | Source::Method),
             "a name, a value, the path and the method are never absent: a fallback must follow another part"
         );
+        if let Absent::SameAs(value) = &absent
+            && let Err(error) = self.source.check_given(value)
+        {
+            panic!("no request can send the fallback `{value}`: {error}");
+        }
         self.absent = absent;
     }
 

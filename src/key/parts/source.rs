@@ -3,7 +3,7 @@
 //! | source | read from | missing | too long |
 //! |---|---|---|---|
 //! | a name, a value | the program | never | a value is hashed |
-//! | method, path | the request line | never | the path is hashed |
+//! | method, path | the request line | never | the path is hashed, a method 400 |
 //! | host, query, header | the request | 400 | 400 |
 //! | an extension | a layer further out | 500 | hashed |
 //! | a closure | wherever the closure looks | 400 | hashed |

@@ -177,6 +177,24 @@ pub(crate) async fn an_answer_that_cannot_be_shared_lets_the_others_run(subject:
     }
 }
 
+pub(crate) async fn an_answer_to_one_clients_headers_is_not_shared(subject: impl Subject) {
+    for status in [206, 304, 412, 416] {
+        let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
+        let app = app(layer(&locks), runs.answering(status));
+        let path = format!("/{status}");
+        let first = sending(&app, report().uri(&path));
+        runs.arrival().await;
+        let other = sending(&app, report().uri(&path));
+        wait_in_line(&locks, 1).await;
+        runs.open();
+        assert_eq!(first.await.unwrap().status, status);
+        runs.arrival().await;
+        runs.open();
+        assert_eq!(other.await.unwrap().status, status);
+        runs_to(&runs, 2).await;
+    }
+}
+
 async fn runs_to(runs: &Runs, count: u64) {
     eventually("the handlers have run", async || runs.begun() == count).await;
 }

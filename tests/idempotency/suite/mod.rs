@@ -68,6 +68,8 @@ macro_rules! idempotency {
             $crate::suite::idempotency!(@tests $subject, $args, reasons:
                 a_refusal_is_never_kept_even_with_status_200,
                 a_lock_lost_inside_is_a_tombstone,
+                an_error_of_the_locks_that_a_handler_returns_is_its_answer,
+                a_panic_after_the_answer_is_a_tombstone,
                 an_error_of_the_inner_service_is_a_tombstone,
                 an_inner_service_that_does_not_become_ready_frees_the_key,
                 a_claim_that_is_lost_before_the_beginning_is_not_begun
@@ -131,6 +133,7 @@ macro_rules! idempotency {
                 other_keys_and_methods_are_other_flights,
                 waiting_requests_get_the_answer_although_the_first_client_goes_away,
                 an_answer_that_cannot_be_shared_lets_the_others_run,
+                an_answer_to_one_clients_headers_is_not_shared,
                 without_its_store_a_request_runs_by_itself,
                 a_request_that_waits_too_long_runs_by_itself
             );
@@ -142,6 +145,7 @@ macro_rules! idempotency {
                 work_that_is_dropped_frees_the_key,
                 a_result_is_stored_although_its_caller_goes_away,
                 a_result_without_bytes_is_not_made_twice,
+                a_result_that_panics_is_not_made_twice,
                 a_kept_result_that_cannot_be_read_is_an_error,
                 the_wait_limit_counts,
                 a_call_has_its_own_wait_limit,

@@ -2,7 +2,10 @@
 
 use std::{
     convert::Infallible,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -177,6 +180,41 @@ pub(crate) async fn a_result_without_bytes_is_not_made_twice(subject: impl Subje
         });
         assert!(matches!(once.await, Err(RunOnceError::Unreadable(_))));
     }
+    assert_eq!(made.load(Ordering::SeqCst), 1);
+}
+
+/// Panics.
+#[derive(Debug)]
+struct Clumsy;
+
+impl Recordable for Clumsy {
+    type Error = Infallible;
+
+    fn to_bytes(&self) -> Result<Bytes, Infallible> {
+        panic!("this panic is part of the test")
+    }
+
+    fn from_bytes(_: Bytes) -> Result<Self, Infallible> {
+        Ok(Self)
+    }
+}
+
+pub(crate) async fn a_result_that_panics_is_not_made_twice(subject: impl Subject) {
+    let locks = subject.replica().build().unwrap();
+    let made = Arc::new(AtomicU64::new(0));
+    let once = || {
+        let (locks, made) = (locks.clone(), made.clone());
+        tokio::spawn(async move {
+            let work = async |_| {
+                made.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Infallible>(Clumsy)
+            };
+            locks.run_once("webhook/1", LONG, work).await
+        })
+    };
+    assert!(once().await.unwrap_err().is_panic());
+    let again = once().await.unwrap();
+    assert!(matches!(again, Err(RunOnceError::Unreadable(_))));
     assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -10,9 +11,15 @@ use std::{
 use axum::{Router, body::Body, routing::post};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
+use http_body::Frame;
 use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+use tower_distributed_lock::{
+    DistributedLockLayer, Error, Locks,
+    idempotency::{Answered, Keep},
+    key,
+    store::MemoryStore,
+};
 
 use crate::{
     subject::Subject,
@@ -66,6 +73,69 @@ pub(crate) async fn a_lock_lost_inside_is_a_tombstone(subject: impl Subject) {
     again.assert_refused(409, "outcome-unknown");
     assert_eq!(again.problem()["idempotency_key"], "k");
     assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn an_error_of_the_locks_that_a_handler_returns_is_its_answer(
+    subject: impl Subject,
+) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let handler = {
+        let runs = runs.clone();
+        async move || -> Result<String, Error> {
+            let run = runs.run().await;
+            // An error that is a 500.
+            Locks::builder(MemoryStore::new())
+                .lease(Duration::ZERO)
+                .build()?;
+            Ok(format!("run {run}"))
+        }
+    };
+    let app = app(layer(&locks), handler);
+    for replayed in [false, true] {
+        let answer = send(&app, pay()).await;
+        answer.assert_refused(500, "misconfigured");
+        assert_eq!(answer.is_replayed(), replayed);
+    }
+    assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let streaming = {
+        let runs = runs.clone();
+        async move || {
+            runs.run().await;
+            Body::new(Panicking)
+        }
+    };
+    let keep = |_: &Answered<'_>| -> Keep { panic!("this panic is part of the test") };
+    let apps = [
+        app(layer(&locks), streaming),
+        app(layer(&locks).keep(keep), runs.handler()),
+    ];
+    for (tenant, app) in ["acme", "other"].into_iter().zip(apps) {
+        let first = sending(&app, pay_as(tenant));
+        assert!(first.await.unwrap_err().is_panic());
+        send(&app, pay_as(tenant))
+            .await
+            .assert_refused(409, "outcome-unknown");
+    }
+    assert_eq!(runs.begun(), 2);
+}
+
+/// A body that panics when it is read.
+struct Panicking;
+
+impl http_body::Body for Panicking {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        panic!("this panic is part of the test")
+    }
 }
 
 pub(crate) async fn an_error_of_the_inner_service_is_a_tombstone(subject: impl Subject) {

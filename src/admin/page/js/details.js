@@ -61,9 +61,9 @@ const details = {
     $("release-ask").hidden = asking;
     $("release-confirm").hidden = !asking;
     if (asking) {
-      // The holder that is asked about, which may be another one when the answer is given.
-      const [holder] = this.found.holders;
-      this.owner = holder ? `${holder.instance}:${holder.attempt}` : "";
+      // The holder or the record that is asked about. When the answer is given, the key may be in other hands.
+      const { holders: [holder], record } = this.found;
+      this.asked = { owner: holder ? `${holder.instance}:${holder.attempt}` : "", record: record ? "1" : "" };
       $("release-result").textContent = "";
       $("release-no").focus();
     }
@@ -73,11 +73,14 @@ const details = {
     const key = this.key;
     $("release-yes").disabled = true;
     try {
-      const { released } = await call("force_release", { key, owner: this.owner });
+      const { released } = await call("force_release", { key, ...this.asked });
+      // The result is of no interest to another key, whose details were opened meanwhile.
+      if (this.key !== key) return;
       $("release-result").textContent = released ? "Released." : "Nothing was released: the key was free already.";
       this.ask(false);
       poller.now();
     } catch (error) {
+      if (this.key !== key) return;
       $("release-result").textContent = `${error instanceof Refused ? "Not released" : "Perhaps not released"}: ${reasonOf(error)}.`;
     } finally {
       $("release-yes").disabled = false;

@@ -36,7 +36,7 @@ function modeName(mode) {
 }
 
 // Characters that are not seen, or that change the order of the characters around them.
-const INVISIBLE = /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/u;
+const INVISIBLE = /[\p{Default_Ignorable_Code_Point}\u2028\u2029]/u;
 
 // A key as nodes, in which no character can hide.
 function keyNodes(key) {

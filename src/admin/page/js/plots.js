@@ -14,7 +14,6 @@ class History {
     const before = this.last;
     this.last = { at, stats };
     if (!before || at <= before.at) return;
-    // Counters only rise. A service that does not count has no rates.
     const turns = stats.turns - before.stats.turns;
     const perTurn = (name) => (turns === 0 ? 0 : (stats[name] - before.stats[name]) / turns);
     this.points.push({
@@ -60,8 +59,7 @@ class Plot {
 
   draw(points) {
     const values = points.map((point) => point[this.name]);
-    this.element.hidden = values.some(Number.isNaN);
-    if (values.length === 0 || this.element.hidden) {
+    if (values.length === 0) {
       this.value.replaceChildren("–");
       this.peak.textContent = "";
       for (const path of [this.area, this.curve]) path.removeAttribute("d");

@@ -31,7 +31,8 @@ const instanceView = {
   },
 
   turn(pages) {
-    this.offset = Math.max(0, this.offset + pages * this.answer.page_size);
+    // From the page that is shown: the list may have become shorter than the offset that was asked for.
+    this.offset = Math.max(0, this.answer.offset + pages * this.answer.page_size);
   },
 };
 
