@@ -197,7 +197,7 @@ async fn deposit(
     let stale = || {
         (
             StatusCode::CONFLICT,
-            "somebody else has had the account since: nothing was written",
+            "a later turn has used the account: nothing was written",
         )
     };
     let shown = (!work.unfenced).then(|| guard.token());

@@ -63,7 +63,8 @@ async fn main() -> Result<(), BoxError> {
     };
     let locks = locks.lease(lease).build()?;
 
-    let report = DistributedLockLayer::new(locks.clone(), key::name("report").param("id"));
+    let report =
+        DistributedLockLayer::new(locks.clone(), key::name("report").param_as::<u64>("id"));
     let export = DistributedLockLayer::new(locks.clone(), key::name("exports"));
     let app = Router::new()
         .route(

@@ -30,9 +30,12 @@ pub struct Row {
 /// One of those that are compared.
 pub struct Contestant {
     pub name: String,
-    pub time: Box<dyn FnMut(&mut Bench, Slice) -> Sample>,
-    pub count: Box<dyn FnMut(&mut Bench, Slice) -> Counts>,
+    pub time: InSlice<Sample>,
+    pub count: InSlice<Counts>,
 }
+
+/// What is measured in one slice.
+type InSlice<T> = Box<dyn FnMut(&mut Bench, Slice) -> T>;
 
 impl Contestant {
     /// `actors` makes new actors for each slice; `settle` waits for what they leave behind.

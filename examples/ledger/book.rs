@@ -106,7 +106,7 @@ impl Book {
     /// Begins to work on an account. From here on a holder of a lower token is refused: one that was paused between
     /// its reading and its writing could otherwise write what the next holder, who has read already, does not see.
     ///
-    /// Without a token nothing is compared, and nobody is refused.
+    /// Without a token nothing is compared, and no writer is refused.
     pub(crate) async fn open(&self, account: &str, token: Option<u64>) -> Result<Option<Account>> {
         self.fenced(account, token, None).await
     }

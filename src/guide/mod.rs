@@ -35,31 +35,4 @@ pub mod modes;
 pub mod operating;
 
 #[cfg(test)]
-mod tests {
-    /// Expects that a link definition has the picture as a data URI.
-    fn assert_same(name: &str, definition: &str, picture: &str) {
-        let start = format!("[{name}]: data:image/svg+xml,");
-        let uri = definition.strip_prefix(&start).unwrap();
-        let decoded = percent_encoding::percent_decode_str(uri).decode_utf8();
-        let words = |text: &str| {
-            text.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(words(&decoded.unwrap()), words(picture));
-    }
-
-    #[test]
-    fn the_pictures_of_the_crate_docs_are_those_of_the_readme() {
-        let (definition, picture) = (
-            include_str!("../../docs/request.md"),
-            include_str!("../../docs/request.svg"),
-        );
-        assert_same("request", definition, picture);
-        let (definition, picture) = (
-            include_str!("../../docs/results.md"),
-            include_str!("../../docs/results.svg"),
-        );
-        assert_same("results", definition, picture);
-    }
-}
+mod tests;

@@ -69,14 +69,17 @@
 //! | `lock.lost` | warn | a turn lost its lease; `loss` is the reason | on any; a page if the resource does not compare tokens |
 //! | `lock.store_failed` | warn | an acquire failed, `error` says why | on a rate that lasts: requests get 503 |
 //! | `lock.renewal_unknown` | warn | a renewal got no answer, and is repeated | if it lasts for more than a third of the lease |
-//! | `lock.release_failed` | warn | a release could not be sent, and is repeated or expires | if it lasts: keys stay locked for up to a lease |
-//! | `lock.failed_open` | warn | a request ran without a lock ([`fail_open`](crate::DistributedLockLayer::fail_open)) | on any, unless that is acceptable |
+//! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired | if it lasts: keys stay locked for up to a lease |
+//! | `lock.failed_open` | warn | the store is out of reach, and requests run without a lock ([`fail_open`](crate::DistributedLockLayer::fail_open)); the metric counts them | on any, unless that is acceptable |
+//! | `lock.force_released` | warn | an operator took a key away from its holder, or removed a record | no |
+//! | `lock.closing` | info | [`close`](crate::Locks::close) was called | no |
 //! | `lock.refused` | error | a layer is misconfigured; `why` names the fix | on any |
 //! | `lock.refused` | warn | the lease was lost, or the store is out of reach | with the two above |
 //! | `idempotency.not_kept` | error | an answer could not be stored: a retry may run the handler again | on any |
 //! | `idempotency.answer_not_kept` | warn | an answer is too large or does not end; `why` names the fix | once, then fix the route |
 //! | `redis.evicts` | warn | the server may evict leases | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
+//! | `redis.resubscribed` | info | hints arrive again | no |
 //!
 //! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own without the feature `metrics`:
 //!
@@ -210,7 +213,7 @@
 //! | `tdl` | the [prefix](crate::store::RedisStoreBuilder::prefix) |
 //! | `2` | the version of the format |
 //! | `{b3953}` | the bucket: which of the 4,096 token counters the key uses, and which slot in a Cluster |
-//! | `account,tenant=acme,id=7` | the key, as [the `key` module](crate::key#how-a-key-is-written) writes it |
+//! | `account,tenant=acme,id=7` | the key, as [the `key` module](crate::key#the-format-of-a-key) writes it |
 //! | `lease:` or `wanted:` | the key is held; `wanted`: and others wait, or have waited |
 //! | `1bf136fa-…:1` | the owner: the instance, and the number of its acquisition. Log events have the same text as `owner` |
 //! | `@vm` | the [label](crate::store::RedisStoreBuilder::label) of the holder, by default its host name |

@@ -211,6 +211,7 @@
 //!
 //! let locks = Locks::in_memory();
 //! let tenant = key::extension_with("tenant", |user: &User| user.tenant);
+//! // The message names the account as well: the handler checks that both agree.
 //! let account = key::name("account")
 //!     .extension_with("tenant", |user: &User| user.tenant)
 //!     .header("x-account-id");
