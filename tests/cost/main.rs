@@ -7,7 +7,10 @@ mod support;
 use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};
 use tokio::{sync::Mutex, task::JoinSet};
-use tower_distributed_lock::store::{Acquire, Mode, Owner, RedisStore, Release, Store};
+use tower_distributed_lock::{
+    Error,
+    store::{Acquire, Acquired, Mode, Owner, RedisStore, Release, Released, Store},
+};
 
 use support::{redis_server::RedisServer, words::*};
 
@@ -109,6 +112,87 @@ async fn measure(
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
+/// The commands that an uncontended call runs on the server do not depend on the machine, unlike its time.
+#[tokio::test]
+async fn uncontended_calls_run_few_commands_on_the_server() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start().await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    // The first token of a bucket costs more.
+    let first = owner();
+    join_all(take(&store, Mode::Exclusive, first)).await;
+    join_all(free(&store, Mode::Exclusive, first)).await;
+    let exclusive = ["exists", "incr", "psetex"];
+    let shared = ["exists", "incr", "pexpire", "time", "zadd"];
+    let permit = Mode::Permit { of: 4 };
+    for (mode, acquire, beside, release) in [
+        (
+            Mode::Exclusive,
+            &exclusive[..],
+            &[][..],
+            &["del", "get"][..],
+        ),
+        (Mode::Shared, &shared, &["zrange"], &["exists", "zrem"]),
+        (permit, &shared, &["zcard", "zrange"], &["exists", "zrem"]),
+    ] {
+        let (a, b) = (owner(), owner());
+        assert_eq!(commands(&server, take(&store, mode, a)).await, acquire);
+        if !beside.is_empty() {
+            let mut commands = commands(&server, take(&store, mode, b)).await;
+            // Only if the lease ends after that of the other holder.
+            commands.retain(|command| command != "pexpire");
+            let of_free_key = acquire.iter().filter(|command| **command != "pexpire");
+            let mut expected: Vec<_> = of_free_key.chain(beside).copied().collect();
+            expected.sort_unstable();
+            assert_eq!(commands, expected, "{mode}, beside another holder");
+            join_all(free(&store, mode, b)).await;
+        }
+        assert_eq!(commands(&server, free(&store, mode, a)).await, release);
+        assert_eq!(server.leftovers().await, [""; 0]);
+    }
+}
+
+/// The commands that each of many calls runs on the server, beside the script itself.
+async fn commands<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -> Vec<String> {
+    server.reset_stats().await;
+    join_all(calls).await;
+    let mut commands = Vec::new();
+    for (name, stat) in server.stats().await {
+        // The connections of the store and of the test run some commands of their own.
+        let of_each_call = (stat.calls + CALLS as u64 / 2) / CALLS as u64;
+        if name != "evalsha" {
+            commands.extend((0..of_each_call).map(|_| name.clone()));
+        }
+    }
+    commands
+}
+
+fn take(
+    store: &RedisStore,
+    mode: Mode,
+    owner: Owner,
+) -> impl Iterator<Item = impl Future<Output = Result<Acquired, Error>>> {
+    (0..CALLS).map(move |n| {
+        store.acquire(Acquire {
+            mode,
+            ..waiting(&key(&format!("orders/{n}")), owner)
+        })
+    })
+}
+
+fn free(
+    store: &RedisStore,
+    mode: Mode,
+    owner: Owner,
+) -> impl Iterator<Item = impl Future<Output = Result<Released, Error>>> {
+    (0..CALLS).map(move |n| {
+        store.start_release(Release {
+            mode,
+            ..ending(&key(&format!("orders/{n}")), owner)
+        })
+    })
+}
+
 /// The ratios of the other modes' costs to those of an exclusive lease: on a free key, and beside another holder.
 #[derive(Default)]
 struct ModeCosts {
@@ -117,6 +201,8 @@ struct ModeCosts {
     beside: Ratio,
 }
 
+/// By the server's instructions, an acquire costs 1.40 times an exclusive one at a free key. Its time depends on the machine (1.2 to 1.5 times), so the
+/// limit of the time is higher.
 #[tokio::test]
 async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
     let _alone = ALONE.lock().await;
@@ -128,7 +214,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         while rounds < ROUNDS {
             rounds += 1;
             measure_mode(&server, &store, mode, &mut costs).await;
-            let is_cheap = costs.acquire.get() <= 1.5 && costs.beside.get() <= 2.5;
+            let is_cheap = costs.acquire.get() <= 1.75 && costs.beside.get() <= 2.5;
             if rounds > 20 && is_cheap && costs.release.get() <= 1.5 {
                 break;
             }
@@ -138,7 +224,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         println!(
             "{mode}, {rounds} rounds: acquire {acquire:.2} ×, beside another holder {beside:.2} ×, release {release:.2} × exclusive"
         );
-        assert!(acquire <= 1.5, "{mode}: an acquire costs {acquire:.2} ×");
+        assert!(acquire <= 1.75, "{mode}: an acquire costs {acquire:.2} ×");
         assert!(release <= 1.5, "{mode}: a release costs {release:.2} ×");
         assert!(beside <= 2.5, "{mode}: beside another {beside:.2} ×");
     }
@@ -155,29 +241,12 @@ async fn measure_mode(
     }: &mut ModeCosts,
 ) {
     let (a, b) = (owner(), owner());
-    let name_of = |n| key(&format!("orders/{n}"));
-    let take = |mode: Mode, owner: Owner| {
-        move |n| {
-            store.acquire(Acquire {
-                mode,
-                ..waiting(&name_of(n), owner)
-            })
-        }
-    };
-    let free = |mode: Mode, owner: Owner| {
-        move |n| {
-            store.start_release(Release {
-                mode,
-                ..ending(&name_of(n), owner)
-            })
-        }
-    };
-    let taken = cost(server, (0..CALLS).map(take(Mode::Exclusive, a))).await;
-    let freed = cost(server, (0..CALLS).map(free(Mode::Exclusive, a))).await;
-    acquire.add(cost(server, (0..CALLS).map(take(mode, a))).await, taken);
-    beside.add(cost(server, (0..CALLS).map(take(mode, b))).await, taken);
-    release.add(cost(server, (0..CALLS).map(free(mode, a))).await, freed);
-    join_all((0..CALLS).map(free(mode, b))).await;
+    let taken = cost(server, take(store, Mode::Exclusive, a)).await;
+    let freed = cost(server, free(store, Mode::Exclusive, a)).await;
+    acquire.add(cost(server, take(store, mode, a)).await, taken);
+    beside.add(cost(server, take(store, mode, b)).await, taken);
+    release.add(cost(server, free(store, mode, a)).await, freed);
+    join_all(free(store, mode, b)).await;
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 

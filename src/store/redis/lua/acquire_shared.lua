@@ -1,7 +1,8 @@
 -- Takes a key for an owner that shares the key, or takes permits for one or more owners, if there is room and the attempt is next.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
--- ARGV     1 the holder (see holders.lua), 2 to 4 as in acquire.lua, 5 the number of tokens
+-- ARGV     1 the holder (see holders.lua), 2 to 4 as in acquire.lua
+--          5 the number of tokens, if more than one, or if holders follow
 --          6 and on: further holders, for permits
 -- Returns  as acquire.lua. The third value of "granted" is the number of holders that were granted a lease, from the first on.
 --
@@ -13,7 +14,7 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = now + ARGV[2]
 -- The number of leases to be granted, and when the last of the present leases ends.
-local count, latest = #ARGV - 4, 0
+local count, latest = math.max(#ARGV - 4, 1), 0
 local is_contended, is_wanted, was_exclusive
 
 local found = call('EXISTS', lock, KEYS[2])
@@ -43,8 +44,12 @@ if found ~= 0 then
   end
 end
 
-local block = ARGV[5]
-local last = block == '1' and call('INCR', KEYS[3]) or call('INCRBY', KEYS[3], block)
+local last, block = nil, ARGV[5]
+if block then
+  last = call('INCRBY', KEYS[3], block)
+else
+  last, block = call('INCR', KEYS[3]), 1
+end
 --@include floor.lua
 if last - block < floor + 0 then
   --@include fence.lua

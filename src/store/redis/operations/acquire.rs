@@ -100,13 +100,16 @@ impl Writer<'_> {
         self.number(millis(request.lease));
         self.floor(&request.key);
         self.queueing(request.queueing);
-        if request.block > 1 || !is_exclusive {
+        let more = if request.mode.is_permit() {
+            &request.more[..]
+        } else {
+            &[]
+        };
+        if request.block > 1 || !more.is_empty() {
             self.number(request.block.max(1).into());
         }
-        if request.mode.is_permit() {
-            for owner in &request.more {
-                self.holder(*owner, request.mode);
-            }
+        for owner in more {
+            self.holder(*owner, request.mode);
         }
     }
 
