@@ -279,7 +279,9 @@ impl Contender {
             owner: question.owner,
             mode: question.mode,
         });
-        let waiters_left = self.line(|line, _| line.held(held)).unwrap_or(false);
+        let waiters_left = self
+            .line(|line, _| line.held(held, question.mode))
+            .unwrap_or(false);
         if !waiters_left {
             // At once, so that the contender of a line without requests ends here, and not in a task of its own.
             return match self.demand() {

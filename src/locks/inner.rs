@@ -17,7 +17,7 @@ use super::{
     contender::Contender,
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
     lines::Lines,
-    renewing::{Renewing, no_answer, result_of},
+    renewing::{Renewing, no_answer, recorded_or_lost, result_of},
 };
 use crate::{
     Error, LockKey, Loss,
@@ -149,6 +149,8 @@ impl Inner {
                 Err(lost_error(lease.loss()))
             }
             Renewed::Unknown(error) => Err(error),
+            // The answer to the record tells.
+            Renewed::NotOurs if lease.is_recording() => Err(recorded_or_lost()),
             Renewed::NotOurs => {
                 self.lose(lease, Loss::NotOurs);
                 Err(lost_error(lease.loss().or(Some(Loss::NotOurs))))

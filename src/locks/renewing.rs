@@ -126,7 +126,7 @@ pub(super) fn no_answer() -> Renewed {
 }
 
 /// The reason of a missing answer for a lease whose record was sent before.
-fn recorded_or_lost() -> Error {
+pub(super) fn recorded_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
         "the store does not have the lease any more: a record has taken its place, or the lease was lost",

@@ -151,7 +151,9 @@ async fn a_handler_does_not_begin_under_a_lease_that_was_lost_meanwhile() {
         tokio::time::sleep(Duration::from_secs(20)).await;
         slow.0.lock().unwrap().0 = Poll::Ready(Ok(()));
         let response = readying.await.unwrap();
-        assert_eq!(response.status(), StatusCode::CONFLICT, "{loss:?}");
+        // Nothing has begun, so the request can be sent again.
+        assert_eq!(response.status(), StatusCode::LOCKED, "{loss:?}");
+        assert!(response.headers().contains_key("retry-after"), "{loss:?}");
         assert_eq!(slow.0.lock().unwrap().1, 0, "{loss:?}");
     }
 }

@@ -7,10 +7,14 @@ use std::{
 };
 
 use axum::{Router, routing::get};
+use futures_util::FutureExt;
 use http::Request;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 use tower_distributed_lock::{
-    Locks, SingleFlightLayer, Stats, key,
+    ErrorKind, LockGuard, Locks, SingleFlightLayer, Stats, key,
     store::{Fault, FaultyStore, Store},
 };
 
@@ -91,6 +95,36 @@ async fn a_renewal_that_crosses_the_record_is_no_loss() {
     // A loss would have sent the duplicate to the store.
     assert_eq!(store.calls().acquires, acquires);
     assert!(store.calls().renewals > 0);
+}
+
+/// Fault: the lease counted as lost, and work under a clone of the guard was cancelled.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_that_crosses_the_record_is_no_loss() {
+    let store = FaultyStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let (clone, cloned) = oneshot::channel();
+    let running = tokio::spawn({
+        let (store, locks) = (store.clone(), locks.clone());
+        async move {
+            let work = async |guard: LockGuard| {
+                clone.send(guard).unwrap();
+                store.set_fault(Some(Fault::Mute));
+                Ok::<_, Infallible>(())
+            };
+            locks.run_once("webhook/1", WITHIN * 100, work).await
+        }
+    });
+    let guard = cloned.await.unwrap();
+    eventually("the record is stored", async || store.calls().releases == 1).await;
+    let mut confirming = Box::pin(guard.confirm());
+    assert!((&mut confirming).now_or_never().is_none());
+    store.set_fault(None);
+    // The answer to the confirmation is taken before the answer to the record.
+    let confirmed = confirming.await.unwrap_err();
+    assert_eq!(confirmed.kind(), ErrorKind::Unreachable, "{confirmed}");
+    assert!(running.await.unwrap().unwrap().stored);
+    guard.confirm().await.unwrap();
+    assert!(guard.lost().now_or_never().is_none());
 }
 
 #[tokio::test(start_paused = true)]

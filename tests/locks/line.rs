@@ -249,6 +249,23 @@ async fn try_lock_of_a_key_that_is_held_is_refused_although_a_cancelled_request_
     }
 }
 
+/// Fault: the store had answered for a cancelled writer, and a reader that could share the key was refused.
+#[tokio::test(start_paused = true)]
+async fn try_lock_shared_shares_a_key_although_a_cancelled_writer_has_just_asked_for_it() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock_shared("k").await.unwrap();
+    store.set_fault(Some(Fault::Mute));
+    let mut cancelled = Box::pin(locks.lock("k"));
+    assert!(poll_once(cancelled.as_mut()).await.is_pending());
+    drop(cancelled);
+    let mut trying = Box::pin(locks.try_lock_shared("k"));
+    assert!(poll_once(trying.as_mut()).await.is_pending());
+    store.set_fault(None);
+    let guard = trying.await.unwrap().expect("the key is only shared");
+    drop((guard, elsewhere));
+    nothing_left(store, [locks, other]).await;
+}
+
 /// Fault: a request that could begin at once was refused, because no request may wait.
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_zero_refuses_no_request_that_need_not_wait() {

@@ -8,7 +8,7 @@ use crate::rejection::{Reason, Rejection, grpc};
 ///
 /// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers of the handler. A handler decides for its own
 /// answer, with a response extension, and the handler's decision counts before the policy's. The refusals of layers and extractors are
-/// never kept.
+/// never kept, whatever a response extension says.
 ///
 /// ```
 /// # use http::Response;
@@ -120,18 +120,31 @@ impl Answered<'_> {
         Some(code.unwrap_or(2))
     }
 
-    /// The decision for a refusal, by its reason: a refusal is never kept, even with the status 200.
-    ///
-    /// `None` for an error of the locks that a handler has returned: the handler may have acted before, and the policy decides, by the
-    /// status. A refusal that a program renders as a success has no status that a policy could go by.
-    pub(super) fn of_refusal(&self) -> Option<Keep> {
-        let rejection = self.parts.extensions.get::<Rejection>()?;
-        match rejection.reason() {
+    /// The decision for the refusal of a layer or of an extractor, by its reason: never kept, even with the status 200. `None` for any other
+    /// answer.
+    pub(super) fn of_refusal_by_layer(&self) -> Option<Keep> {
+        let rejection = self.rejection().filter(|it| !it.is_of_program())?;
+        Some(match rejection.reason() {
             // The handler had begun.
+            Reason::LeaseLost => Keep::Tombstone,
+            _ => Keep::No,
+        })
+    }
+
+    /// The decision for an error of the locks that a handler has returned. The handler may have acted before, so the policy decides, by the
+    /// status (`None`), unless the lease was lost, or the program renders the error as a success.
+    pub(super) fn of_error(&self) -> Option<Keep> {
+        let rejection = self.rejection()?;
+        match rejection.reason() {
             Reason::LeaseLost => Some(Keep::Tombstone),
-            _ if rejection.is_of_program() && !self.is_success() => None,
+            _ if !self.is_success() => None,
+            _ if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => Some(Keep::Tombstone),
             _ => Some(Keep::No),
         }
+    }
+
+    fn rejection(&self) -> Option<&Rejection> {
+        self.parts.extensions.get()
     }
 
     /// Whether the response says that the work was done.

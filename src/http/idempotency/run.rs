@@ -13,7 +13,7 @@
 //! | answers with a body that cannot be kept | a tombstone: the answer was not kept |
 //! | returns an error | a tombstone: the outcome is not known |
 //! | panics | a record of a 500, for duplicates |
-//! | has answered, and the body or the policy panics | a tombstone: the outcome is not known |
+//! | has answered or panicked, and the body, the policy or `on_rejection` panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
 
 use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
@@ -240,35 +240,44 @@ impl Running {
 
     /// Records a panic as the answer 500, for duplicates. The server sees the panic itself.
     async fn panicked(self) {
-        let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
-            .with_idempotency_key(&self.claim.name);
-        let (parts, body) = self
-            .settings
-            .render(rejection, self.claim.protocol)
-            .into_parts();
-        let mut head = response::Response::new(()).into_parts().0;
-        head.status = StatusCode::INTERNAL_SERVER_ERROR;
-        // The policy, too, may panic.
-        let keeps = std::panic::catch_unwind(AssertUnwindSafe(|| self.keeps(&head, None)));
-        let outcome = match keeps.unwrap_or(Keep::Tombstone) {
-            Keep::No => return drop(self.begun.into_guard()),
-            Keep::Tombstone => Outcome::Tombstone(Tombstone::Unknown),
-            Keep::Yes => Outcome::Answer(Answer {
-                status: parts.status,
-                headers: replayed(&parts.headers, &self.settings.never_replayed),
-                trailers: None,
-                body,
-            }),
-        };
-        self.end(outcome).await;
+        // The policy and the renderer are code of the program, which may panic, too.
+        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.decide_on_panic()));
+        match decided.unwrap_or(Some(Outcome::Tombstone(Tombstone::Unknown))) {
+            Some(outcome) => drop(self.end(outcome).await),
+            None => drop(self.begun.into_guard()),
+        }
     }
 
-    /// The decision about an answer: that of the handler, of its refusal, or of the policy, in this order.
+    /// The outcome that is recorded for a handler that panicked; `None` if nothing was done.
+    fn decide_on_panic(&self) -> Option<Outcome> {
+        let mut head = response::Response::new(()).into_parts().0;
+        head.status = StatusCode::INTERNAL_SERVER_ERROR;
+        match self.keeps(&head, None) {
+            Keep::No => None,
+            Keep::Tombstone => Some(Outcome::Tombstone(Tombstone::Unknown)),
+            Keep::Yes => {
+                let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
+                    .with_idempotency_key(&self.claim.name);
+                let response = self.settings.render(rejection, self.claim.protocol);
+                let (parts, body) = response.into_parts();
+                Some(Outcome::Answer(Answer {
+                    status: parts.status,
+                    headers: replayed(&parts.headers, &self.settings.never_replayed),
+                    trailers: None,
+                    body,
+                }))
+            }
+        }
+    }
+
+    /// The decision about an answer: by the refusal of a layer, by the handler, by an error that the handler has returned, or by the
+    /// policy, in this order.
     fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
         let answer = Answered { parts, trailers };
-        let handlers = parts.extensions.get::<Keep>().copied();
-        let keep = handlers
-            .or_else(|| answer.of_refusal())
+        let keep = answer
+            .of_refusal_by_layer()
+            .or_else(|| parts.extensions.get::<Keep>().copied())
+            .or_else(|| answer.of_error())
             .unwrap_or_else(|| (self.settings.keep)(&answer));
         match keep {
             // A switch of protocols cannot be replayed.

@@ -147,7 +147,8 @@ where
     /// Refuses a request whose turn was lost. The handler is dropped first: it must not run beside the next holder's.
     fn end_lost(self: Pin<&mut Self>) {
         let mut this = self.project();
-        let rejection = this.settings.refuse(lost());
+        // The request is taken when the handler is called.
+        let rejection = this.settings.refuse(lost(this.request.is_none()));
         this.stage.set(Stage::Refused(rejection));
         *this.turn = None;
         *this.running = None;
@@ -181,7 +182,7 @@ where
                     ready!(this.service.poll_ready(cx))?;
                     // The lease may have ended meanwhile. A handler that has not begun is not begun, not even with `LeaseLoss::Finish`.
                     if this.turn.as_ref().is_some_and(HeldTurn::is_lost) {
-                        let rejection = this.settings.refuse(lost());
+                        let rejection = this.settings.refuse(lost(false));
                         this.stage.set(Stage::Refused(rejection));
                         continue;
                     }
@@ -204,7 +205,7 @@ where
                             return Poll::Ready(respond(outcome, Some(guards), this.settings));
                         }
                         End::Lost => {
-                            let rejection = this.settings.refuse(lost());
+                            let rejection = this.settings.refuse(lost(true));
                             this.stage.set(Stage::Refused(rejection));
                         }
                         End::Ask(asking, outcome) => {
@@ -240,9 +241,16 @@ fn under<T>(held: &Option<Held>, turn: &Option<HeldTurn>, step: impl FnOnce() ->
     }
 }
 
-/// The error of a request whose lease was lost.
-fn lost() -> Error {
-    Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
+/// The error of a request whose lease was lost. If the handler had not begun, nothing was done, and the request can be sent again.
+fn lost(has_begun: bool) -> Error {
+    if has_begun {
+        Error::new(ErrorKind::Lost, "the lease was lost while the handler ran")
+    } else {
+        Error::new(
+            ErrorKind::Held,
+            "the lease was lost before the handler could begin",
+        )
+    }
 }
 
 /// Adds the outcome of the lock to the request's extensions, and holds the turn.

@@ -7,7 +7,7 @@
 
 use std::{
     error::Error as StdError,
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -150,7 +150,12 @@ where
             return Poll::Ready(Ok(response.map(RenderedBody::Inner)));
         };
         let mut rendered = (this.rendering.render)(rejection, this.noted);
-        rendered.extensions_mut().insert(rejection.clone());
+        // Layers further out read the refusal, and what the handler has said of its answer.
+        let rejection = rejection.clone();
+        let mut extensions = response.into_parts().0.extensions;
+        extensions.extend(mem::take(rendered.extensions_mut()));
+        extensions.insert(rejection);
+        *rendered.extensions_mut() = extensions;
         Poll::Ready(Ok(rendered.map(RenderedBody::Refusal)))
     }
 }

@@ -147,9 +147,12 @@ impl Line {
         contending.is_some_and(|contending| contending.contender == contender)
     }
 
-    /// Handles the answer that the key is held elsewhere. Requests that do not wait are refused, and so are requests
-    /// with another fingerprint than the holder's. Returns whether any request is left.
-    pub(crate) fn held(&mut self, found: &Held) -> bool {
+    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`. Requests that do not wait are refused, and
+    /// so are requests with another fingerprint than the holder's. Returns whether any request is left.
+    ///
+    /// The contender may have asked for a request that has left since, in another mode than that of the first request now: a key that
+    /// cannot be had exclusively may still be shared, so a reader waits for the answer to its own question.
+    pub(crate) fn held(&mut self, found: &Held, asked: Mode) -> bool {
         if let Some(contending) = &mut self.contending {
             contending.answered = true;
             contending.asked = None;
@@ -160,7 +163,8 @@ impl Line {
             if differ(&turn.request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint);
             }
-            (!turn.request.patient)
+            let may_share = asked == Mode::Exclusive && turn.request.mode == Mode::Shared;
+            (!turn.request.patient && !may_share)
                 .then(|| held_error(found.label.as_deref().map(elsewhere)).into())
         });
         !self.waiters.is_empty()

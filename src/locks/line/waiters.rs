@@ -113,8 +113,8 @@ impl Line {
 
     /// Whether a request that does not wait can have its turn at once, or the store must be asked to know.
     ///
-    /// A contender may be there without a request: the request that it asked for has left. The answer is then for this
-    /// request.
+    /// A contender may be there without a request: the request that it asked for has left. Its answer, or the one to its next
+    /// question, is then for this request (see `held`).
     fn may_have_room(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
         let mut leases = self.leases.iter();
         let is_asked_for = self.needs_lease(request)

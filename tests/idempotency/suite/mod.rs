@@ -68,6 +68,9 @@ macro_rules! idempotency {
             $crate::suite::idempotency!(@tests $subject, $args, reasons:
                 a_refusal_is_never_kept_even_with_status_200,
                 a_lock_lost_inside_is_a_tombstone,
+                no_extension_overrules_the_refusal_of_a_layer,
+                a_lock_lost_before_the_handler_begins_frees_the_key,
+                an_error_that_is_rendered_as_a_success_is_not_run_again,
                 an_error_of_the_locks_that_a_handler_returns_is_its_answer,
                 a_panic_after_the_answer_is_a_tombstone,
                 an_error_of_the_inner_service_is_a_tombstone,

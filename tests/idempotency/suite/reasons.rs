@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, routing::post};
+use axum::{Extension, Router, body::Body, middleware::map_response, routing::post};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
@@ -18,6 +18,7 @@ use tower_distributed_lock::{
     DistributedLockLayer, Error, Locks,
     idempotency::{Answered, Keep},
     key,
+    rejection::{Reason, Rejection, RejectionLayer},
     store::MemoryStore,
 };
 
@@ -64,7 +65,7 @@ pub(crate) async fn a_refusal_is_never_kept_even_with_status_200(subject: impl S
 pub(crate) async fn a_lock_lost_inside_is_a_tombstone(subject: impl Subject) {
     let (once, runs) = (subject.replica().build().unwrap(), Runs::gated());
     // The lock's turn is lost soon; the claim is not.
-    let short = subject.replica().max_hold(Duration::from_millis(100));
+    let short = subject.replica().max_hold(Duration::from_millis(500));
     let app = account(&once, lock(&short.build().unwrap()), &runs);
     let first = sending(&app, pay());
     runs.arrival().await;
@@ -73,6 +74,97 @@ pub(crate) async fn a_lock_lost_inside_is_a_tombstone(subject: impl Subject) {
     again.assert_refused(409, "outcome-unknown");
     assert_eq!(again.problem()["idempotency_key"], "k");
     assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn no_extension_overrules_the_refusal_of_a_layer(subject: impl Subject) {
+    let (once, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    let short = subject.replica().max_hold(Duration::from_millis(500));
+    let short = short.build().unwrap();
+    // A layer between the two says the same of all answers.
+    let marked = |keep: Keep, lock| {
+        Router::new()
+            .route("/pay", post(runs.handler()))
+            .route_layer(lock)
+            .route_layer(map_response(move |mut response: Response<Body>| {
+                response.extensions_mut().insert(keep);
+                std::future::ready(response)
+            }))
+            .route_layer(layer(&once))
+    };
+
+    // The handler of a lost lease may have paid.
+    let app = marked(Keep::No, lock(&short));
+    let first = sending(&app, pay_as("acme"));
+    runs.arrival().await;
+    first.await.unwrap().assert_refused(409, "lease-lost");
+    send(&app, pay_as("acme"))
+        .await
+        .assert_refused(409, "outcome-unknown");
+
+    // The handler of a request that was refused has not begun.
+    let app = marked(Keep::Yes, lock(&once).reject_if_held());
+    let held = once.lock(ACCOUNT).await.unwrap();
+    send(&app, pay_as("other"))
+        .await
+        .assert_refused(423, "held");
+    held.release().await.unwrap();
+    runs.open();
+    assert_eq!(send(&app, pay_as("other")).await.text(), "run 2");
+}
+
+pub(crate) async fn a_lock_lost_before_the_handler_begins_frees_the_key(subject: impl Subject) {
+    let (once, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let short = subject.replica().max_hold(Duration::from_millis(100));
+    let short = short.build().unwrap();
+    let ready = Arc::new(Semaphore::new(0));
+    let late = layer(&once).layer(lock(&short).layer(Late(ready.clone())));
+    let request = pay().body(Body::from("five")).unwrap();
+    let refused = late.oneshot(request).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::LOCKED);
+    assert!(refused.headers().contains_key("retry-after"));
+    let app = app(layer(&once), runs.handler());
+    assert_eq!(send(&app, pay()).await.text(), "run 1");
+}
+
+pub(crate) async fn an_error_that_is_rendered_as_a_success_is_not_run_again(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let fine = || {
+        RejectionLayer::new(
+            |_| (),
+            |_: &Rejection, ()| Response::new(Body::from("{\"errors\": []}")),
+        )
+    };
+    let misconfigured = {
+        let runs = runs.clone();
+        async move || -> Result<(), Error> {
+            runs.run().await;
+            let builder = Locks::builder(MemoryStore::new());
+            builder.lease(Duration::ZERO).build().map(drop)
+        }
+    };
+    let full = {
+        let runs = runs.clone();
+        async move || {
+            runs.run().await;
+            let error = Locks::in_memory().try_lock("").await.unwrap_err();
+            (Extension(Keep::Tombstone), error)
+        }
+    };
+    let apps = [
+        // The handler may have acted before an error that is a 500.
+        Router::new().route("/pay", post(misconfigured)),
+        // The handler says that it has acted.
+        Router::new().route("/pay", post(full)),
+    ];
+    for (tenant, app) in ["acme", "other"].into_iter().zip(apps) {
+        let app = app.route_layer(fine()).route_layer(layer(&locks));
+        let first = send(&app, pay_as(tenant)).await;
+        assert_eq!(first.text(), "{\"errors\": []}", "{tenant}");
+        send(&app, pay_as(tenant))
+            .await
+            .assert_refused(409, "outcome-unknown");
+    }
+    assert_eq!(runs.begun(), 2);
 }
 
 pub(crate) async fn an_error_of_the_locks_that_a_handler_returns_is_its_answer(
@@ -109,18 +201,30 @@ pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subjec
         }
     };
     let keep = |_: &Answered<'_>| -> Keep { panic!("this panic is part of the test") };
+    let paying_and_panicking = {
+        let runs = runs.clone();
+        async move || -> &str {
+            runs.run().await;
+            panic!("this panic is part of the test")
+        }
+    };
+    let render = |rejection: &Rejection| match rejection.reason() {
+        Reason::Panicked => panic!("this panic is part of the test"),
+        _ => rejection.to_response(),
+    };
     let apps = [
         app(layer(&locks), streaming),
         app(layer(&locks).keep(keep), runs.handler()),
+        app(layer(&locks).on_rejection(render), paying_and_panicking),
     ];
-    for (tenant, app) in ["acme", "other"].into_iter().zip(apps) {
+    for (tenant, app) in ["acme", "other", "third"].into_iter().zip(apps) {
         let first = sending(&app, pay_as(tenant));
         assert!(first.await.unwrap_err().is_panic());
         send(&app, pay_as(tenant))
             .await
             .assert_refused(409, "outcome-unknown");
     }
-    assert_eq!(runs.begun(), 2);
+    assert_eq!(runs.begun(), 3);
 }
 
 /// A body that panics when it is read.
