@@ -497,6 +497,9 @@ impl LockGuard {
     /// Returns a future that resolves when the lease is lost, like [`lost`](LockGuard::lost), but that holds no clone
     /// of the guard.
     ///
+    /// After a pause of the process, the future may resolve a moment later than `lost`, which looks at the clock in each poll: without a
+    /// guard, a turn whose time is over cannot be told from a turn that has ended.
+    ///
     /// The turn can end while the future waits. The lease may serve other local requests afterwards, and the future
     /// then resolves when the lease is lost during their turns. The future never resolves if the lease ends in any
     /// other way: drop the future when the work is done, and do not spawn it alone, as a task that would never end.

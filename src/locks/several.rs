@@ -149,7 +149,7 @@ impl Locks {
     ///
     /// The same as for [`lock_all`](Locks::lock_all), and:
     ///
-    /// - [`ErrorKind::Lost`]: one of the `held` guards was lost.
+    /// - [`ErrorKind::Lost`]: a `held` guard of one of the keys was lost.
     /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but shares the key or holds a
     ///   permit.
     ///

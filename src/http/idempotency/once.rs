@@ -119,7 +119,8 @@ impl Locks {
     /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`. Calls with the same key that come
     /// meanwhile wait for the result, with the wait limit of [`lock`](Locks::lock); later calls get the result at once.
     ///
-    /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not kept. After a crash during the work, another
+    /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not kept, and neither is a panic: the next call
+    /// does the work again. After a crash during the work, another
     /// process begins the work again once the lease has passed; and work that outlasts its lease may run beside that of another process. For
     /// this the work gets the [`LockGuard`]: send the [`token`](LockGuard::token) along with every write, and stop when the lease is
     /// [`lost`](LockGuard::lost).

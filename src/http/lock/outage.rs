@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// For this long after a failure, only one request asks the store.
+/// For this long after a failure, no request asks the store. After that, one request does in each such time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// When a store that was out of reach is worth another try.

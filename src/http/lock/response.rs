@@ -2,7 +2,7 @@
 //!
 //! | the response | goes out | if the lease |
 //! |---|---|---|
-//! | an error of the inner service, or [`Fenced`] | when any other would | may be lost |
+//! | an error of the inner service, or [`Fenced`] | now; after the release with `reject_if_held` | may be lost |
 //! | any other | now | is not known to be lost |
 //! | with `confirm_before_response` | after the store has answered | is confirmed |
 //! | with `reject_if_held`, and the turn ends | after the release was answered, or after 2 s | is not known to be lost |

@@ -53,7 +53,7 @@
 //! **422**. The `Idempotency-Key` was used for another request.
 //!
 //! # held
-//! **423**, with `Retry-After`. Another request holds the key.
+//! **423**, with `Retry-After`. Another request holds the key, or the key was lost before the handler could begin.
 //!
 //! # too-many-running
 //! **429**, with `Retry-After`. The client has too many requests under way.
