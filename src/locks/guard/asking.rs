@@ -1,0 +1,204 @@
+//! The methods of a guard that ask the store: to end the turn, to change its mode, to confirm its lease.
+//!
+//! | method | the turn | the store |
+//! |---|---|---|
+//! | drop of the last guard | ends | releases the lease in the background, unless the lease is passed on |
+//! | [`release`](LockGuard::release) | ends | answers: released, or the lease that is passed on is confirmed |
+//! | [`downgrade`](LockGuard::downgrade) | becomes shared | answers: the lease is confirmed in its new mode |
+//! | [`confirm`](LockGuard::confirm) | goes on | answers: the lease is confirmed |
+//! | `record` | ends | answers: the record is in the lease's place |
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{LockGuard, Status};
+use crate::{
+    Error, ErrorKind,
+    locks::line::lost_error,
+    store::{Mode, Released},
+    time::Instant,
+    trace,
+};
+
+impl LockGuard {
+    /// Ends the turn now, for all clones of this guard, and checks that the lease was held until then.
+    ///
+    /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks the store, which
+    /// costs a round trip even where the lease is passed on to another local request.
+    ///
+    /// Prefer `release` to a drop where the result matters: a job that reports success, or a test that checks that no lease
+    /// was lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// // Do the work, then:
+    /// guard.release().await?; // an error means that another holder may have worked at the same time
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`]: the lease was lost, so another request may have had the key at
+    ///   the same time.
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The turn has ended
+    ///   nevertheless.
+    ///
+    /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the result.
+    ///
+    /// # Cancel safety
+    ///
+    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When the future is dropped
+    /// before that, the turn ends, and the release continues in the background.
+    pub async fn release(self) -> Result<(), Error> {
+        if self.mode() == Mode::Shared {
+            return self.release_shared().await;
+        }
+        if let Some(loss) = self.loss() {
+            // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
+            drop(self.inner().end_turn(self.granted(), false));
+            return Err(lost_error(Some(loss)));
+        }
+        if self.0.set_released() {
+            return Ok(());
+        }
+        let ended = self.inner().end_turn(self.granted(), true);
+        trace::releasing(self.token(), ended.confirmed()).await
+    }
+
+    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn also waits for the
+    /// release of the lease. If the future is dropped, the drop of the guard ends the turn.
+    async fn release_shared(self) -> Result<(), Error> {
+        let answer = trace::releasing(self.token(), self.confirm()).await;
+        if let Some(loss) = self.loss() {
+            return Err(lost_error(Some(loss)));
+        }
+        if self.0.set_released() {
+            return answer;
+        }
+        let ended = self.inner().end_turn(self.granted(), true);
+        answer.and(ended.confirmed().await)
+    }
+
+    /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively
+    /// before this turn has ended. Requests that share the key, and wait ahead of the first request that wants
+    /// the key for itself, get their turns now.
+    ///
+    /// The token of this guard does not change. Guards that share the key from now on have higher tokens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("reports/7").await?;
+    /// // Write the report, then let others read it as well.
+    /// guard.downgrade().await?;
+    /// let reading = locks.lock_shared("reports/7").await?;
+    /// assert!(locks.try_lock("reports/7").await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A guard that already shares the key is not changed.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`]: the lease was lost, or the turn has ended.
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The guard is shared from now
+    ///   on in this process, and the next renewal tells the store.
+    /// - [`ErrorKind::InvalidConfig`]: the guard holds a permit, or the claim of an idempotent
+    ///   request.
+    ///
+    /// # Cancel safety
+    ///
+    /// The guard is shared as soon as the future was polled. If the future is dropped, the store learns of that with
+    /// the next renewal at the latest.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let granted = self.granted();
+        if self.mode().is_permit() || granted.lease.fingerprint.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "only the guard of an exclusive lock can be downgraded, not that of a permit or of an idempotent request",
+            ));
+        }
+        let is_under_way = self.inner().with_line(&granted.lease.key, |line, t| {
+            line.downgrade(&self.0, granted, t)
+        });
+        match is_under_way {
+            Some(true) => self.confirm().await,
+            _ => Err(lost_error(self.0.loss())),
+        }
+    }
+
+    /// Asks the store whether the lease is held, and extends the lease. The turn goes on.
+    ///
+    /// Call `confirm` before an effect that nothing else protects, such as an e-mail or a call of another service. A
+    /// lease that was deleted, or lost in a fail-over, is then noticed before the next renewal.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let guard = locks.lock("orders/42").await?;
+    /// guard.confirm().await?;
+    /// // Send the e-mail now.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the lease was lost, or when the turn of this guard was lost and the lease goes on for
+    /// other readers; [`ErrorKind::Unreachable`] when the store does not answer. Like [`release`](Self::release),
+    /// `confirm` returns `Ok` for a turn that a clone has released.
+    ///
+    /// # Cancel safety
+    ///
+    /// The lease may or may not have been extended when the future is dropped. The turn goes on in both cases.
+    pub async fn confirm(&self) -> Result<(), Error> {
+        if let Some(over) = self.result_if_over() {
+            return over;
+        }
+        let answer = self.inner().confirm(&self.granted().lease).await;
+        // A shared lease goes on for other readers after the turn of this one was lost.
+        self.result_if_over().unwrap_or(answer)
+    }
+
+    /// The result of [`confirm`](Self::confirm) for a turn that is not under way any more.
+    fn result_if_over(&self) -> Option<Result<(), Error>> {
+        match self.status() {
+            Status::Held => None,
+            Status::Released => Some(Ok(())),
+            Status::Lost(loss) => Some(Err(lost_error(Some(loss)))),
+        }
+    }
+
+    /// Ends the turn with a record in the lease's place, and shares the record with all requests that wait with the
+    /// same fingerprint. The turn goes on if the store does not answer by `until`, and the caller may try again.
+    pub(crate) async fn record(
+        &self,
+        record: (&Bytes, Duration),
+        until: Instant,
+    ) -> Result<Released, Error> {
+        if self.0.is_released() {
+            // A clone has ended the turn, and the lease may already serve another.
+            return Ok(Released::NotOurs);
+        }
+        let outcome = self.inner().record(self.granted(), record, until).await;
+        if let Ok(Released::Freed) = outcome {
+            self.0.set_released();
+        }
+        outcome
+    }
+
+    /// Ends the turn as [`record`](Self::record) does, without touching the lease in the store. The lease expires
+    /// there, unless a record that was sent before takes its place.
+    pub(crate) fn abandon(self, content: &Bytes) {
+        self.0.set_released();
+        self.inner().finish(self.granted(), content);
+    }
+}
