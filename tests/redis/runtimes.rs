@@ -1,5 +1,10 @@
 //! A store whose lanes are driven on one runtime and used on another. On real time, as runtimes share no clock.
 
+use std::{
+    pin::pin,
+    task::{Context, Waker},
+};
+
 use futures_util::StreamExt;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -13,6 +18,7 @@ use tower_distributed_lock::{
 use crate::{
     impatient,
     orphans::assert_clean,
+    server_and_store,
     support::{PATIENCE, eventually, redis_server::RedisServer, words::*},
 };
 
@@ -23,6 +29,11 @@ fn one_thread() -> Runtime {
 fn two_threads() -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A runtime on which timers panic.
+fn without_timers() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
 }
 
 /// Fails instead of waiting for ever.
@@ -87,5 +98,38 @@ fn calls_are_answered_while_the_runtime_of_the_lane_is_not_driven() {
         .await;
         assert_clean(&server).await;
         in_time(store.settled()).await;
+    });
+}
+
+#[test]
+fn a_release_on_a_runtime_without_timers_is_made() {
+    let runtime = two_threads();
+    let (server, store) = runtime.block_on(server_and_store());
+    let (key, a) = (key("k"), owner());
+    runtime.block_on(store.take(&key, a));
+    without_timers().block_on(async { drop(store.start_release(ending(&key, a))) });
+    runtime.block_on(assert_clean(&server));
+}
+
+#[test]
+fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
+    let (idle, polled_first, polled_next) = (one_thread(), one_thread(), one_thread());
+    let server = polled_next.block_on(RedisServer::start());
+    let store = idle.block_on(impatient(&server.url()));
+    let (key, a) = (key("k"), owner());
+    let (mut acquire, mut renew) = polled_first.block_on(async {
+        let mut acquire = store.acquire(attempt(&key, a));
+        let mut renew = store.renew(vec![renewal(&key, a, 0)]);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(acquire.as_mut().poll(&mut context).is_pending());
+        assert!(pin!(renew.next()).poll(&mut context).is_pending());
+        (acquire, renew)
+    });
+    drop(polled_first);
+    polled_next.block_on(async {
+        // Both are polled before their time is up.
+        let (acquired, renewed) = in_time(async { tokio::join!(&mut acquire, renew.next()) }).await;
+        assert_eq!(acquired.unwrap_err().kind(), ErrorKind::Unreachable);
+        assert!(matches!(renewed, Some((0, Renewed::Unknown(_)))));
     });
 }

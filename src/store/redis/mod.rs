@@ -24,6 +24,7 @@ mod owed;
 mod replicated;
 mod script;
 mod subscription;
+mod time_up;
 mod topology;
 mod value;
 

@@ -44,7 +44,7 @@ use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
 use tokio::{
     runtime::{self, Handle},
     sync::{mpsc, oneshot},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 
 use self::{
@@ -66,6 +66,7 @@ use super::{
     operations::{Dialect, ReleaseAll},
     outcome::Outcome,
     owed::Owed,
+    time_up::TimeUp,
     topology::Upstream,
 };
 use crate::{
@@ -226,7 +227,7 @@ impl Lane {
             id,
             outcome,
             undo,
-            time_up: is_elsewhere.then(|| Box::pin(sleep_until(deadline))),
+            time_up: is_elsewhere.then(|| TimeUp::at(deadline)),
         }
     }
 

@@ -12,10 +12,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::{sync::oneshot, time::Sleep};
+use tokio::sync::oneshot;
 
 use super::{
-    super::{explain, operations::ReleaseAll, outcome::Outcome},
+    super::{explain, operations::ReleaseAll, outcome::Outcome, time_up::TimeUp},
     Lane,
     order::Id,
 };
@@ -33,7 +33,7 @@ pub(in super::super) struct Pending {
     /// The release that follows if the outcome is not taken.
     pub(super) undo: Option<ReleaseAll>,
     /// The deadline, if the driver is on another runtime, which may stand still.
-    pub(super) time_up: Option<Pin<Box<Sleep>>>,
+    pub(super) time_up: Option<TimeUp>,
 }
 
 impl Future for Pending {
@@ -43,7 +43,7 @@ impl Future for Pending {
         let mut outcome = Pin::new(&mut self.outcome).poll(cx);
         if outcome.is_pending()
             && let Some(time_up) = &mut self.time_up
-            && time_up.as_mut().poll(cx).is_ready()
+            && time_up.poll(cx).is_ready()
         {
             self.time_up = None;
             self.lane.answer_overdue();

@@ -5,14 +5,15 @@
 //! | `[1, 75]` | renewed; others wait; the last token of the refill |
 //! | `0` | not ours |
 
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use futures_util::{StreamExt, stream};
 use redis::Value;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     super::{
@@ -21,6 +22,7 @@ use super::{
         lane::{BATCH, Failure, Lane, Start},
         outcome::{Outcome, Redirect},
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
+        time_up::TimeUp,
         topology::CallForm,
     },
     Operation, Writer,
@@ -35,22 +37,24 @@ struct Outcomes {
     /// The lanes that are driven on another runtime, which may stand still.
     elsewhere: Vec<Arc<Lane>>,
     /// The latest deadline of the renewals.
-    last_deadline: Instant,
+    time_up: TimeUp,
 }
 
 impl Outcomes {
     /// The next outcome, with the index of its renewal.
     async fn next(&mut self) -> Option<(usize, Outcome)> {
-        if !self.elsewhere.is_empty() {
-            match timeout_at(self.last_deadline, self.receiver.recv()).await {
-                Ok(outcome) => return outcome,
-                Err(_) => self
-                    .elsewhere
-                    .drain(..)
-                    .for_each(|lane| lane.answer_overdue()),
-            }
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Outcome)>> {
+        let outcome = self.receiver.poll_recv(cx);
+        let must_keep_time = outcome.is_pending() && !self.elsewhere.is_empty();
+        if must_keep_time && self.time_up.poll(cx).is_ready() {
+            let overdue = self.elsewhere.drain(..);
+            overdue.for_each(|lane| lane.answer_overdue());
+            return self.receiver.poll_recv(cx);
         }
-        self.receiver.recv().await
+        outcome
     }
 }
 
@@ -59,11 +63,6 @@ impl Shared {
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         self.resume_if_stopped();
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut outcomes = Outcomes {
-            receiver,
-            elsewhere: Vec::new(),
-            last_deadline: self.deadline(),
-        };
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             let Some(lane) = self.topology.lane_of(&request.key) else {
@@ -79,23 +78,29 @@ impl Shared {
                 None => groups.push((lane, vec![index])),
             }
         }
+        let (mut elsewhere, mut last_deadline) = (Vec::new(), self.deadline());
         for (lane, indices) in groups {
             // Batches are answered one after another, so each batch gets more time than the one before.
             let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
-                outcomes.last_deadline = outcomes.last_deadline.max(deadline);
+                last_deadline = last_deadline.max(deadline);
                 (
                     index,
                     renewal_of(&requests[index], CallForm::default(), deadline),
                 )
             });
             if lane.call_all(starts, &sender) {
-                outcomes.elsewhere.push(lane);
+                elsewhere.push(lane);
             }
         }
         drop(sender);
+        let outcomes = Outcomes {
+            receiver,
+            elsewhere,
+            time_up: TimeUp::at(last_deadline),
+        };
         let shared = self.clone();
         let answers = stream::unfold(outcomes, |mut outcomes| async {
             let outcome = outcomes.next().await?;
