@@ -1,6 +1,7 @@
 //! A store whose lanes are driven on one runtime and used on another. On real time, as runtimes share no clock.
 
 use std::{
+    future::pending,
     pin::pin,
     task::{Context, Waker},
 };
@@ -11,15 +12,15 @@ use tokio::{
     time::timeout,
 };
 use tower_distributed_lock::{
-    ErrorKind,
-    store::{RedisStore, Renewed, Store},
+    ErrorKind, LockKey,
+    store::{Owner, RedisStore, Renewed, Store},
 };
 
 use crate::{
     impatient,
     orphans::assert_clean,
     server_and_store,
-    support::{PATIENCE, eventually, redis_server::RedisServer, words::*},
+    support::{PATIENCE, eventually, redis_server::RedisServer, warnings::Warnings, words::*},
 };
 
 fn one_thread() -> Runtime {
@@ -127,9 +128,50 @@ fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
     });
     drop(polled_first);
     polled_next.block_on(async {
-        // Both are polled before their time is up.
+        // Both calls are polled before their time is up.
         let (acquired, renewed) = in_time(async { tokio::join!(&mut acquire, renew.next()) }).await;
         assert_eq!(acquired.unwrap_err().kind(), ErrorKind::Unreachable);
         assert!(matches!(renewed, Some((0, Renewed::Unknown(_)))));
     });
+}
+
+/// Releases a key when dropped, as a guard does under the lock of its line, where nothing may be logged.
+struct ReleaseOnDrop {
+    store: RedisStore,
+    key: LockKey,
+    owner: Owner,
+}
+
+impl Drop for ReleaseOnDrop {
+    fn drop(&mut self) {
+        drop(self.store.start_release(ending(&self.key, self.owner)));
+    }
+}
+
+#[test]
+fn a_release_that_fails_while_its_runtime_shuts_down_is_logged_on_the_next_runtime() {
+    let log = Warnings::default();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let (first, shuts_down, next) = (one_thread(), one_thread(), one_thread());
+    let (server, store) = first.block_on(server_and_store());
+    let (key, owner) = (key("k"), owner());
+    first.block_on(store.take(&key, owner));
+    drop(first);
+    let guard = ReleaseOnDrop {
+        store: store.clone(),
+        key,
+        owner,
+    };
+    shuts_down.spawn(async move {
+        let _guard = guard;
+        pending::<()>().await;
+    });
+    drop(shuts_down);
+    assert_eq!(log.all(), "", "logged within `start_release`");
+    assert_eq!(store.owed(), 1, "the release was started");
+    next.block_on(async {
+        in_time(store.settled()).await;
+        assert_clean(&server).await;
+    });
+    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
 }

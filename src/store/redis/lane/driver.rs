@@ -56,6 +56,7 @@ pub(super) struct Driver {
     inner: Arc<Inner>,
     connecting: Option<Connecting>,
     timer: Option<Pin<Box<Sleep>>>,
+    was_polled: bool,
 }
 
 impl Driver {
@@ -64,6 +65,7 @@ impl Driver {
             inner,
             connecting: None,
             timer: None,
+            was_polled: false,
         }
     }
 
@@ -91,9 +93,15 @@ impl Driver {
 }
 
 /// The driver is dropped with its runtime, or after its last step.
+///
+/// A driver that was never polled may be dropped within the call that has started it, and so under locks of the caller, where nothing may
+/// be logged. The next driver logs the releases that have failed.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.inner.driver_ended();
+        let state = self.inner.driver_ended();
+        if self.was_polled {
+            self.inner.log_failures(state);
+        }
     }
 }
 
@@ -102,6 +110,7 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let driver = &mut *self;
+        driver.was_polled = true;
         loop {
             let until = match driver.inner.step(driver.connecting.is_some(), cx) {
                 Step::End => return Poll::Ready(()),

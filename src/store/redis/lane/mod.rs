@@ -351,7 +351,8 @@ impl Inner {
     }
 
     /// Handles the end of the driver: no connection is left, and no caller would be answered any more. Releases go on with the next driver.
-    fn driver_ended(&self) {
+    /// Returns the state, with the failed releases to be logged.
+    fn driver_ended(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         state.driven_on = None;
         state.waker = Waker::noop().clone();
@@ -361,7 +362,7 @@ impl Inner {
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
         }
-        self.log_failures(state);
+        state
     }
 
     /// Logs the releases that have failed, when the mutex is free.
