@@ -20,7 +20,13 @@ use crate::{
     impatient,
     orphans::assert_clean,
     server_and_store,
-    support::{PATIENCE, eventually, redis_server::RedisServer, warnings::Warnings, words::*},
+    support::{
+        PATIENCE, eventually,
+        proxy::{Network, Proxy},
+        redis_server::RedisServer,
+        warnings::Warnings,
+        words::*,
+    },
 };
 
 fn one_thread() -> Runtime {
@@ -174,4 +180,19 @@ fn a_release_that_fails_while_its_runtime_shuts_down_is_logged_on_the_next_runti
         assert_clean(&server).await;
     });
     assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+}
+
+#[test]
+fn a_call_after_the_end_of_a_runtime_tells_why_there_is_no_connection() {
+    let (first, next) = (one_thread(), two_threads());
+    let server = next.block_on(RedisServer::start());
+    let proxy = next.block_on(Proxy::start(server.port()));
+    let store = first.block_on(impatient(&proxy.url()));
+    drop(first);
+    proxy.set(Network::BlackHole);
+    next.block_on(async {
+        let error = in_time(store.acquire(attempt(&key("k"), owner()))).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("no connection to Redis at"), "{error}");
+    });
 }

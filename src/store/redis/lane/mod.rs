@@ -107,7 +107,7 @@ struct State {
     in_flight: VecDeque<Flight>,
     /// When the connection last brought a reply.
     last_reply: Option<Instant>,
-    /// The reason why the last connection ended or could not be made.
+    /// The reason why the last connection ended or could not be made, on the runtime of the driver.
     trouble: Option<Error>,
     /// The callers of [`Lane::connect`] that wait for a connection.
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
@@ -358,6 +358,8 @@ impl Inner {
         state.waker = Waker::noop().clone();
         let error = explain::runtime_ended();
         state.broke(error.clone());
+        // Later calls have another runtime, and another reason if they fail.
+        state.trouble = None;
         state.queue.fail_all(&error);
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
