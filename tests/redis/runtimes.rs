@@ -17,7 +17,7 @@ use tower_distributed_lock::{
 };
 
 use crate::{
-    impatient,
+    impatient, keys,
     orphans::assert_clean,
     server_and_store,
     support::{
@@ -119,6 +119,27 @@ fn a_release_on_a_runtime_without_timers_is_made() {
 }
 
 #[test]
+fn a_release_that_finds_only_a_runtime_without_timers_is_made_on_the_next_runtime() {
+    let runtime = two_threads();
+    let (server, store) = runtime.block_on(server_and_store());
+    let (key, a) = (key("k"), owner());
+    runtime.block_on(store.take(&key, a));
+    // The connection has ended with its runtime.
+    drop(runtime);
+    without_timers().block_on(async {
+        drop(store.start_release(ending(&key, a)));
+        // Time for a task of the store, which would panic.
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(store.owed(), 1);
+    two_threads().block_on(async {
+        store.take(&self::key("other"), a).await;
+        store.free(&self::key("other"), a).await;
+        assert_clean(&server).await;
+    });
+}
+
+#[test]
 fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
     let (idle, polled_first, polled_next) = (one_thread(), one_thread(), one_thread());
     let server = polled_next.block_on(RedisServer::start());
@@ -180,6 +201,34 @@ fn a_release_that_fails_while_its_runtime_shuts_down_is_logged_on_the_next_runti
         assert_clean(&server).await;
     });
     assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
+}
+
+#[test]
+fn the_releases_of_all_lanes_go_on_with_the_first_call_on_the_next_runtime() {
+    let (first, next) = (two_threads(), two_threads());
+    let server = next.block_on(RedisServer::start());
+    let mut proxy = next.block_on(Proxy::start(server.port()));
+    let store = RedisStore::builder(proxy.url()).lanes(4);
+    let store = first.block_on(store.connect()).unwrap();
+    first.block_on(async {
+        let owners: Vec<_> = keys().into_iter().map(|key| (key, owner())).collect();
+        for (key, a) in &owners {
+            store.take(key, *a).await;
+        }
+        proxy.set(Network::BlackHole);
+        for (key, a) in &owners {
+            drop(store.start_release(ending(key, *a)));
+        }
+    });
+    drop(first);
+    proxy.cut();
+    assert_eq!(store.owed(), keys().len());
+    next.block_on(async {
+        // One call, on one of the lanes.
+        let seen = in_time(store.renew_one(renewal(&keys()[0], owner(), 0))).await;
+        assert!(!is_renewed(&seen));
+        assert_clean(&server).await;
+    });
 }
 
 #[test]

@@ -1,11 +1,6 @@
 //! The configuration of a [`RedisStore`].
 
-use std::{
-    error::Error as StdError,
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use super::{
     RedisStore, Shared,
@@ -15,6 +10,7 @@ use super::{
     names::Names,
     owed::Owed,
     replicated::{Replicas, Replicated},
+    stopped::Stopped,
     topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers},
     value::{is_label, label_of_host},
 };
@@ -254,13 +250,14 @@ impl RedisStoreBuilder {
         self.check()?;
         let floors = Arc::new(Floors::new());
         let names = Names::new(&self.prefix, self.label);
-        let owed = Owed::default();
+        let (owed, stopped) = (Owed::default(), Stopped::default());
         let settings = LaneSettings {
             count: self.lanes,
             limit: self.timeout,
             floors: floors.clone(),
             names: names.clone(),
             owed: owed.clone(),
+            stopped: stopped.clone(),
         };
         let topology = self.servers.topology(self.access, settings)?;
         let only_upstream = topology.only_upstream();
@@ -286,8 +283,8 @@ impl RedisStoreBuilder {
             floors,
             owed,
             replicated,
-            order: (!lanes_keep_order).then(KeyOrder::default),
-            is_stopped: AtomicBool::new(false),
+            order: (!lanes_keep_order).then(|| KeyOrder::new(stopped.clone())),
+            stopped,
             space,
             timeout: self.timeout,
         })))

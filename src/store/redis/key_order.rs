@@ -2,8 +2,8 @@
 //!
 //! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes the calls
 //!    one after another and ends after the last one.
-//! 2. A key whose task could not be started (there is no runtime), or has ended with its runtime, is `stopped`. The next
-//!    `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
+//! 2. A key whose task could not be started (there is no runtime, or one without timers), or has ended with its runtime, is `stopped`. The
+//!    next `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
 //! 3. Tasks are started when the mutex is free: a runtime that shuts down drops a new task at once, and the drop takes the mutex.
 //!
 //! ```text
@@ -21,9 +21,11 @@ use std::{
 
 use tokio::runtime::Handle;
 
+use super::stopped::Stopped;
 use crate::{
     LockKey,
     sync::{Mutex, MutexGuard},
+    time::can_sleep,
 };
 
 /// A call, with everything that follows. The caller gets the outcome through a channel.
@@ -31,7 +33,11 @@ type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs the calls for each key one at a time, and the calls for different keys side by side.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KeyOrder(Arc<Mutex<Keys>>);
+pub(super) struct KeyOrder {
+    keys: Arc<Mutex<Keys>>,
+    /// Set when a key is stopped.
+    stopped: Stopped,
+}
 
 #[derive(Default)]
 struct Keys {
@@ -49,9 +55,16 @@ struct Running {
 }
 
 impl KeyOrder {
+    pub(super) fn new(stopped: Stopped) -> Self {
+        Self {
+            keys: Arc::default(),
+            stopped,
+        }
+    }
+
     /// Makes a call once all earlier calls for the key have been made.
     pub(super) fn push(&self, key: LockKey, job: impl Future<Output = ()> + Send + 'static) {
-        let mut keys = self.0.lock();
+        let mut keys = self.keys.lock();
         let new = if let Some(waiting) = keys.waiting.get_mut(&key) {
             waiting.push_back(Box::pin(job));
             None
@@ -63,9 +76,9 @@ impl KeyOrder {
         self.start(keys, new);
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime.
     pub(super) fn resume(&self) {
-        self.start(self.0.lock(), None);
+        self.start(self.keys.lock(), None);
     }
 
     /// Starts the task of a new key and the tasks of all stopped keys, if there is a runtime.
@@ -75,6 +88,7 @@ impl KeyOrder {
         }
         let Ok(runtime) = Handle::try_current() else {
             keys.stopped.extend(new);
+            self.stopped.set();
             return;
         };
         let stopped = mem::take(&mut keys.stopped);
@@ -91,6 +105,10 @@ impl KeyOrder {
 
 impl Running {
     async fn run(mut self) {
+        if !can_sleep() {
+            // Calls need timers. The key is stopped, as by a runtime that shuts down.
+            return;
+        }
         while let Some(job) = self.next() {
             job.await;
         }
@@ -100,7 +118,7 @@ impl Running {
     ///
     /// The entry of the key is removed with the last call, so an idle key takes no memory.
     fn next(&mut self) -> Option<Job> {
-        let mut keys = self.order.0.lock();
+        let mut keys = self.order.keys.lock();
         let key = self.key.as_ref()?;
         let job = keys.waiting.get_mut(key).and_then(VecDeque::pop_front);
         if job.is_none() {
@@ -114,7 +132,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.order.0.lock().stopped.push(key);
+            self.order.keys.lock().stopped.push(key);
+            self.order.stopped.set();
         }
     }
 }

@@ -23,16 +23,13 @@ mod outcome;
 mod owed;
 mod replicated;
 mod script;
+mod stopped;
 mod subscription;
 mod time_up;
 mod topology;
 mod value;
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -45,6 +42,7 @@ use self::{
     names::Names,
     owed::Owed,
     replicated::Replicated,
+    stopped::Stopped,
     topology::{Servers, Topology},
 };
 use super::{
@@ -214,8 +212,8 @@ struct Shared {
     replicated: Option<Replicated>,
     /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
     order: Option<KeyOrder>,
-    /// Set when a release was started outside of a runtime, and so may not have been sent yet.
-    is_stopped: AtomicBool,
+    /// Shared with the lanes and with `order`.
+    stopped: Stopped,
     space: Arc<str>,
     timeout: Duration,
 }

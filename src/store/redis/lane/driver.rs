@@ -36,7 +36,7 @@ use super::{
     connecting::BackOff,
     entry::Reply,
 };
-use crate::Error;
+use crate::{Error, time::can_sleep};
 
 /// The room in a new pipeline.
 const USUAL_COMMANDS: usize = 16;
@@ -110,7 +110,11 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let driver = &mut *self;
-        driver.was_polled = true;
+        let is_first = !mem::replace(&mut driver.was_polled, true);
+        if is_first && !can_sleep() {
+            // A driver needs timers, and ends as with a runtime that shuts down.
+            return Poll::Ready(());
+        }
         loop {
             let until = match driver.inner.step(driver.connecting.is_some(), cx) {
                 Step::End => return Poll::Ready(()),

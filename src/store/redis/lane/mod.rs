@@ -23,8 +23,9 @@
 //!    only the lease of its own owner, so a late first sending does no harm.
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
 //!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none.
-//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error. A caller on
-//!    another runtime also keeps the time limit by itself ([`Lane::answer_overdue`]), because the driver's runtime may stand still.
+//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error. Releases that are
+//!    left are resumed by the next call of the store on any lane ([`Stopped`]). A caller on another runtime also keeps the time limit by
+//!    itself ([`Lane::answer_overdue`]), because the driver's runtime may stand still.
 //! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
 //!    client library's buffer, wakers, channels to callers, and the recorder of metrics. Log events, and the spawning of the driver, follow
 //!    when the mutex is free: a runtime that shuts down drops a new driver at once, and the drop takes the mutex.
@@ -65,9 +66,9 @@ use super::{
     names::Names,
     operations::{Dialect, ReleaseAll},
     outcome::Outcome,
-    owed::Owed,
+    stopped::Stopped,
     time_up::TimeUp,
-    topology::Upstream,
+    topology::{LaneSettings, Upstream},
 };
 use crate::{
     Error,
@@ -97,6 +98,8 @@ struct Inner {
     /// The time limit of a connect, and of the calls that are left when the lane is dropped. [`SILENT_LIMITS`] times
     /// this limit is the longest silence of a connection.
     limit: Duration,
+    /// Set when the lane has calls and no driver.
+    stopped: Stopped,
 }
 
 #[derive(Debug)]
@@ -155,17 +158,13 @@ impl Gathering {
 }
 
 impl Lane {
-    pub(super) fn new(
-        upstream: Arc<dyn Upstream>,
-        floors: Arc<Floors>,
-        limit: Duration,
-        names: Names,
-        owed: Owed,
-    ) -> Self {
+    pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
+        let (floors, limit) = (settings.floors.clone(), settings.limit);
+        let names = settings.names.clone();
         let connector = Connector::for_lane(upstream, floors.clone(), limit, names.client_name());
         Self(Arc::new(Inner {
             state: Mutex::new(State {
-                queue: Queue::new(owed),
+                queue: Queue::new(settings.owed.clone()),
                 connection: None,
                 in_flight: VecDeque::new(),
                 last_reply: None,
@@ -183,6 +182,7 @@ impl Lane {
             names,
             floors,
             limit,
+            stopped: settings.stopped.clone(),
         }))
     }
 
@@ -265,7 +265,7 @@ impl Lane {
         self.0.drive(state);
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime.
     pub(super) fn resume(&self) {
         let state = self.0.state.lock();
         if !state.queue.is_empty() {
@@ -336,7 +336,7 @@ impl Inner {
         }
     }
 
-    /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Does nothing outside of a runtime.
+    /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Outside of a runtime, the lane is stopped.
     fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.driven_on.is_some() {
             if state.driver_must_wake() {
@@ -347,6 +347,8 @@ impl Inner {
             state.driven_on = Some(runtime.id());
             drop(state);
             runtime.spawn(Driver::new(self.clone()));
+        } else {
+            self.stopped.set();
         }
     }
 
@@ -363,6 +365,9 @@ impl Inner {
         state.queue.fail_all(&error);
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
+        }
+        if !state.queue.is_empty() {
+            self.stopped.set();
         }
         state
     }

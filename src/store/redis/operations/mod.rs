@@ -27,8 +27,6 @@ mod renew;
 mod reply;
 mod writer;
 
-use std::sync::atomic::Ordering;
-
 use redis::Cmd;
 use tokio::time::Instant;
 
@@ -151,15 +149,14 @@ impl Shared {
         Instant::now() + self.timeout
     }
 
-    /// Resumes releases that were started outside of a runtime, if there are any.
+    /// Resumes calls that wait for a runtime, if there are any.
     fn resume_if_stopped(&self) {
-        if self.is_stopped.load(Ordering::Acquire) {
-            self.is_stopped.store(false, Ordering::Release);
+        if self.stopped.take() {
             self.resume();
         }
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime: they were started outside of one, or their runtime has ended.
     pub(super) fn resume(&self) {
         self.topology.resume();
         if let Some(order) = &self.order {

@@ -3,7 +3,7 @@
 //!
 //! The reply is `1` if the lease was freed, and `0` if it is not ours.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use redis::RedisWrite;
 
@@ -60,7 +60,7 @@ pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
 }
 
 impl Shared {
-    /// Starts a release, also outside of a runtime. There, a release without a connection waits for [`resume`](Self::resume).
+    /// Starts a release, also outside of a runtime. There, a release without a driver waits for [`resume`](Self::resume).
     ///
     /// # Cancel safety
     ///
@@ -69,14 +69,6 @@ impl Shared {
         self: &Arc<Self>,
         request: Release,
     ) -> StoreFuture<Result<Released, Error>> {
-        let answer = self.start_release(request);
-        if tokio::runtime::Handle::try_current().is_err() {
-            self.is_stopped.store(true, Ordering::Release);
-        }
-        answer
-    }
-
-    fn start_release(self: &Arc<Self>, request: Release) -> StoreFuture<Result<Released, Error>> {
         if let Some(order) = &self.order {
             return self.release_in_order(order, request);
         }

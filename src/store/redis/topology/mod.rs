@@ -48,6 +48,7 @@ use super::{
     names::{Names, bucket},
     outcome::Outcome,
     owed::Owed,
+    stopped::Stopped,
 };
 use crate::{Error, LockKey, store::MovedKeys};
 
@@ -78,6 +79,7 @@ pub(super) struct LaneSettings {
     pub(super) floors: Arc<Floors>,
     pub(super) names: Names,
     pub(super) owed: Owed,
+    pub(super) stopped: Stopped,
 }
 
 /// A server at which all hints arrive.
@@ -246,7 +248,7 @@ impl Topology {
         }
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime.
     pub(super) fn resume(&self) {
         match self {
             Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.resume(),
@@ -308,7 +310,7 @@ impl Lanes {
         try_join_all(connecting).await.map(drop)
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime.
     fn resume(&self) {
         self.0.iter().for_each(|lane| lane.resume());
     }
@@ -318,14 +320,7 @@ impl LaneSettings {
     /// Makes the lanes to one server, or to one primary and its successors.
     fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
         let lane = |_| {
-            let (floors, names) = (self.floors.clone(), self.names.clone());
-            let lane = Lane::new(
-                upstream.clone(),
-                floors,
-                self.limit,
-                names,
-                self.owed.clone(),
-            );
+            let lane = Lane::new(upstream.clone(), self);
             Arc::new(lane)
         };
         Lanes((0..self.count).map(lane).collect())

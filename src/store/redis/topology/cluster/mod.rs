@@ -253,7 +253,7 @@ impl Cluster {
         Ok(self.slot_map.nodes())
     }
 
-    /// Resumes calls that were started outside of a runtime.
+    /// Resumes calls that wait for a runtime.
     pub(super) fn resume(&self) {
         self.nodes.lock().values().for_each(|lanes| lanes.resume());
     }
@@ -324,7 +324,7 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::store::redis::{floors::Floors, names::Names, owed::Owed};
+    use crate::store::redis::{floors::Floors, names::Names, owed::Owed, stopped::Stopped};
 
     #[test]
     fn a_node_without_slots_is_forgotten() {
@@ -335,6 +335,7 @@ mod tests {
             floors: Arc::new(Floors::new()),
             names: Names::new("tdl", None),
             owed: Owed::default(),
+            stopped: Stopped::default(),
         };
         let cluster = Cluster::new(vec![Server::at(seed, None)], settings);
         let under_way = cluster.lane_to(&"127.0.0.1:2".into(), 0);
