@@ -13,6 +13,7 @@ mod finding;
 mod half_open;
 mod operators;
 mod replicas;
+mod runtimes;
 mod sentinel;
 mod split_brain;
 

@@ -26,21 +26,21 @@ use crate::{
 };
 
 /// A time limit in which a working replica acknowledges a lock, even on a slow machine.
-const ENOUGH: Duration = Duration::from_secs(5);
+pub(crate) const ENOUGH: Duration = Duration::from_secs(5);
 
 pub(crate) struct Pair {
-    primary: RedisServer,
-    replica: RedisServer,
+    pub(crate) primary: RedisServer,
+    pub(crate) replica: RedisServer,
 }
 
 impl Pair {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
         let replica = replica_of(primary.port()).await;
         Self { primary, replica }
     }
 
-    async fn store(&self, timeout: Duration) -> RedisStore {
+    pub(crate) async fn store(&self, timeout: Duration) -> RedisStore {
         let store = RedisStore::builder(self.primary.url()).replicas(1, timeout);
         store.connect().await.unwrap()
     }

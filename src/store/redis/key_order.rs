@@ -3,7 +3,8 @@
 //! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes the calls
 //!    one after another and ends after the last one.
 //! 2. A key whose task could not be started (there is no runtime, or one without timers), or has ended with its runtime, is `stopped`. The
-//!    next `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is lost with its runtime.
+//!    next `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is dropped with its
+//!    runtime. The release that such a call owes to the server is put back as the key's next call ([`KeyOrder::put_back`]).
 //! 3. Tasks are started when the mutex is free: a runtime that shuts down drops a new task at once, and the drop takes the mutex.
 //!
 //! ```text
@@ -74,6 +75,14 @@ impl KeyOrder {
             Some(key)
         };
         self.start(keys, new);
+    }
+
+    /// Makes a call before all other calls for the key that have not begun. For a call under way that is dropped with its task.
+    pub(super) fn put_back(&self, key: &LockKey, job: impl Future<Output = ()> + Send + 'static) {
+        // The key has an entry until its task has ended, and is stopped then.
+        if let Some(waiting) = self.keys.lock().waiting.get_mut(key) {
+            waiting.push_front(Box::pin(job));
+        }
     }
 
     /// Resumes calls that wait for a runtime.

@@ -29,10 +29,10 @@ use tokio::{
 
 use super::{
     Shared,
-    connection::{Connection, Connector, Health, Peer},
+    connection::{Connection, Connector, Health},
     explain,
     floors::Floors,
-    in_order::{Failed, InDoubt},
+    in_order::InDoubt,
     lane::is_noscript,
     operations::{Call, Dialect, Operation},
     script::By,
@@ -73,12 +73,6 @@ struct CheckedOut<'a> {
     connection: PooledConnection<'a, Connector>,
     /// Declared after the connection, so that the connection is returned first.
     _permit: SemaphorePermit<'a>,
-}
-
-/// An acquire that was not answered, with the connection on which the acquire may still take effect.
-struct Unanswered {
-    error: Error,
-    peer: Option<Peer>,
 }
 
 impl Replicated {
@@ -184,36 +178,37 @@ impl Replicated {
 }
 
 impl Shared {
-    /// Acquires on a connection of the pool, and waits for the replicas.
+    /// Acquires on a connection of the pool, and waits for the replicas. `in_doubt` is set before the sending, and `None`
+    /// again when the server has refused the acquire.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: a dropped acquire may have taken effect. The job of the acquire is never dropped, except with its runtime.
+    /// A dropped acquire may have taken effect: `in_doubt` says so.
     pub(super) async fn acquire_replicated(
         &self,
         replicated: &Replicated,
         request: &Acquire,
         deadline: Instant,
-    ) -> Result<Acquired, Failed> {
-        let checked_out = replicated.connection(deadline).await;
-        let checked_out = checked_out.map_err(Failed::without_effect)?;
+        in_doubt: &mut Option<InDoubt>,
+    ) -> Result<Acquired, Error> {
+        let checked_out = replicated.connection(deadline).await?;
         let connection = &checked_out.connection;
         let time = StoreCall::begin(StoreOperation::Acquire);
+        *in_doubt = Some(InDoubt::SentOn(connection.peer.clone()));
         let reply = match self.acquire_on(connection, request, deadline).await {
             Ok(reply) => {
                 time.end(StoreResult::Answered);
-                reply.extract_error().map_err(explain::refused)
+                reply.extract_error()
             }
-            Err(Unanswered { error, peer }) => {
+            Err(error) => {
                 time.end(StoreResult::Failed);
-                return Err(Failed::in_doubt(error, InDoubt::SentOn(peer)));
+                return Err(error);
             }
         };
-        let reply = reply.map_err(Failed::without_effect)?;
-        let acquired = self.acquired(request, reply).map_err(Failed::answered)?;
+        *in_doubt = reply.is_ok().then_some(InDoubt::Answered);
+        let acquired = self.acquired(request, reply.map_err(explain::refused)?)?;
         if matches!(acquired, Acquired::Granted(_)) {
-            let acknowledged = replicated.wait(connection).await;
-            acknowledged.map_err(Failed::answered)?;
+            replicated.wait(connection).await?;
         }
         Ok(acquired)
     }
@@ -224,7 +219,7 @@ impl Shared {
         connection: &Connection,
         request: &Acquire,
         deadline: Instant,
-    ) -> Result<Value, Unanswered> {
+    ) -> Result<Value, Error> {
         let call = Call::from(Operation::Acquire(request.clone()));
         let dialect = Dialect {
             names: &self.names,
@@ -238,11 +233,7 @@ impl Shared {
             let sent = send(connection, &command, deadline, self.timeout).await;
             match (sent, by) {
                 (Ok(reply), By::Hash) if is_noscript(&reply) => by = By::Text,
-                (Ok(reply), _) => return Ok(reply),
-                (Err(error), _) => {
-                    let peer = connection.peer.clone();
-                    return Err(Unanswered { error, peer });
-                }
+                (sent, _) => return sent,
             }
         }
     }

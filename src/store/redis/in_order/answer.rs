@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::oneshot, time::Sleep};
+use tokio::sync::oneshot;
 
-use super::super::{Shared, explain, operations::ReleaseAll};
+use super::super::{Shared, explain, operations::ReleaseAll, time_up::TimeUp};
 use crate::{Error, store::Acquired};
 
 /// The release that follows if an answer is not taken.
@@ -25,7 +25,7 @@ pub(super) struct Undo {
 /// If the future is dropped before the answer was taken, the key is released.
 pub(super) struct Answer {
     pub(super) answer: oneshot::Receiver<Result<Acquired, Error>>,
-    pub(super) time_up: Pin<Box<Sleep>>,
+    pub(super) time_up: TimeUp,
     pub(super) limit: Duration,
     /// `None` once the answer was taken.
     pub(super) undo: Option<Undo>,
@@ -37,9 +37,11 @@ impl Future for Answer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let limit = self.limit;
         let answer = match Pin::new(&mut self.answer).poll(cx) {
-            Poll::Ready(answer) => answer.unwrap_or_else(|_| Err(explain::no_answer(limit))),
+            // The job was dropped with its runtime, and its release is the key's next job (see `UnderWay`).
+            Poll::Ready(Err(_)) => Err(explain::runtime_ended()),
+            Poll::Ready(Ok(answer)) => answer,
             Poll::Pending => {
-                std::task::ready!(self.time_up.as_mut().poll(cx));
+                std::task::ready!(self.time_up.poll(cx));
                 // The job finds the channel closed and releases the key, unless the job has answered already.
                 self.answer.close();
                 self.answer

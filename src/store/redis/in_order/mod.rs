@@ -11,9 +11,10 @@
 //! 2. A job whose caller is gone, or whose deadline has passed before the job begins, sends nothing; unless the job is a release.
 //! 3. The job of an acquire that failed and may have taken effect, or whose answer is not taken, ends with the release. The release
 //!    therefore comes before every later call for the key. If the answer is dropped after the job has ended, another job makes the
-//!    release.
+//!    release. If the job is dropped with its runtime, the release is put back as the key's next job.
 //! 4. The job of a release ends when the server has answered, when `owed_for` has passed, or when the store is gone. The first attempt is
-//!    made even if the store is gone by then: a guard may be dropped right before its store.
+//!    made even if the store is gone by then: a guard may be dropped right before its store. A job that is dropped with its runtime is put
+//!    back as the key's next job.
 //! 5. If an acquire may take effect even after its release was answered, a lane repeats the release until the lease has expired. These
 //!    repetitions are the only calls beside renewals that are not jobs.
 //!
@@ -29,18 +30,15 @@
 mod answer;
 mod release;
 
-use std::sync::Arc;
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 
 use redis::Value;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use self::release::InDoubt;
 use self::{
     answer::{Answer, Undo},
-    release::Repeated,
+    release::{Repeated, UnderWay},
 };
 use super::{
     Shared, explain,
@@ -48,6 +46,7 @@ use super::{
     lane::{Before, Failure, Lane, Pending, Start, after},
     operations::{Call, Operation, ReleaseAll, release_of, released},
     outcome::{Answered, Outcome},
+    time_up::TimeUp,
     topology::CallForm,
 };
 use crate::{
@@ -55,13 +54,6 @@ use crate::{
     store::{Acquire, Acquired, Queueing, Release, Released, StoreFuture},
     trace,
 };
-
-/// An acquire that failed.
-pub(super) struct Failed {
-    error: Error,
-    /// Set if the acquire may have taken effect, and so must be released.
-    in_doubt: Option<InDoubt>,
-}
 
 impl Shared {
     /// Acquires as a job.
@@ -90,20 +82,27 @@ impl Shared {
                 let _ = sender.send(Err(explain::not_sent_in_time()));
                 return;
             }
-            let release = release_of(&request);
-            let outcome = shared.acquire_now(&request, deadline).await;
+            let mut under_way = UnderWay {
+                store: shared,
+                release: release_of(&request),
+                in_doubt: None,
+            };
+            let UnderWay {
+                store, in_doubt, ..
+            } = &mut under_way;
+            let outcome = store.acquire_now(&request, deadline, in_doubt).await;
+            let in_doubt = under_way.in_doubt.take();
             // The caller of an acquire that was answered but does not count gets the error after the release.
             let mut tell_later = None;
-            let in_doubt = match outcome {
+            match outcome {
                 Ok(acquired) => {
                     let must_be_released = must_be_released(&acquired, request.queueing);
                     let is_taken = sender.send(Ok(acquired)).is_ok();
                     if is_taken || !must_be_released {
                         return;
                     }
-                    None
                 }
-                Err(Failed { error, in_doubt }) => {
+                Err(error) => {
                     if matches!(in_doubt, Some(InDoubt::Answered)) {
                         tell_later = Some((sender, error));
                     } else {
@@ -112,11 +111,10 @@ impl Shared {
                     if in_doubt.is_none() {
                         return;
                     }
-                    in_doubt
                 }
-            };
-            let repeated = shared.repeated(release, in_doubt);
-            drop(shared);
+            }
+            let repeated = under_way.store.repeated(release_of(&request), in_doubt);
+            drop(under_way);
             let tell = |_| {
                 if let Some((sender, error)) = tell_later {
                     let _ = sender.send(Err(error));
@@ -126,31 +124,41 @@ impl Shared {
         });
         Box::pin(Answer {
             answer,
-            time_up: Box::pin(sleep_until(Instant::now() + time)),
+            time_up: TimeUp::at(Instant::now() + time),
             limit: time,
             undo: Some(undo),
         })
     }
 
-    /// Makes an acquire, within the job: all earlier calls for the key have been made.
-    async fn acquire_now(&self, request: &Acquire, deadline: Instant) -> Result<Acquired, Failed> {
+    /// Makes an acquire, within the job: all earlier calls for the key have been made. `in_doubt` is set before the sending, and
+    /// `None` again when the acquire certainly has no effect.
+    async fn acquire_now(
+        &self,
+        request: &Acquire,
+        deadline: Instant,
+        in_doubt: &mut Option<InDoubt>,
+    ) -> Result<Acquired, Error> {
         if let Some(replicated) = &self.replicated {
-            return self.acquire_replicated(replicated, request, deadline).await;
+            let acquiring = self.acquire_replicated(replicated, request, deadline, in_doubt);
+            return acquiring.await;
         }
         let start = |lane: &Arc<Lane>, form: CallForm| {
             let call = form.of(Operation::Acquire(request.clone()).into());
             plain(lane, call, form.before(), deadline)
         };
+        *in_doubt = Some(InDoubt::SentOnLane);
         match self.topology.call(&request.key, deadline, start).await {
             Outcome::Answered(Answered { value, .. }) => {
-                self.acquired(request, value).map_err(Failed::answered)
+                *in_doubt = Some(InDoubt::Answered);
+                self.acquired(request, value)
             }
-            Outcome::MayHaveTakenEffect(error) => Err(Failed::in_doubt(error, InDoubt::SentOnLane)),
-            Outcome::Refused(error) => Err(Failed::without_effect(error)),
+            Outcome::MayHaveTakenEffect(error) => Err(error),
+            Outcome::Refused(error) => {
+                *in_doubt = None;
+                Err(error)
+            }
             // `call` follows every redirect and never returns one.
-            Outcome::Redirected { redirect, .. } => {
-                Err(Failed::in_doubt(redirect.error(), InDoubt::SentOnLane))
-            }
+            Outcome::Redirected { redirect, .. } => Err(redirect.error()),
         }
     }
 
@@ -163,7 +171,7 @@ impl Shared {
             expires: after(releasing.release.owed_for),
             releasing,
             in_doubt,
-            _debt: self.owed.debt(),
+            debt: Some(self.owed.debt()),
         }
     }
 
@@ -211,37 +219,15 @@ impl Shared {
     /// Waits for the answer of a job within the time limit.
     fn answer_in_time<T: Send + 'static>(
         self: &Arc<Self>,
-        answer: oneshot::Receiver<Result<T, Error>>,
+        mut answer: oneshot::Receiver<Result<T, Error>>,
     ) -> StoreFuture<Result<T, Error>> {
-        let (deadline, limit) = (self.deadline(), self.timeout);
-        Box::pin(async move {
-            match tokio::time::timeout_at(deadline, answer).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) | Err(_) => Err(explain::no_answer(limit)),
-            }
-        })
-    }
-}
-
-impl Failed {
-    /// The failure of an acquire that certainly has no effect.
-    pub(super) fn without_effect(error: Error) -> Self {
-        Self {
-            error,
-            in_doubt: None,
-        }
-    }
-
-    pub(super) fn in_doubt(error: Error, in_doubt: InDoubt) -> Self {
-        Self {
-            error,
-            in_doubt: Some(in_doubt),
-        }
-    }
-
-    /// The failure of an acquire that was answered but does not count.
-    pub(super) fn answered(error: Error) -> Self {
-        Self::in_doubt(error, InDoubt::Answered)
+        let (mut time_up, limit) = (TimeUp::at(self.deadline()), self.timeout);
+        Box::pin(poll_fn(move |cx| match Pin::new(&mut answer).poll(cx) {
+            Poll::Ready(Ok(answer)) => Poll::Ready(answer),
+            // The job was dropped with its runtime.
+            Poll::Ready(Err(_)) => Poll::Ready(Err(explain::runtime_ended())),
+            Poll::Pending => time_up.poll(cx).map(|()| Err(explain::no_answer(limit))),
+        }))
     }
 }
 

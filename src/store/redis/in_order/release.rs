@@ -30,14 +30,32 @@ use crate::store::Ending;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// An acquire that failed and may have taken effect.
+/// An acquire that was sent, and is released unless its caller takes the lease.
 pub(in super::super) enum InDoubt {
-    /// The acquire was answered, but does not count. Its caller gets the error after the release.
+    /// The acquire was answered. If the answer does not count, the caller gets the error after the release.
     Answered,
     /// The acquire was sent on a lane and not answered.
     SentOnLane,
     /// The acquire was sent on a connection of the pool and not answered. `None` if the server cannot close that connection.
     SentOn(Option<Peer>),
+}
+
+/// The acquire of a job under way. If the job is dropped, with its runtime, the release is put back as the key's next job.
+pub(super) struct UnderWay {
+    pub(super) store: Arc<Shared>,
+    pub(super) release: ReleaseAll,
+    /// Set while the acquire may have taken effect. `None` once the job has the outcome.
+    pub(super) in_doubt: Option<InDoubt>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let (Some(in_doubt), Some(order)) = (self.in_doubt.take(), &self.store.order) {
+            let repeated = self.store.repeated(self.release.clone(), Some(in_doubt));
+            let key = &self.release.release.key;
+            order.put_back(key, repeated.until_answered(|_| {}));
+        }
+    }
 }
 
 /// A release that is repeated until the server has answered.
@@ -53,8 +71,8 @@ pub(super) struct Repeated {
     pub(super) releasing: ReleaseAll,
     pub(super) expires: Instant,
     pub(super) in_doubt: Option<InDoubt>,
-    /// Counts the release as owed until the job has ended.
-    pub(super) _debt: Debt,
+    /// Counts the release as owed. `None` once the job has ended.
+    pub(super) debt: Option<Debt>,
 }
 
 impl Repeated {
@@ -74,11 +92,12 @@ impl Repeated {
                 tell(outcome);
             }
             if is_done || Instant::now() + pause >= self.expires {
-                return;
+                break;
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+        self.debt = None;
     }
 
     /// The topology for the next attempt. `None` if the store is gone, unless the attempt is the first.
@@ -119,5 +138,29 @@ impl Repeated {
         releasing.release.ending = Ending::Free;
         let lane = topology.lane_of(&releasing.release.key);
         lane.map(|lane| lane.clean_up(releasing, true)).is_some()
+    }
+}
+
+/// A job that is dropped under way, with its runtime, is put back as the key's next job.
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        let (Some(debt), Some(store)) = (self.debt.take(), self.store.upgrade()) else {
+            return;
+        };
+        if let Some(order) = &store.order
+            && Instant::now() < self.expires
+        {
+            let again = Self {
+                store: self.store.clone(),
+                topology: Some(store.topology.clone()),
+                limit: self.limit,
+                releasing: self.releasing.clone(),
+                expires: self.expires,
+                in_doubt: self.in_doubt.take(),
+                debt: Some(debt),
+            };
+            let key = &self.releasing.release.key;
+            order.put_back(key, again.until_answered(|_| {}));
+        }
     }
 }
