@@ -10,10 +10,10 @@ use std::{
 
 use futures_util::future::{join_all, select_all};
 use redis::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Hint, Hints, List, Mode, MovedKeys, RedisStore, Released, Store},
+    store::{Hint, Hints, List, Mode, MovedKeys, RedisStore, Released, Renewed, Store},
 };
 
 use crate::{
@@ -528,4 +528,32 @@ async fn a_cluster_that_cannot_work_is_refused() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("is it a Cluster"), "{error}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_is_redirected_late_ends_at_its_own_deadline() {
+    let cluster = Cluster::start().await;
+    let limit = Duration::from_secs(4);
+    let store = RedisStore::cluster(cluster.urls()).timeout(limit);
+    let store = store.connect().await.unwrap();
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    let slot = cluster.slot(&cluster.leftovers().await[0]).await;
+    let from = cluster.owner(&slot, 0).await;
+    let to = (from + 1) % 3;
+    cluster.migrate(&slot, from, to, async {}, async {}).await;
+    // The old node redirects the renewal shortly before the deadline, and the new node does not answer.
+    let pause = ["CLIENT", "PAUSE", "600000", "ALL"];
+    let _: Value = cluster.nodes[to].send(&pause).await;
+    cluster.nodes[from].freeze();
+    let asked = Instant::now();
+    let redirected = async {
+        sleep(limit * 3 / 4).await;
+        cluster.nodes[from].thaw();
+    };
+    let renewing = store.renew_one(renewal(&key, a, 0));
+    let (answer, ()) = tokio::join!(renewing, redirected);
+    assert!(matches!(answer, Renewed::Unknown(_)), "{answer:?}");
+    let took = asked.elapsed();
+    assert!(took < limit * 3 / 2, "the renewal took {took:?}");
 }

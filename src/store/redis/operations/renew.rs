@@ -40,6 +40,12 @@ struct Outcomes {
     time_up: TimeUp,
 }
 
+/// A renewal under way.
+struct Asked {
+    request: Renew,
+    deadline: Instant,
+}
+
 impl Outcomes {
     /// The next outcome, with the index of its renewal.
     async fn next(&mut self) -> Option<(usize, Outcome)> {
@@ -63,6 +69,7 @@ impl Shared {
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         self.resume_if_stopped();
         let (sender, receiver) = mpsc::unbounded_channel();
+        let mut deadlines = vec![self.deadline(); requests.len()];
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             let Some(lane) = self.topology.lane_of(&request.key) else {
@@ -78,18 +85,16 @@ impl Shared {
                 None => groups.push((lane, vec![index])),
             }
         }
-        let (mut elsewhere, mut last_deadline) = (Vec::new(), self.deadline());
+        let mut elsewhere = Vec::new();
         for (lane, indices) in groups {
             // Batches are answered one after another, so each batch gets more time than the one before.
             let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
-                last_deadline = last_deadline.max(deadline);
-                (
-                    index,
-                    renewal_of(&requests[index], CallForm::default(), deadline),
-                )
+                deadlines[index] = deadline;
+                let start = renewal_of(&requests[index], CallForm::default(), deadline);
+                (index, start)
             });
             if lane.call_all(starts, &sender) {
                 elsewhere.push(lane);
@@ -99,37 +104,37 @@ impl Shared {
         let outcomes = Outcomes {
             receiver,
             elsewhere,
-            time_up: TimeUp::at(last_deadline),
+            time_up: TimeUp::at(deadlines.iter().copied().max().unwrap_or_else(Instant::now)),
         };
         let shared = self.clone();
         let answers = stream::unfold(outcomes, |mut outcomes| async {
             let outcome = outcomes.next().await?;
             Some((outcome, outcomes))
         });
-        let all = requests.len();
-        let requests: Arc<[Renew]> = requests.into();
+        let asked = requests.into_iter().zip(deadlines);
+        let asked: Arc<[Asked]> = asked
+            .map(|(request, deadline)| Asked { request, deadline })
+            .collect();
+        let all = asked.len();
         let answers = answers.map(move |(index, outcome)| {
-            let (shared, requests) = (shared.clone(), requests.clone());
-            async move {
-                let request = &requests[index];
-                (index, shared.renewed(request, outcome).await)
-            }
+            let (shared, asked) = (shared.clone(), asked.clone());
+            async move { (index, shared.renewed(&asked[index], outcome).await) }
         });
         // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays no other.
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
-    /// Reads the outcome of a renewal. A renewal that a node of a Cluster has redirected is made again, at the right node.
-    async fn renewed(&self, request: &Renew, outcome: Outcome) -> Renewed {
+    /// Reads the outcome of a renewal. A renewal that a node of a Cluster has redirected is made again, at the right node, until its deadline.
+    async fn renewed(&self, asked: &Asked, outcome: Outcome) -> Renewed {
+        let Asked { request, deadline } = asked;
         let outcome = match outcome {
             // A renewal can be made twice without harm.
             Outcome::Redirected { .. } => {
                 self.topology.mark_stale();
-                let deadline = self.deadline();
                 let start = |lane: &Arc<Lane>, form: CallForm| {
-                    lane.call(renewal_of(request, form, deadline))
+                    lane.call(renewal_of(request, form, *deadline))
                 };
-                self.topology.call(&request.key, deadline, start).await
+                self.topology.call(&request.key, *deadline, start).await
             }
             outcome => outcome,
         };
