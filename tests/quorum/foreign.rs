@@ -1,14 +1,15 @@
 //! Values under the names of the store that another program wrote: no outage, but an error of their own.
 
+use futures_util::FutureExt;
 use redis::Value;
 use tokio::time::timeout;
 use tower_distributed_lock::{
     Error, ErrorKind,
-    store::{Hint, Hints, Owner, Renewed, Store},
+    store::{Hint, Hints, Mode, Owner, Renewed, Store},
 };
 
 use crate::{
-    Fleet,
+    Fleet, holders_at, memory,
     support::{PATIENCE, eventually, words::*},
 };
 
@@ -78,6 +79,24 @@ async fn a_foreign_token_counter_on_a_majority_of_nodes_is_no_outage() {
         fleet.is_empty().await
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_key_is_foreign_does_not_lead() {
+    let (nodes, store) = memory::<3>();
+    let (key, other, a) = (key("k"), owner(), owner());
+    // Locks and permits of one key do not mix.
+    granted(nodes[0].ask_as(Mode::Permit { of: 1 }, &key, owner()).await);
+    nodes[2].take(&key, other).await;
+    let mut asking = store.acquire(attempt(&key, a));
+    assert!((&mut asking).now_or_never().is_none());
+    assert_eq!(
+        holders_at(&nodes[1], &key).await,
+        [a.instance],
+        "node 1 leads, so the attempt keeps the grant of node 1 while it pauses"
+    );
+    nodes[2].free(&key, other).await;
+    granted(asking.await.unwrap());
 }
 
 /// Hints of the leading node mean that an attempt may ask at once.

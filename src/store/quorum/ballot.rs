@@ -31,6 +31,8 @@ pub(super) struct Ballot {
     held: Vec<Held>,
     records: Vec<Bytes>,
     failures: Failures,
+    /// The nodes of `failures`.
+    failed: Vec<usize>,
 }
 
 /// The grant of one node.
@@ -68,6 +70,7 @@ impl Ballot {
             held: Vec::new(),
             records: Vec::new(),
             failures: Failures::default(),
+            failed: Vec::new(),
         }
     }
 
@@ -81,8 +84,16 @@ impl Ballot {
             }),
             Ok(Acquired::Held(held)) => self.held.push(held),
             Ok(Acquired::Recorded(record)) => self.records.push(record),
-            Err(error) => self.failures.add(error),
+            Err(error) => {
+                self.failures.add(error);
+                self.failed.push(node);
+            }
         }
+    }
+
+    /// Whether the node has answered with an error, or was not reached.
+    pub(super) fn has_failed(&self, node: usize) -> bool {
+        self.failed.contains(&node)
     }
 
     /// Whether further answers cannot change the verdict, other than by a record.

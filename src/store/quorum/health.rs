@@ -27,9 +27,14 @@ impl Health {
         self.silent[node].load(Ordering::Relaxed)
     }
 
-    /// The leading node: the first node that answers, in the order that all instances share.
+    /// The nodes that answer, in the order that all instances share.
+    pub(super) fn answering(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.silent.len()).filter(|node| !self.is_silent(*node))
+    }
+
+    /// The leading node: the first node that answers.
     pub(super) fn leading(&self) -> Option<usize> {
-        (0..self.silent.len()).find(|node| !self.is_silent(*node))
+        self.answering().next()
     }
 
     /// Notes whether a node's last call was answered.

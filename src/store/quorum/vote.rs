@@ -144,9 +144,11 @@ impl Shared {
         }
     }
 
-    /// Whether the attempt has the grant of the leading node.
+    /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so
+    /// the next node leads.
     pub(super) fn has_leading_grant(&self, vote: &Vote) -> bool {
-        let first = self.health.leading();
+        let mut answering = self.health.answering();
+        let first = answering.find(|node| !vote.ballot.has_failed(*node));
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
