@@ -119,7 +119,7 @@ async fn assert_node_0_leads(fleet: &Fleet, hints: &mut Hints, waiter: Owner) {
 
 #[tokio::test]
 async fn a_node_with_a_foreign_value_is_not_silent() {
-    let fleet = Fleet::start(3).await;
+    let fleet = Fleet::start_patient(3).await;
     let (key, waiter) = (key("orders/42"), owner());
     let mut hints = fleet.store.watch_for_sure(waiter.instance).await;
     write(&fleet, 1, LOCK).await;

@@ -31,7 +31,7 @@ use tower_distributed_lock::{
 };
 
 use support::{
-    eventually,
+    PATIENCE, eventually,
     redis_server::RedisServer,
     words::{Words, attempt, key, owner},
 };
@@ -55,6 +55,20 @@ impl Fleet {
             servers,
             nodes,
             store,
+        }
+    }
+
+    /// A view with such long time limits that no node counts as unreachable, however slow the machine is.
+    async fn start_patient(nodes: usize) -> Self {
+        let servers = join_all((0..nodes).map(|_| RedisServer::start())).await;
+        let node = |server: &RedisServer| RedisStore::builder(server.url()).timeout(PATIENCE);
+        let nodes = servers.iter().map(|server| node(server).build().unwrap());
+        let nodes: Vec<RedisStore> = nodes.collect();
+        let store = QuorumStore::builder(nodes.clone()).node_timeout(PATIENCE);
+        Self {
+            servers,
+            nodes,
+            store: store.build().unwrap(),
         }
     }
 
