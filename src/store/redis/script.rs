@@ -8,7 +8,8 @@
 //!   if the key is in use:
 //!     --@include queue.lua    ──▶    the text of queue.lua
 //!     --@include contend.lua  ──▶    the text of contend.lua
-//! --@include floor.lua        ──▶  the text of floor.lua; or of floor_by_clock.lua, behind Sentinel and in a Cluster
+//! --@include tokens.lua       ──▶  the text of tokens.lua, and in it
+//!                                  the text of floor.lua; or of floor_by_clock.lua, behind Sentinel and in a Cluster
 //! ```
 
 use std::sync::LazyLock;
@@ -72,7 +73,8 @@ pub(super) fn in_daily_use() -> [&'static Script; 7] {
 
 /// The parts that several scripts share. A script includes a part only on the branch that needs it: on the way of an uncontended
 /// request, the server does not even define a function. A part comes before the parts that it includes.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
+    ("--@include tokens.lua", include_str!("lua/tokens.lua")),
     ("--@include refill.lua", include_str!("lua/refill.lua")),
     ("--@include contend.lua", include_str!("lua/contend.lua")),
     ("--@include holders.lua", include_str!("lua/holders.lua")),

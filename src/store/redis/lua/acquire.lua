@@ -43,20 +43,7 @@ if in_use ~= 0 then
   end
 end
 
-local last, block = nil, ARGV[5]
-if block then
-  last = call('INCRBY', KEYS[3], block)
-else
-  last, block = call('INCR', KEYS[3]), 1
-end
---@include floor.lua
-if last - block < floor + 0 then
-  --@include fence.lua
-  last = raise(last, block, floor)
-end
-if last >= 9007199254740992 then
-  return redis.error_reply('TDLFOREIGN the token counter has run out of numbers')
-end
+--@include tokens.lua
 call('PSETEX', lock, ARGV[2], value)
 if is_contended then
   return {'granted', last, 1, is_wanted and 1 or 0}

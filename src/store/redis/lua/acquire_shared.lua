@@ -44,20 +44,7 @@ if found ~= 0 then
   end
 end
 
-local last, block = nil, ARGV[5]
-if block then
-  last = call('INCRBY', KEYS[3], block)
-else
-  last, block = call('INCR', KEYS[3]), 1
-end
---@include floor.lua
-if last - block < floor + 0 then
-  --@include fence.lua
-  last = raise(last, block, floor)
-end
-if last >= 9007199254740992 then
-  return redis.error_reply('TDLFOREIGN the token counter has run out of numbers')
-end
+--@include tokens.lua
 if was_exclusive then
   -- The owner's own lease, which the next renewal makes a shared one.
   call('PEXPIRE', lock, ARGV[2])
