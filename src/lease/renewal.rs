@@ -249,4 +249,11 @@ mod tests {
         renewal.renewed();
         assert_eq!(renewal.due(), Some(t0 + 11 * SECOND));
     }
+
+    #[test]
+    fn a_lease_that_is_passed_on_is_not_renewed_later_than_before() {
+        let (pace, t0, mut renewal) = start();
+        renewal.renew_soon(&pace, t0 + 19 * SECOND / 2);
+        assert_eq!(renewal.due(), Some(t0 + 10 * SECOND));
+    }
 }

@@ -465,6 +465,19 @@ fn a_lease_that_was_seen_to_be_over_is_not_extended() {
     assert!(!lease.is_valid(before));
 }
 
+/// Two renewals are under way at a time: a scheduled one, and that of `confirm`. The answer to the later one may come first.
+#[test]
+fn an_answer_to_an_earlier_renewal_does_not_move_the_deadline_back() {
+    let locks = Locks::in_memory();
+    let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
+    let sent = Instant::now();
+    let (earlier, later) = (sent + SECOND / 4, sent + SECOND / 2);
+    assert!(lease.extend(later, later));
+    let deadline = lease.deadline();
+    assert!(lease.extend(later, earlier));
+    assert_eq!(lease.deadline(), deadline);
+}
+
 /// Fault: an answer to a renewal from before a reconnect confirmed the lease that the reconnect had put in doubt.
 #[test]
 fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {

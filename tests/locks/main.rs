@@ -3,6 +3,7 @@
 mod away;
 mod cancellation;
 mod close;
+mod contending;
 mod errors;
 mod exclusion;
 mod leftovers;
