@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderName, header, request::Parts};
 use sha2::{Digest, Sha256};
 
-use super::multipart;
+use super::multipart::Multipart;
 use crate::key::original_uri;
 
 /// A digest of a request.
@@ -93,13 +93,19 @@ impl Comparison {
     fn body(&self, digest: &mut Parts256, parts: &Parts, body: &[u8]) {
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.map(|value| value.as_bytes());
-        if let Some(boundary) = content_type.and_then(multipart::boundary) {
+        if let Some(form) = content_type.and_then(Multipart::read) {
             // A client that tries again may choose another boundary.
-            let media_type = content_type.and_then(|value| value.split(|it| *it == b';').next());
-            let media_type = media_type.map(|it| it.trim_ascii().to_ascii_lowercase());
             digest.part(Some(b"multipart"));
-            digest.part(media_type.as_deref());
-            multipart::parts(body, &boundary).for_each(|part| digest.part(Some(part)));
+            digest.part(Some(form.media_type.as_bytes()));
+            for (name, value) in &form.parameters {
+                digest.part(Some(name.as_bytes()));
+                digest.part(Some(value.as_bytes()));
+            }
+            digest.part(None);
+            for part in form.parts(body) {
+                digest.part(part.is_err().then_some(b"after the last delimiter"));
+                digest.part(Some(part.unwrap_or_else(|after| after)));
+            }
             return;
         }
         digest.part(content_type);
@@ -107,8 +113,10 @@ impl Comparison {
         if self.json_values
             && let Some(values) = super::json::canonical(body)
         {
+            digest.part(Some(b"json"));
             return digest.part(Some(values.as_bytes()));
         }
+        digest.part(None);
         digest.part(Some(body));
     }
 }
@@ -181,7 +189,42 @@ mod tests {
         assert_eq!(form("one", "5"), multipart("Form-Data", "one", "5"));
         assert_ne!(form("one", "5"), multipart("mixed", "one", "5"));
         assert_ne!(form("one", "5"), form("one", "6"));
-        // A boundary in the content of another cannot hide a difference.
-        assert_ne!(form("one", "--two"), form("two", "--one"));
+        // A boundary in the content cannot hide a difference, wherever it is in a line.
+        for content in ["--", "a --", "\r\n--", "a\r\n--", "\n--"] {
+            let form = |boundary: &str| form(boundary, &format!("{content}{boundary}; b"));
+            assert_ne!(form("one"), form("two"), "{content:?}");
+        }
+        // A boundary may have a semicolon in it.
+        let quoted = |name: &str, value: &str| {
+            let content_type = format!("multipart/mixed; boundary=\"{name};1\"");
+            let body = format!("--{name};1\r\n\r\n{value}\r\n--{name};1--\r\n");
+            of("POST", "/a", Some(&content_type), &body)
+        };
+        assert_eq!(quoted("one", "5"), quoted("two", "5"));
+        assert_ne!(quoted("one", "5\r\n--one"), quoted("two", "5\r\n--two"));
+        // The boundary of one attempt may be in the content of both.
+        assert_eq!(form("one", "5 --one"), form("two", "5 --one"));
+        // Other parameters count.
+        let start = |start: &str| {
+            let content_type = format!("multipart/related; boundary=x; start={start}");
+            of("POST", "/a", Some(&content_type), "--x\r\n\r\n5\r\n--x--")
+        };
+        assert_ne!(start("a"), start("b"));
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn a_body_that_is_no_json_differs_from_all_json() {
+        let by_value = Comparison {
+            json_values: true,
+            ..Comparison::default()
+        };
+        let (parts, ()) = http::Request::post("/a").body(()).unwrap().into_parts();
+        let json = br#"{"b": 1, "a": [true]}"#;
+        let canonical = super::super::json::canonical(json).unwrap();
+        assert_ne!(
+            by_value.fingerprint(&parts, json),
+            by_value.fingerprint(&parts, canonical.as_bytes())
+        );
     }
 }
