@@ -1,6 +1,7 @@
 //! The Redis store on real servers that are stopped, cut off, filled and killed.
 
 mod acl;
+mod clock;
 mod connecting;
 mod credentials;
 mod dead_heads;

@@ -12,6 +12,8 @@
 local call, lock, holder = redis.call, KEYS[1], ARGV[1]
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- As in clock, see queue.lua.
+now = now < 100000000000 and now + 100000000000 or now
 local ends = now + ARGV[2]
 -- The number of leases to be granted, and when the last of the present leases ends.
 local count, latest = math.max(#ARGV - 4, 1), 0

@@ -83,7 +83,7 @@ local function hold_off(attempt, lock, queueing, now)
   local first = head()
   local ask_again = lock.ends
   if first and (not ask_again or redis.call('ZSCORE', KEYS[2], 'free:' .. first)) then
-    ask_again = math.min(ask_again or math.huge, untaken_until(first, head_start))
+    ask_again = math.min(ask_again or math.huge, untaken_until(first, now, head_start))
   end
   return {'held', math.max((ask_again or now) - now, 0), false, lock.label or false}
 end

@@ -26,10 +26,11 @@ local OFFERS = 100000000000000
 -- subscriber, and a subscriber at another node of a Cluster does not.
 local TOLD = 4
 
--- The server's clock in ms.
+-- The server's clock in ms. The clock of a server that does not know the time begins in 1970, and is moved to after CLOCKS.
 local function clock()
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  return now < CLOCKS and now + CLOCKS or now
 end
 
 -- The mode of an attempt: "exclusive"; "shared"; or "permit", and the number of permits.
@@ -159,19 +160,31 @@ local function withdraw_offers(lock)
   end
 end
 
+-- When the key was offered to an attempt; nil if it was not. After the clock was set back, the offer counts from now on.
+local function offered_at(attempt, now)
+  local score = redis.call('ZSCORE', KEYS[2], 'free:' .. attempt)
+  if not score then
+    return nil
+  elseif score - OFFERS > now then
+    redis.pcall('ZADD', KEYS[2], string.format('%.0f', OFFERS + now), 'free:' .. attempt)
+    return now
+  end
+  return score - OFFERS
+end
+
 -- The time until which the head may take the key before an attempt with this head start (nil for none) overtakes the head.
-local function untaken_until(attempt, head_start)
-  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. attempt)
-  if not offered or not head_start then
+local function untaken_until(attempt, now, head_start)
+  local offered = head_start and offered_at(attempt, now)
+  if not offered then
     return kept_until(attempt)
   end
-  return math.min(offered - OFFERS + head_start, kept_until(attempt))
+  return math.min(offered + head_start, kept_until(attempt))
 end
 
 -- Whether the head has left the key untaken for a head start.
 local function passed_by(attempt, now, head_start)
-  local offered = redis.call('ZSCORE', KEYS[2], 'free:' .. attempt)
-  return offered and now >= offered - OFFERS + head_start
+  local offered = offered_at(attempt, now)
+  return offered and now >= offered + head_start
 end
 
 -- Removes the mark "wanted" from a lease without waiting attempts. By pcall, as in offer.
