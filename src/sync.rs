@@ -124,3 +124,10 @@ pub(crate) async fn yield_now() {
     #[cfg(not(shuttle))]
     tokio::task::yield_now().await;
 }
+
+/// Yields once the task has used up its budget, as the futures of tokio do. For work that may
+/// never have to wait.
+pub(crate) async fn consume_budget() {
+    #[cfg(not(shuttle))]
+    tokio::task::coop::consume_budget().await;
+}

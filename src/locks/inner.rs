@@ -26,7 +26,7 @@ use crate::{
     sync::{
         Notify, Runtime,
         atomic::{AtomicU64, AtomicUsize, Ordering},
-        random,
+        consume_budget, random,
     },
     time::{Instant, later, now, sleep_until},
     trace,
@@ -129,6 +129,7 @@ impl Inner {
 
     /// Renews a lease now, in addition to the scheduled renewals.
     pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
+        consume_budget().await;
         let sent = now();
         let mut renewal = self.store.renew(vec![Renew {
             key: lease.key.clone(),

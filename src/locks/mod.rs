@@ -71,6 +71,7 @@ pub(crate) use self::{
 use crate::{
     Error, ErrorKind, LockKey,
     store::{MemoryStore, Mode, Store},
+    sync::consume_budget,
     time::{Instant, now, timeout},
     trace,
 };
@@ -352,6 +353,9 @@ impl Locks {
     ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
         let waiter = Waiter::new(&self.0, key, request);
         let waiting = async move {
+            // A free key in memory is granted in the first poll, and a loop of such turns would
+            // never yield.
+            consume_budget().await;
             // Pinned outside of the timeout: the waiter must still be in line when `waited_in_vain` looks at the
             // line.
             let mut waiter = pin!(waiter);

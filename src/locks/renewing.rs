@@ -21,6 +21,7 @@ use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
     store::{Renew, Renewed},
+    sync::consume_budget,
     time::Instant,
     trace::{self, RenewalResult},
 };
@@ -54,6 +55,8 @@ impl Renewing {
         });
         let mut answers = self.inner.store.renew(requests.collect());
         while let Some((index, answer)) = answers.next().await {
+            // The answers of the memory store are all ready.
+            consume_budget().await;
             if let Some(renewal) = self.renewals.get_mut(index).and_then(Option::take) {
                 self.inner.answered(&renewal, self.sent, answer);
             }

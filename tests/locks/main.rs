@@ -6,6 +6,7 @@ mod close;
 mod contending;
 mod errors;
 mod exclusion;
+mod fairness;
 mod leftovers;
 mod line;
 mod lock_all;
