@@ -66,20 +66,26 @@
 //!
 //! | event | level | meaning | alert |
 //! |---|---|---|---|
-//! | `lock.lost` | warn | a turn lost its lease; `loss` is the reason | on any; a page if the resource does not compare tokens |
-//! | `lock.store_failed` | warn | an acquire failed, `error` says why | on a rate that lasts: requests get 503 |
-//! | `lock.renewal_unknown` | warn | a renewal got no answer, and is repeated | if it lasts for more than a third of the lease |
-//! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired | if it lasts: keys stay locked for up to a lease |
-//! | `lock.failed_open` | warn | the store is out of reach, and requests run without a lock ([`fail_open`](crate::DistributedLockLayer::fail_open)); the metric counts them | on any, unless that is acceptable |
+//! | `lock.store_away` | warn | an outage begins: the store has not answered a call; `error` says why | if `lock.store_back` does not follow within a third of the lease: losses follow |
+//! | `lock.store_back` | info; warn if leases were lost | the outage is over, with `lasted`, `failed_questions`, `unanswered_renewals` and `losses` | on losses; a page if the resource does not compare tokens |
+//! | `lock.closed_while_away` | warn | [`close`](crate::Locks::close) has ended during an outage; the same counts | no |
+//! | `lock.lost` | warn | a turn lost its lease while the store answered; `loss` is the reason | on any; a page if the resource does not compare tokens |
+//! | `lock.losses` | warn | further turns lost their leases right after that one; `losses` counts all of them | with `lock.lost` |
+//! | `lock.store_failed` | warn | an acquire was refused, `error` says why: another program uses the key, say | on any |
+//! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired. Told once until all releases are answered | if it lasts: keys stay locked for up to a lease |
+//! | `lock.failed_open` | warn | the store is out of reach, and requests run without a lock from now on ([`fail_open`](crate::DistributedLockLayer::fail_open)); the metric counts them | on any, unless that is acceptable |
 //! | `lock.force_released` | warn | an operator took a key away from its holder, or removed a record | no |
 //! | `lock.closing` | info | [`close`](crate::Locks::close) was called | no |
 //! | `lock.refused` | error | a layer is misconfigured; `why` names the fix | on any |
-//! | `lock.refused` | warn | the lease was lost, or the store is out of reach | with the two above |
 //! | `idempotency.not_kept` | error | an answer could not be stored: a retry may run the handler again | on any |
 //! | `idempotency.answer_not_kept` | warn | an answer is too large or does not end; `why` names the fix | once, then fix the route |
 //! | `redis.evicts` | warn | the server may evict leases | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //! | `redis.resubscribed` | info | hints arrive again | no |
+//!
+//! An outage is told once at its begin and once at its end, however many leases and requests there are. It is over when the store has answered and
+//! nothing has failed for 5 s. Each call that failed in between (`lock.store_failed`, `lock.renewal_unknown`, `lock.release_failed`), each lost turn
+//! (`lock.lost`) and each refused request (`lock.refused`) is in the log at debug level, and the metrics count them.
 //!
 //! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own without the feature `metrics`:
 //!
@@ -348,10 +354,10 @@
 //! | 423 for many keys, after a deployment or crash | processes ended without [`close`](crate::Locks::close); keys are free after the lease | the shutdown code; a shorter lease |
 //! | 423 for requests that should not exclude each other | the key is too coarse: a part is missing | the key in Redis |
 //! | two requests run at once | different keys for one resource (`/7` and `/07` without [`param_as`](crate::key::param_as()), two prefixes, two formats), a method that is not locked, `fail_open`, a lost lease | the keys in Redis; `lock.lost`, `lock.failed_open` |
-//! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_failed`: it names the cause and the fix |
+//! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_away`: it names the cause and the fix |
 //! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |
 //! | 503 `too-many-keys` | more than 131,072 keys in use in one process | a client that invents keys; [`max_keys`](crate::LocksBuilder::max_keys) |
-//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.renewal_unknown` before it; blocking code on the runtime's threads |
+//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.store_away` before it; blocking code on the runtime's threads |
 //! | 409 `lease-lost`, `loss` is `NotOurs` | the key was deleted, evicted, or lost in a restart or fail-over | the server's log, `INFO stats` (`evicted_keys`), `redis.evicts` |
 //! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
 //! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |

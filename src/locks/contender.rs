@@ -208,6 +208,9 @@ impl Contender {
 
     /// Handles the store's answer.
     fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Step {
+        if answer.is_ok() {
+            self.inner.store_answered();
+        }
         match answer {
             Ok(Acquired::Granted(grant)) => self.granted(question, &grant),
             Ok(Acquired::Held(held)) => self.held(&question, &held),
@@ -217,7 +220,7 @@ impl Contender {
                 Step::Settled
             }
             Err(error) => {
-                trace::store_failed(question.owner, &error);
+                self.inner.troubles.question_failed(question.owner, &error);
                 self.failed(&error)
             }
         }
@@ -264,10 +267,10 @@ impl Contender {
         }
         let took = now() - sent;
         let lease = question.lease;
-        self.failed(&Error::new(
-            ErrorKind::Unreachable,
-            format!("the store took {took:?} to grant a lease of {lease:?}"),
-        ))
+        let message = format!("the store took {took:?} to grant a lease of {lease:?}");
+        let error = Error::new(ErrorKind::Unreachable, message);
+        self.inner.troubles.question_failed(owner, &error);
+        self.failed(&error)
     }
 
     /// Handles the answer that the key is held. The next question follows when the remaining time of the lease is

@@ -17,7 +17,8 @@ use super::{
     contender::Contender,
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
     lines::Lines,
-    renewing::{Renewing, no_answer, recorded_or_lost, result_of},
+    renewing::{Renewing, no_answer, recorded_or_lost},
+    troubles::Troubles,
 };
 use crate::{
     Error, LockKey, Loss,
@@ -45,6 +46,7 @@ pub(crate) struct Inner {
     pub(crate) space: Arc<str>,
     pub(crate) lines: Lines,
     pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) troubles: Troubles,
     /// How often the store was away and came back.
     reconnects: AtomicU64,
     /// Contenders and renewals under way.
@@ -70,6 +72,7 @@ impl Inner {
             ),
             scheduler,
             store,
+            troubles: Troubles::new(instance),
             reconnects: AtomicU64::new(0),
             background: Arc::default(),
             busy: Arc::default(),
@@ -97,7 +100,9 @@ impl Inner {
     /// Does the follow-up of a transition, after the lock of the line is free.
     pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
         for (lease, loss) in follow_up.lost {
-            trace::lost(lease.owner, loss, loss.code());
+            if let Some(at) = self.troubles.lost(lease.owner, loss) {
+                self.scheduler.look_by(at);
+            }
         }
         for owner in follow_up
             .released
@@ -140,7 +145,7 @@ impl Inner {
         }]);
         let answer = renewal.next().await.map(|(_, answer)| answer);
         let answer = answer.unwrap_or_else(no_answer);
-        trace::renewed(result_of(&answer));
+        self.renewal_answered(&answer);
         match answer {
             Renewed::Renewed { .. } => {
                 if lease.extend(now(), sent) {
@@ -156,6 +161,13 @@ impl Inner {
                 self.lose(lease, Loss::NotOurs);
                 Err(lost_error(lease.loss().or(Some(Loss::NotOurs))))
             }
+        }
+    }
+
+    /// Notes that the store has answered a call.
+    pub(crate) fn store_answered(&self) {
+        if let Some(at) = self.troubles.answered() {
+            self.scheduler.look_by(at);
         }
     }
 
@@ -230,7 +242,8 @@ impl LeaseEvents for Inner {
             let renewing = Renewing::new(self.clone(), due.renewals, now);
             self.run_in_background(renewing.run());
         }
-        due.next
+        let looks = [due.next, self.troubles.look(now)];
+        looks.into_iter().flatten().min()
     }
 
     fn on_stop(&self) {
@@ -245,6 +258,7 @@ impl LeaseEvents for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.scheduler.close();
+        self.troubles.close();
     }
 }
 

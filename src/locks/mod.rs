@@ -42,6 +42,7 @@ mod shutdown;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod troubles;
 mod turn;
 mod watch;
 
@@ -359,13 +360,17 @@ impl Locks {
             // Pinned outside of the timeout: the waiter must still be in line when `waited_in_vain` looks at the
             // line.
             let mut waiter = pin!(waiter);
-            let Wait::AtMost(limit) = wait else {
-                return waiter.await;
+            let outcome = match wait {
+                Wait::AtMost(limit) => match timeout(limit, waiter.as_mut()).await {
+                    Some(outcome) => outcome,
+                    None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
+                },
+                Wait::NotAtAll | Wait::ForEver => waiter.await,
             };
-            match timeout(limit, waiter.as_mut()).await {
-                Some(outcome) => outcome,
-                None => Err(NoTurn::Failed(self.waited_in_vain(key, limit))),
+            if matches!(outcome, Err(NoTurn::Failed(_))) {
+                self.0.troubles.refused();
             }
+            outcome
         };
         trace::acquiring(waiting, turn::describe)
     }

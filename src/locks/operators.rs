@@ -229,7 +229,9 @@ impl Locks {
         if self.is_closed() {
             return Err(super::lines::closed());
         }
-        self.0.store.ping().await
+        self.0.store.ping().await?;
+        self.0.store_answered();
+        Ok(())
     }
 
     /// Returns one page of the keys that the whole fleet holds or waits for, or that have a record.

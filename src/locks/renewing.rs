@@ -77,7 +77,7 @@ impl Inner {
     /// taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
-        trace::renewed(result_of(&answer));
+        self.renewal_answered(&answer);
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -93,30 +93,35 @@ impl Inner {
                 self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
             }
             Renewed::NotOurs if !lease.is_recording() => drop(self.lose(lease, Loss::NotOurs)),
-            Renewed::NotOurs => self.unanswered(lease, recorded_or_lost()),
-            Renewed::Unknown(error) => self.unanswered(lease, error),
+            Renewed::NotOurs => self.unanswered(lease, recorded_or_lost(), false),
+            Renewed::Unknown(error) => self.unanswered(lease, error, true),
         }
     }
 
-    /// Applies a missing answer, and loses the lease if the line gives up.
-    fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error) {
+    /// Notes whether the store has answered a renewal, and what.
+    pub(super) fn renewal_answered(&self, answer: &Renewed) {
+        trace::renewed(match answer {
+            Renewed::Renewed { .. } => RenewalResult::Renewed,
+            Renewed::NotOurs => RenewalResult::NotOurs,
+            Renewed::Unknown(_) => RenewalResult::Unknown,
+        });
+        if !matches!(answer, Renewed::Unknown(_)) {
+            self.store_answered();
+        }
+    }
+
+    /// Applies a missing answer, and loses the lease if the line gives up. `is_outage`: the store has not answered at all.
+    fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error, is_outage: bool) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
         // `None` if the lease was released or lost in the meantime.
         if let Some(gives_up) = gives_up.flatten() {
-            trace::renewal_unknown(lease.owner, &error);
+            if is_outage {
+                self.troubles.renewal_unanswered(lease.owner, &error);
+            }
             if gives_up {
                 self.lose(lease, Loss::GaveUp);
             }
         }
-    }
-}
-
-/// The answer to a renewal, as the telemetry needs it.
-pub(super) fn result_of(answer: &Renewed) -> RenewalResult {
-    match answer {
-        Renewed::Renewed { .. } => RenewalResult::Renewed,
-        Renewed::NotOurs => RenewalResult::NotOurs,
-        Renewed::Unknown(_) => RenewalResult::Unknown,
     }
 }
 

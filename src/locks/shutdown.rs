@@ -138,6 +138,7 @@ impl Locks {
             }
             let _ = timeout(AFTER_GRACE, self.idle()).await;
         }
+        inner.troubles.close();
         let held = self.held();
         Closed {
             stats: self.stats(),

@@ -36,6 +36,12 @@ pub struct Totals {
     pub passed_on: u64,
     /// How long the requests of these turns have waited, all together.
     pub waited: Duration,
+    /// The requests that got no turn: the key stayed held, too many requests waited, or the store could not be reached.
+    pub refused: u64,
+    /// The leases that were lost, and the turns of shared leases that lasted too long.
+    pub losses: u64,
+    /// The renewals that the store has not answered.
+    pub unanswered_renewals: u64,
 }
 
 impl Totals {
@@ -66,6 +72,12 @@ impl Locks {
     /// # }
     /// ```
     pub fn totals(&self) -> Totals {
-        self.0.lines.totals()
+        let counts = self.0.troubles.counts();
+        Totals {
+            refused: counts.refused,
+            losses: counts.losses,
+            unanswered_renewals: counts.unanswered_renewals,
+            ..self.0.lines.totals()
+        }
     }
 }

@@ -11,15 +11,13 @@ use super::metrics;
 use super::{ConnectResult, Connection};
 use super::{Idempotent, KeepResult, RenewalResult, Role, event, record};
 
-/// Who has to act on a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Concerns {
-    /// The programmer: the layers are put together wrongly.
-    Program,
-    /// The operator: the store cannot be reached, or a lease was lost.
-    Operation,
-    /// The client only.
-    Client,
+/// The counts of an outage, or of losses without one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Toll {
+    pub(crate) lasted: Duration,
+    pub(crate) failed_questions: u64,
+    pub(crate) unanswered_renewals: u64,
+    pub(crate) losses: u64,
 }
 
 pub(crate) fn granted(key: &str, owner: impl Display, others_wait: bool) {
@@ -34,8 +32,50 @@ pub(crate) fn held_elsewhere(key: &str) {
     event!(debug, key, "lock.held");
 }
 
-pub(crate) fn store_failed(owner: impl Display, error: &impl Display) {
-    event!(warn, %owner, %error, "lock.store_failed");
+/// A question has failed. In an outage, [`store_away`] tells that for all questions.
+pub(crate) fn store_failed(owner: impl Display, error: &impl Display, is_outage: bool) {
+    if is_outage {
+        event!(debug, %owner, %error, "lock.store_failed");
+    } else {
+        event!(warn, %owner, %error, "lock.store_failed");
+    }
+}
+
+/// An outage begins.
+pub(crate) fn store_away(instance: impl Display, error: &impl Display) {
+    event!(warn, %instance, %error, "lock.store_away");
+}
+
+/// An outage is over.
+pub(crate) fn store_back(instance: impl Display, toll: &Toll) {
+    let Toll {
+        lasted,
+        failed_questions,
+        unanswered_renewals,
+        losses,
+    } = *toll;
+    if losses > 0 {
+        event!(warn, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.store_back");
+    } else {
+        event!(info, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.store_back");
+    }
+}
+
+/// The instance is closed during an outage.
+pub(crate) fn closed_while_away(instance: impl Display, toll: &Toll) {
+    let Toll {
+        lasted,
+        failed_questions,
+        unanswered_renewals,
+        losses,
+    } = *toll;
+    event!(warn, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.closed_while_away");
+}
+
+/// Several leases were lost one soon after another, although the store answered.
+pub(crate) fn losses(instance: impl Display, toll: &Toll) {
+    let Toll { lasted, losses, .. } = *toll;
+    event!(warn, %instance, ?lasted, losses, "lock.losses");
 }
 
 pub(crate) fn renewing(leases: usize) {
@@ -48,12 +88,17 @@ pub(crate) fn renewed(result: RenewalResult) {
 }
 
 pub(crate) fn renewal_unknown(owner: impl Display, error: &impl Display) {
-    event!(warn, %owner, %error, "lock.renewal_unknown");
+    event!(debug, %owner, %error, "lock.renewal_unknown");
 }
 
 /// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of the same owner at debug level.
-pub(crate) fn lost(owner: impl Display, loss: impl Display, reason: &str) {
-    event!(warn, %owner, %loss, "lock.lost");
+/// A loss during an outage, or soon after another one, is counted in the event at the end.
+pub(crate) fn lost(owner: impl Display, loss: impl Display, reason: &str, is_first: bool) {
+    if is_first {
+        event!(warn, %owner, %loss, "lock.lost");
+    } else {
+        event!(debug, %owner, %loss, "lock.lost");
+    }
     record!(metrics::LOSSES.count_named(reason));
 }
 
@@ -61,10 +106,14 @@ pub(crate) fn released(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
-/// A store reports a release that it owes and keeps.
+/// A store reports a release that it owes and keeps. `is_first`: no other one has failed since all releases were answered.
 #[cfg(any(test, feature = "redis", feature = "test-util"))]
-pub(crate) fn release_failed(owner: impl Display, error: &impl Display) {
-    event!(warn, %owner, %error, "lock.release_failed");
+pub(crate) fn release_failed(owner: impl Display, error: &impl Display, is_first: bool) {
+    if is_first {
+        event!(warn, %owner, %error, "lock.release_failed");
+    } else {
+        event!(debug, %owner, %error, "lock.release_failed");
+    }
 }
 
 /// An operator takes a key away.
@@ -87,19 +136,20 @@ pub(crate) fn hint(kind: &str) {
     record!(metrics::HINTS.count_named(kind));
 }
 
-/// A request was refused. `code` is a value of [`REFUSAL`](metrics::REFUSAL). The level follows from who has to act on the refusal.
+/// A request was refused. `code` is a value of [`REFUSAL`](metrics::REFUSAL). `is_mistake`: the layers are put together wrongly. An
+/// outage and a loss are told by the instance, once for all requests.
 pub(crate) fn refused(
     instance: impl Display,
     reason: impl Debug,
     code: &str,
     why: impl Display,
-    concerns: Concerns,
+    is_mistake: bool,
 ) {
     record!(metrics::REFUSALS.count_named(code));
-    match concerns {
-        Concerns::Program => event!(error, %instance, ?reason, %why, "lock.refused"),
-        Concerns::Operation => event!(warn, %instance, ?reason, %why, "lock.refused"),
-        Concerns::Client => event!(debug, %instance, ?reason, %why, "lock.refused"),
+    if is_mistake {
+        event!(error, %instance, ?reason, %why, "lock.refused");
+    } else {
+        event!(debug, %instance, ?reason, %why, "lock.refused");
     }
 }
 

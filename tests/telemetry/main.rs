@@ -2,6 +2,7 @@
 
 mod calls;
 mod layers;
+mod outage;
 mod scrape;
 mod spans;
 #[path = "../support/mod.rs"]

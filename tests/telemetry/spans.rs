@@ -30,11 +30,11 @@ use tracing_subscriber::{
 
 /// A span or an event.
 #[derive(Debug, Clone)]
-struct Seen {
-    level: Level,
+pub(crate) struct Seen {
+    pub(crate) level: Level,
     /// The name of a span, or the message of an event.
-    name: String,
-    fields: BTreeMap<String, String>,
+    pub(crate) name: String,
+    pub(crate) fields: BTreeMap<String, String>,
     /// The names of the spans around it, innermost first.
     around: Vec<String>,
 }
@@ -62,13 +62,13 @@ impl Visit for Seen {
 
 /// Collects all spans and events of the test's own thread.
 #[derive(Clone, Default)]
-struct Log {
+pub(crate) struct Log {
     spans: Arc<Mutex<Vec<(Id, Seen)>>>,
     events: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Log {
-    fn start() -> (Self, DefaultGuard) {
+    pub(crate) fn start() -> (Self, DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
         (log, guard)
@@ -80,13 +80,20 @@ impl Log {
         spans.filter(|seen| seen.name == name).cloned().collect()
     }
 
-    fn events(&self, name: &str) -> Vec<Seen> {
+    pub(crate) fn events(&self, name: &str) -> Vec<Seen> {
         let events = self.events.lock().unwrap();
         events
             .iter()
             .filter(|seen| seen.name == name)
             .cloned()
             .collect()
+    }
+
+    /// The events at warning level and above.
+    pub(crate) fn warnings(&self) -> Vec<Seen> {
+        let events = self.events.lock().unwrap();
+        let warnings = events.iter().filter(|seen| seen.level <= Level::WARN);
+        warnings.cloned().collect()
     }
 
     /// Everything that has this text in a field, a name or a message.

@@ -34,9 +34,10 @@ impl Outage {
         }
     }
 
-    /// The store was out of reach.
-    pub(super) fn begin(&self) {
-        *self.lock() = Some(Instant::now() + RETRY_AFTER);
+    /// The store was out of reach. Returns whether the outage is new.
+    pub(super) fn begin(&self) -> bool {
+        let retry_at = Instant::now() + RETRY_AFTER;
+        self.lock().replace(retry_at).is_none()
     }
 
     /// The store has answered.

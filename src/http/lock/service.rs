@@ -172,8 +172,9 @@ impl Settings {
         };
         match outcome {
             Err(error) if self.fail_open && error.kind() == ErrorKind::Unreachable => {
-                self.outage.begin();
-                trace::failed_open(&error);
+                if self.outage.begin() {
+                    trace::failed_open(&error);
+                }
                 trace::unlocked();
                 Ok(None)
             }

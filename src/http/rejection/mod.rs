@@ -313,7 +313,7 @@ impl Rejection {
             reason,
             reason.code(),
             self.background(),
-            reason.concerns(),
+            reason.is_mistake(),
         );
     }
 

@@ -2,8 +2,6 @@
 
 use http::StatusCode;
 
-use crate::trace::Concerns;
-
 /// Why a request was refused.
 ///
 /// ```
@@ -88,13 +86,9 @@ impl Reason {
         self.words().0
     }
 
-    /// Who has to act on the refusal.
-    pub(super) fn concerns(self) -> Concerns {
-        match self {
-            Self::Misconfigured => Concerns::Program,
-            Self::LeaseLost | Self::StoreUnreachable => Concerns::Operation,
-            _ => Concerns::Client,
-        }
+    /// Whether the layers are put together wrongly.
+    pub(super) fn is_mistake(self) -> bool {
+        self == Self::Misconfigured
     }
 
     /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.

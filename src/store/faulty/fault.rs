@@ -98,7 +98,7 @@ impl Faults {
 
     /// Keeps a release that failed for as long as the lease or the place in the queue lasts.
     pub(super) fn miss(&mut self, release: Release) {
-        trace::release_failed(release.owner, &unreachable());
+        trace::release_failed(release.owner, &unreachable(), self.missed() == 0);
         self.missed.push((later(now(), release.owed_for), release));
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use tokio::sync::Notify;
@@ -14,6 +14,8 @@ pub(super) struct Owed(Arc<Count>);
 #[derive(Debug, Default)]
 struct Count {
     releases: AtomicUsize,
+    /// Whether a release has failed since none was owed.
+    has_failed: AtomicBool,
     none_left: Notify,
 }
 
@@ -30,6 +32,11 @@ impl Owed {
     pub(super) fn debt(&self) -> Debt {
         self.0.releases.fetch_add(1, Ordering::AcqRel);
         Debt(self.0.clone())
+    }
+
+    /// Notes that a release has failed and is still owed. Returns whether it is the first one since none was owed.
+    pub(super) fn failed(&self) -> bool {
+        !self.0.has_failed.swap(true, Ordering::AcqRel)
     }
 
     /// Resolves when no release is owed.
@@ -49,6 +56,7 @@ impl Owed {
 impl Drop for Debt {
     fn drop(&mut self) {
         if self.0.releases.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.has_failed.store(false, Ordering::Release);
             self.0.none_left.notify_waiters();
         }
     }

@@ -184,9 +184,10 @@ impl Shared {
         let (sender, answer) = oneshot::channel();
         let (key, owner) = (request.key.clone(), request.owner);
         let repeated = self.repeated(request.into(), None);
+        let owed = self.owed.clone();
         let tell = move |outcome: Outcome| {
             if let Some(error) = outcome.error() {
-                trace::release_failed(owner, &error);
+                trace::release_failed(owner, &error, owed.failed());
             }
             let _ = sender.send(outcome.answered().and_then(released));
         };

@@ -375,9 +375,13 @@ impl Inner {
     /// Logs the releases that have failed, when the mutex is free.
     fn log_failures(&self, mut state: MutexGuard<'_, State>) {
         let failed_releases = mem::take(&mut state.queue.failed_releases);
+        if failed_releases.is_empty() {
+            return;
+        }
+        let owed = state.queue.owed.clone();
         drop(state);
         for (owner, error) in failed_releases {
-            trace::release_failed(owner, &error);
+            trace::release_failed(owner, &error, owed.failed());
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct Queue {
     /// The releases that have failed for their callers, for the log: each of them once, because a caller is answered once. The driver
     /// logs them when the mutex is free.
     pub(super) failed_releases: Vec<(Owner, Error)>,
-    owed: Owed,
+    pub(super) owed: Owed,
 }
 
 /// A release that waits for its next sending: the server has refused the release, or its acquire may still take effect.
