@@ -75,10 +75,12 @@ pub(crate) mod sealed {
 /// [permits](Mode::Permit), each a lease of one [`Owner`]. A permit is granted while fewer permits than the number that the
 /// attempt names are held. Locks (exclusive and shared) and permits do not mix: while the key has leases or queued attempts
 /// of one kind, attempts of the other kind fail with [`ErrorKind::Foreign`](crate::ErrorKind::Foreign), and leave nothing
-/// behind. Only an exclusive lease has a fingerprint, and only an exclusive lease ends with a record.
+/// behind. Only an exclusive lease has a fingerprint, and only an exclusive lease ends with a record: a record for a lease that is
+/// shared by now is answered with [`Released::NotOurs`], and changes nothing.
 ///
 /// **Owners.** An owner names one acquisition and is never used again after its release. A call in the name of an owner
-/// that does not hold the key changes nothing for the owner that does.
+/// that does not hold the key changes nothing for the owner that does. A renewal and a release know their owner in whatever mode
+/// it holds the key: one that was made before a downgrade and takes effect after it extends or ends the shared lease.
 ///
 /// **Tokens.** Every grant and every refill hands out a block of numbers that are all above every number handed out
 /// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store.
@@ -163,8 +165,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// the answers of another. A renewal never shortens a lease and never creates one, and has no effect at all (no
     /// token either) for an owner that does not hold the key.
     ///
-    /// A renewal with [`Mode::Shared`] turns an exclusive lease without a fingerprint into a shared one, without a gap.
-    /// The attempts that are next from then on are sent [`Hint::Free`].
+    /// A renewal with [`Mode::Shared`] turns an exclusive lease without a fingerprint into a shared one, without a gap. No renewal
+    /// turns it back. The attempts that are next from then on are sent [`Hint::Free`].
     ///
     /// # Cancel safety
     ///
@@ -186,7 +188,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///   a record, every attempt in the queue is sent [`Hint::Free`].
     /// - If a record by the same owner is already there, the answer is [`Released::Freed`] again, and nothing
     ///   changes.
-    /// - Otherwise the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if other
+    /// - Otherwise, also if the lease has expired, the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if other
     ///   attempts thereby become next, those are sent [`Hint::Free`].
     ///
     /// # Errors

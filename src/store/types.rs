@@ -324,7 +324,7 @@ pub struct Renew {
     /// How many further tokens to hand out, or zero for none.
     pub refill: u32,
     /// The mode of the lease from now on: the mode that the lease was acquired in, or [`Mode::Shared`] for a lease that
-    /// was acquired exclusively.
+    /// was acquired exclusively. A lease that was downgraded stays shared.
     pub mode: Mode,
 }
 
@@ -351,7 +351,7 @@ pub struct Release {
     pub key: LockKey,
     /// The owner of the lease or of the attempt.
     pub owner: Owner,
-    /// The mode of the lease or of the attempt.
+    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have been downgraded.
     pub mode: Mode,
     /// What takes the place of the lease.
     pub ending: Ending,

@@ -124,6 +124,8 @@ async fn uncontended_calls_run_few_commands_on_the_server() {
     join_all(free(&store, Mode::Exclusive, first)).await;
     let exclusive = ["exists", "incr", "psetex"];
     let shared = ["exists", "incr", "pexpire", "time", "zadd"];
+    // Of several leases one may have expired, and is still in the set.
+    let end_shared = ["exists", "time", "zrem", "zscore"];
     let permit = Mode::Permit { of: 4 };
     for (mode, acquire, beside, release) in [
         (
@@ -132,8 +134,8 @@ async fn uncontended_calls_run_few_commands_on_the_server() {
             &[][..],
             &["del", "get"][..],
         ),
-        (Mode::Shared, &shared, &["zrange"], &["exists", "zrem"]),
-        (permit, &shared, &["zcard", "zrange"], &["exists", "zrem"]),
+        (Mode::Shared, &shared, &["zrange"], &end_shared),
+        (permit, &shared, &["zcard", "zrange"], &end_shared),
     ] {
         let (a, b) = (owner(), owner());
         assert_eq!(commands(&server, take(&store, mode, a)).await, acquire);
@@ -202,7 +204,8 @@ struct ModeCosts {
 }
 
 /// By instructions (callgrind on the server, with only the short branches of the scripts), an acquire costs 1.40 times an exclusive one at a free key. Its time
-/// varies between 1.2 and 1.5 times on one machine, so the limit of the time is higher, and the commands are compared in a test of their own.
+/// varies between 1.2 and 1.5 times on one machine, so the limit of the time is higher, and the commands are compared in a test of their own. A release has
+/// to look at the clock, and runs twice as many commands as an exclusive one.
 #[tokio::test]
 async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
     let _alone = ALONE.lock().await;
@@ -215,7 +218,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
             rounds += 1;
             measure_mode(&server, &store, mode, &mut costs).await;
             let is_cheap = costs.acquire.get() <= 1.75 && costs.beside.get() <= 2.5;
-            if rounds > 20 && is_cheap && costs.release.get() <= 1.5 {
+            if rounds > 20 && is_cheap && costs.release.get() <= 2.4 {
                 break;
             }
         }
@@ -225,7 +228,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
             "{mode}, {rounds} rounds: acquire {acquire:.2} ×, beside another holder {beside:.2} ×, release {release:.2} × exclusive"
         );
         assert!(acquire <= 1.75, "{mode}: an acquire costs {acquire:.2} ×");
-        assert!(release <= 1.5, "{mode}: a release costs {release:.2} ×");
+        assert!(release <= 2.4, "{mode}: a release costs {release:.2} ×");
         assert!(beside <= 2.5, "{mode}: beside another {beside:.2} ×");
     }
 }

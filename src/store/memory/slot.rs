@@ -140,7 +140,10 @@ impl Slot {
             key, owner, ending, ..
         } = request;
         self.leave_queue(owner);
-        let Some(at) = self.leases.iter().position(|lease| lease.owner == owner) else {
+        let is_record = matches!(ending, Ending::Record { .. });
+        let ends =
+            |lease: &Lease| lease.owner == owner && (!is_record || lease.mode == Mode::Exclusive);
+        let Some(at) = self.leases.iter().position(ends) else {
             self.offer(&key, false, now, hints);
             return match &self.record {
                 Some(record) if record.owner == owner => Released::Freed,
@@ -389,6 +392,9 @@ impl Slot {
     /// Offers the key to the attempts that have become next, and tells the attempts right behind them if there is a new
     /// offer, or if a lease has `ended`.
     fn offer(&mut self, key: &LockKey, ended: bool, now: Instant, hints: &mut Vec<HintFor>) {
+        if self.record.is_some() {
+            return;
+        }
         let next = self.next();
         let mut is_news = ended;
         for attempt in self.queue.iter_mut().take(next) {

@@ -89,6 +89,26 @@ pub(crate) async fn a_record_is_hinted_to_every_attempt_in_the_queue(subject: im
     hinted(&mut hints_c, Hint::Free(key)).await;
 }
 
+/// Otherwise the head start of the head would begin while the record is there, and the head would be passed by too early.
+pub(crate) async fn a_release_beside_a_record_is_hinted_to_nobody(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b, c) = (owner(), owner(), owner());
+    let mut hints = store.watch_for_sure(b.instance).await;
+    store.take(&key, a).await;
+    held(store.queue(&key, b).await);
+    store.record(&key, a, b"done").await;
+    hinted(&mut hints, Hint::Free(key.clone())).await;
+    if !subject.has_one_node() {
+        return; // the hints of the other nodes may come later
+    }
+    assert_eq!(store.free(&key, c).await, Released::NotOurs);
+    let last = tower_distributed_lock::LockKey::new("last").unwrap();
+    store.take(&last, attempt_of(b.instance, 2)).await;
+    held(store.queue(&last, owner()).await);
+    let before = hints_before(&mut hints, Hint::Wanted(last)).await;
+    assert!(!before.contains(&Hint::Free(key)), "{before:?}");
+}
+
 pub(crate) async fn giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next(
     subject: impl Subject,
 ) {

@@ -8,9 +8,9 @@ use std::sync::{
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tower_distributed_lock::store::{
-    Acquire, Acquired,
+    Acquire, Acquired, Hint,
     Mode::{Exclusive, Shared},
-    Owner, Queueing, Released, Renewed,
+    Owner, Queueing, Released, Renew, Renewed,
 };
 
 use crate::subject::*;
@@ -196,6 +196,29 @@ pub(crate) async fn each_reader_is_renewed_and_expires_alone(subject: impl Subje
     held(store.ask(&key, writer).await);
     store.free_as(Shared, &key, a).await;
     store.take(&key, writer).await;
+}
+
+pub(crate) async fn the_release_of_an_expired_reader_is_not_ours(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    for is_wanted in [false, true] {
+        let [a, writer] = owners();
+        granted(store.ask_as(Shared, &key, a).await);
+        let brief = Acquire {
+            lease: SHORT,
+            mode: Shared,
+            ..attempt(&key, owner())
+        };
+        let (b, _) = store.take_briefly(brief).await;
+        if is_wanted {
+            held(store.queue(&key, writer).await);
+        }
+        // The other holder keeps the store from forgetting the key as a whole.
+        tokio::time::sleep(SHORT * 2).await;
+        assert_eq!(store.free_as(Shared, &key, b).await, Released::NotOurs);
+        assert_eq!(store.free_as(Shared, &key, a).await, Released::Freed);
+        store.free(&key, writer).await;
+    }
+    assert!(subject.is_empty().await);
 }
 
 pub(crate) async fn a_renewal_prolongs_one_of_several_readers(subject: impl Subject) {
@@ -439,6 +462,65 @@ pub(crate) async fn an_exclusive_lease_is_released_as_a_shared_one(subject: impl
         store.free(&key, writer).await;
     }
     assert!(subject.is_empty().await);
+}
+
+/// A renewal or a release that was made before the downgrade takes effect after it.
+pub(crate) async fn a_downgraded_lease_is_known_in_its_earlier_mode(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    for refill in [0, 1] {
+        let [a, reader, writer] = owners();
+        let brief = Acquire {
+            lease: LONG / 10,
+            ..attempt(&key, a)
+        };
+        granted(store.acquire(brief).await.unwrap());
+        let downgrade = Renew {
+            lease: LONG / 10,
+            mode: Shared,
+            ..renewal(&key, a, 0)
+        };
+        assert!(is_renewed(&store.renew_one(downgrade).await));
+        granted(store.ask_as(Shared, &key, reader).await);
+        held(store.queue(&key, writer).await);
+
+        let answer = store.renew_as(Exclusive, &key, a, refill).await;
+        assert!(tells_of_others(&answer));
+        let seen = store.see(&key).await;
+        assert!(seen.holders.iter().all(|holder| holder.mode == Shared));
+        let holder = seen.holders.iter().find(|holder| holder.owner == a);
+        assert!(holder.unwrap().remaining > LONG / 2, "{seen:?}");
+
+        assert_eq!(store.free_as(Shared, &key, reader).await, Released::Freed);
+        assert_eq!(store.free_as(Exclusive, &key, a).await, Released::Freed);
+        assert_eq!(store.free_as(Exclusive, &key, a).await, Released::NotOurs);
+        granted(store.queue(&key, writer).await);
+        store.free(&key, writer).await;
+    }
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn a_release_in_the_earlier_mode_is_hinted_to_the_next(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let [a, writer] = owners();
+    let mut hints = store.watch_for_sure(writer.instance).await;
+    store.take(&key, a).await;
+    assert!(is_renewed(&store.renew_as(Shared, &key, a, 0).await));
+    held(store.queue(&key, writer).await);
+    assert_eq!(store.free_as(Exclusive, &key, a).await, Released::Freed);
+    hinted(&mut hints, Hint::Free(key.clone())).await;
+    granted(store.queue(&key, writer).await);
+}
+
+pub(crate) async fn a_shared_lease_does_not_end_with_a_record(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let [a, reader] = owners();
+    store.take(&key, a).await;
+    assert!(is_renewed(&store.renew_as(Shared, &key, a, 0).await));
+    granted(store.ask_as(Shared, &key, reader).await);
+    assert_eq!(store.record(&key, a, b"done").await, Released::NotOurs);
+    let seen = store.see(&key).await;
+    assert_eq!(seen.record, None);
+    assert_eq!(store.holders(&key).await, sorted([a, reader]));
 }
 
 pub(crate) async fn a_downgrade_of_nothing_is_not_ours(subject: impl Subject) {

@@ -128,6 +128,38 @@ pub(crate) async fn one_call_takes_several_permits(subject: impl Subject) {
     assert!(subject.is_empty().await);
 }
 
+pub(crate) async fn one_call_takes_no_more_permits_than_there_are(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let some: [Owner; 3] = of_one_instance();
+    let request = Acquire {
+        block: 3,
+        ..several(TWO, &key, &some)
+    };
+    let grant = granted(store.acquire(request).await.unwrap());
+    assert_eq!(grant.count, 2);
+    assert!(grant.tokens.left() >= 2, "each permit has a token");
+    assert_eq!(store.holders(&key).await, sorted([some[0], some[1]]));
+    for owner in &some[..2] {
+        assert_eq!(store.free_as(TWO, &key, *owner).await, Released::Freed);
+    }
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn the_release_of_an_expired_permit_is_not_ours(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    granted(store.ask_as(TWO, &key, a).await);
+    let brief = Acquire {
+        lease: SHORT,
+        mode: TWO,
+        ..attempt(&key, owner())
+    };
+    let (b, _) = store.take_briefly(brief).await;
+    tokio::time::sleep(SHORT * 2).await;
+    assert_eq!(store.free_as(TWO, &key, b).await, Released::NotOurs);
+    assert_eq!(store.free_as(TWO, &key, a).await, Released::Freed);
+    assert!(subject.is_empty().await);
+}
+
 pub(crate) async fn an_attempt_of_several_owners_has_one_place_in_the_queue(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let [a, b] = owners();

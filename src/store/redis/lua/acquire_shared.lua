@@ -20,7 +20,9 @@ local count, latest = math.max(#ARGV - 4, 1), 0
 local is_contended, is_wanted, was_exclusive
 
 local found = call('EXISTS', lock, KEYS[2])
-if found ~= 0 then
+if found == 0 and count > 1 then
+  count = math.min(count, string.match(holder, '^permit:(%d+):') + 0)
+elseif found ~= 0 then
   -- A lock that exists alone has no queue. Leases that have expired take room here, and give it back in the longer branch.
   local last = found == 1 and redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES') or {}
   local has_room = last[1] and string.sub(last[1], 1, 7) == string.sub(holder, 1, 7)

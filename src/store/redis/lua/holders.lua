@@ -58,3 +58,22 @@ local function look(now)
   end
   return {kind = kind, held = redis.call('ZCARD', KEYS[1]), ends = first[2] + 0, label = label}
 end
+
+-- Extends a holder's lease, and never shortens it. Returns whether the holder has one.
+local function extend(holder, lease, now)
+  local ends = redis.call('ZSCORE', KEYS[1], holder)
+  if not ends or ends + 0 <= now then
+    return false
+  end
+  if ends + 0 < now + lease then
+    -- PEXPIRE comes first, because a full server refuses ZADD unless the script has written before.
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(lease, redis.call('PTTL', KEYS[1]))))
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now + lease), holder)
+  end
+  return true
+end
+
+-- The holder that the owner of an exclusive lease is after a downgrade. A renewal or a release may have been written before it.
+local function downgraded(lease)
+  return 'shared:' .. string.sub(lease, #'lease:' + 1)
+end

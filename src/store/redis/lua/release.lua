@@ -1,4 +1,5 @@
--- Ends an owner's exclusive lease, or the attempt of an owner that is only queued, and offers the key to the attempts that are next.
+-- Ends an owner's exclusive lease, or the attempt of an owner that is only queued, and offers the key to the attempts that are next. A lease
+-- that was downgraded meanwhile is ended as a shared one, and is not replaced by a record.
 --
 -- KEYS     1 lock, 2 queue
 -- ARGV     1 the lease's value without its fingerprint
@@ -44,7 +45,11 @@ if lock.kind == 'exclusive' and lock.owner == me then
   return 1
 end
 
-if lock.kind == 'exclusive' then
+if lock.kind == 'shared' and not ARGV[2] then
+  local ended = redis.call('ZREM', KEYS[1], downgraded(ARGV[1]))
+  offer(now, look(now), ended == 1)
+  return ended
+elseif lock.kind == 'exclusive' then
   unmark_unless_queued(lock.value)
 elseif lock.kind ~= 'record' then
   offer(now, lock, false)

@@ -9,28 +9,26 @@
 -- alone: the attempts that are next are told nothing, and find out when they ask. Returns the error TRYAGAIN if no owner holds a lease, because
 -- the attempt may be queued, or the lease may be exclusive.
 
-local function end_leases()
-  local ended = 0
+local call = redis.call
+if not KEYS[2] or call('EXISTS', KEYS[2]) == 0 then
+  local ended, now = 0, nil
   for _, holder in ipairs(ARGV) do
-    local removed = redis.pcall('ZREM', KEYS[1], holder)
-    if type(removed) == 'table' then
-      return removed
+    local ends = redis.pcall('ZSCORE', KEYS[1], holder)
+    if type(ends) == 'table' then
+      ended = nil
+      break
+    elseif ends then
+      call('ZREM', KEYS[1], holder)
+      -- A lease that has expired stays in the set while another has not, and counts as none.
+      local time = not now and call('TIME')
+      now = now or time[1] * 1000 + math.floor(time[2] / 1000)
+      ended = ends + 0 > now and 1 or ended
     end
-    ended = ended + removed
   end
-  return ended > 0 and 1 or 0
-end
-
-if not KEYS[2] then
-  if end_leases() ~= 1 then
-    return redis.error_reply('TRYAGAIN the queue is needed for this release')
-  end
-  return 1
-end
-if redis.call('EXISTS', KEYS[2]) == 0 then
-  local ended = end_leases()
-  if type(ended) == 'number' then
+  if KEYS[2] and ended then
     return ended
+  elseif not KEYS[2] then
+    return ended == 1 and 1 or redis.error_reply('TRYAGAIN the queue is needed for this release')
   end
 end
 
@@ -57,9 +55,11 @@ if lock.value then
     unmark_unless_queued(lock.value)
     return 0
   end
-  ended, lock = redis.call('DEL', KEYS[1]), {held = 0}
+  ended, lock = call('DEL', KEYS[1]), {held = 0}
 elseif lock.kind then
-  ended = end_leases()
+  for _, holder in ipairs(ARGV) do
+    ended = math.max(ended, call('ZREM', KEYS[1], holder))
+  end
   lock = look(now)
 end
 offer(now, lock, ended == 1)

@@ -1,4 +1,4 @@
--- Extends an owner's exclusive lease, and hands out further tokens.
+-- Extends an owner's exclusive lease, and hands out further tokens. A lease that was downgraded meanwhile is extended as a shared one.
 --
 -- KEYS     1 lock, 2 queue, 3 fence
 -- ARGV     1 the lease's value without its fingerprint, 2 lease in ms, 3 floor of the tokens, 4 the number of further tokens
@@ -6,7 +6,7 @@
 --          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
 
 local value = redis.pcall('GET', KEYS[1])
-local is_wanted = 0
+local is_wanted, is_shared = 0, false
 
 if value ~= ARGV[1] then
   --@include value.lua
@@ -19,15 +19,18 @@ if value ~= ARGV[1] then
     return lock.error
   end
   local _, me = read(ARGV[1])
-  if lock.kind ~= 'exclusive' or lock.owner ~= me then
+  is_shared = lock.kind == 'shared' and extend(downgraded(ARGV[1]), tonumber(ARGV[2]), now)
+  if not is_shared and (lock.kind ~= 'exclusive' or lock.owner ~= me) then
     return 0
   end
   prune(now)
   is_wanted = others_wait(instance_of(me)) and 1 or 0
-  unmark_unless_queued(value)
+  if not is_shared then
+    unmark_unless_queued(value)
+  end
 end
 
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if not is_shared and redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 --@include refill.lua

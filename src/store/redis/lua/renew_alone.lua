@@ -1,4 +1,5 @@
--- Extends an owner's exclusive lease, without further tokens and without the queue. Used if no tokens are wanted; and in a slot of a Cluster
+-- Extends an owner's exclusive lease, without further tokens and without the queue. A lease that was downgraded meanwhile is extended as a
+-- shared one; whether others wait for it is not known then, and the answer is that they do. Used if no tokens are wanted; and in a slot of a Cluster
 -- that is moving to another node, which refuses scripts with several keys.
 --
 -- KEYS     1 lock
@@ -17,9 +18,13 @@ if value ~= ARGV[1] then
   --@include holders.lua
 
   if type(value) == 'table' then
-    -- Others share the key, or another program wrote the lock.
+    --@include queue.lua
+    -- The key is shared, or another program wrote the lock.
     local first = redis.pcall('ZRANGE', KEYS[1], 0, 0)[1]
-    return first and (read_holder(first) and 0 or foreign()) or value
+    if not first or not read_holder(first) then
+      return first and foreign() or value
+    end
+    return extend(downgraded(ARGV[1]), tonumber(ARGV[2]), clock()) and {1, 0} or 0
   end
   local kind, holder, _, _, is_wanted = read(value)
   if value and not kind then

@@ -32,16 +32,8 @@ if lock.kind == 'exclusive' and 'shared:' .. lock.owner == string.match(holder, 
   elseif left < lease then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
-else
-  local ends = lock.kind and not lock.value and redis.call('ZSCORE', KEYS[1], holder)
-  if not ends then
-    return 0
-  end
-  if ends + 0 < now + lease then
-    -- PEXPIRE comes first, because a full server refuses ZADD unless the script has written before.
-    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(lease, redis.call('PTTL', KEYS[1]))))
-    redis.call('ZADD', KEYS[1], string.format('%.0f', now + lease), holder)
-  end
+elseif not lock.kind or lock.value or not extend(holder, lease, now) then
+  return 0
 end
 if not KEYS[2] then
   return {0, 0}
