@@ -79,6 +79,12 @@
 //! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the write of A would be accepted between B's read
 //!    and B's write. The [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
 //!
+//! **A token orders the runs; it does not make a second run harmless.** The ledger refuses the write of a run whose turn is over.
+//! But if A has charged a card before its pause, B, with a higher token, rightly writes, and charges the card again: no token
+//! is in the way. Work that must not be done twice needs a memory of what was done: an
+//! [`IdempotencyLayer`](crate::IdempotencyLayer) on a store that keeps its data, and an idempotency key of the payment service
+//! itself, or a unique constraint in the same transaction as the effect.
+//!
 //! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases of one second, processes paused and killed,
 //! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
 //! README has the whole table:
@@ -110,7 +116,8 @@
 //! | setting of the server | effect on leases | recommendation |
 //! |---|---|---|
 //! | `maxmemory-policy` other than `noeviction` | a lease or record can be evicted: the key is free, or a payment is made again | `noeviction`; the store logs `redis.evicts` at start-up otherwise |
-//! | no persistence | a restart frees all keys and drops all records | acceptable for locks with tokens; not for idempotency |
+//! | no persistence | a restart frees all keys and drops all records | acceptable for locks with tokens; not for idempotency: the store logs `redis.forgets` if an [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses such a server |
+//! | snapshots only (`save`) | a restart drops what was written since the last snapshot | as without persistence |
 //! | `appendonly yes`, `appendfsync everysec` | a crash may lose the last second | enough for most uses of idempotency |
 //! | `appendfsync always` | a crash loses nothing that was answered | if a duplicate is worse than a slow write |
 //! | replicas (Sentinel, Cluster) | replication is asynchronous: a fail-over may forget the last leases and records | tokens; `min-replicas-to-write`, `min-replicas-max-lag`; perhaps `replicas` |
@@ -128,7 +135,8 @@
 //! | two primaries at once | ✗ | less likely, not excluded | no replicas, no fail-over | ✓ |
 //! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ while a majority still has the lease | ✓ |
 //!
-//! Quorum and WAIT make a second holder *rarer*. Only the token makes a second holder *harmless*. The Redis documentation says of WAIT that it
+//! Quorum and WAIT make a second holder *rarer*. Only the token keeps a second holder from
+//! overwriting the first. (It does not undo what the first has done elsewhere: see [above](#the-paused-process).) The Redis documentation says of WAIT that it
 //! does not make Redis a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and, after a node was missing, a
 //! second one. If the resource compares tokens, one server is a sound choice.
 //!

@@ -4,7 +4,9 @@
 //!
 //! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its records](#sizing). The store logs
 //!    `redis.evicts` at start-up if another policy is set.
-//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again.
+//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again. The store logs
+//!    `redis.forgets` if an [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses a server
+//!    without it.
 //! 3. If the Redis user has an ACL, grant [these rights](#a-redis-user-with-few-rights).
 //! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process that ends without it
 //!    keeps its keys locked for up to a lease.
@@ -34,7 +36,7 @@
 //! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, acquires without an answer fail instead of being sent again, and their releases are repeated until the lease would have expired |
 //! | `SCRIPT LOAD` | the first call of each script is sent twice: by hash, then by text |
 //! | `PUBLISH`, `SUBSCRIBE`, or the channels | a key is handed over to another process within [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s), not at once; `redis.subscription_lost` is logged |
-//! | `INFO` | no warning about eviction; a node of a quorum counts as young for one lease after each connect |
+//! | `INFO` | no warning about eviction and missing persistence; a node of a quorum counts as young for one lease after each connect |
 //! | `ECHO` | none |
 //! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
 //!
@@ -80,6 +82,7 @@
 //! | `idempotency.not_kept` | error | an answer could not be stored: a retry may run the handler again | on any |
 //! | `idempotency.answer_not_kept` | warn | an answer is too large or does not end; `why` names the fix | once, then fix the route |
 //! | `redis.evicts` | warn | the server may evict leases | on any |
+//! | `redis.forgets` | warn | idempotent work relies on a server without an append-only file: a restart lets requests run again | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //! | `redis.resubscribed` | info | hints arrive again | no |
 //!

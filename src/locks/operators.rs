@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Locks;
 use crate::{
     Error, LockKey, Loss,
-    store::{Inspection, Instance, KeyPage, List, Mode, Owner},
+    store::{Expected, Inspection, Instance, KeyPage, List, Mode, Owner},
     time::now,
     trace,
 };
@@ -187,8 +187,17 @@ impl Locks {
         key: impl TryInto<LockKey, Error: Into<Error>>,
     ) -> Result<bool, Error> {
         let key = key.try_into().map_err(Into::into)?;
+        self.force_release_if(key, Expected::Anything).await
+    }
+
+    /// Takes a key away if the holder or the record is the one that the operator has seen.
+    pub(crate) async fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> Result<bool, Error> {
         trace::force_releasing(key.as_str());
-        let freed = self.0.store.force_release(key).await?;
+        let freed = self.0.store.force_release_if(key, expected).await?;
         if freed {
             trace::force_released(self.0.instance);
         }

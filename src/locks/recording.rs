@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{inner::Inner, line::Granted};
+use super::{Locks, inner::Inner, line::Granted};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{Acquire, Acquired, Ending, Mode, Queueing, Release, Released},
@@ -28,6 +28,13 @@ pub(crate) enum Late {
     Superseded,
     /// Another request holds the key.
     Held,
+}
+
+impl Locks {
+    /// Tells the store that records of these locks must not be lost.
+    pub(crate) fn expect_records(&self) {
+        self.0.store.expect_records();
+    }
 }
 
 impl Inner {

@@ -16,8 +16,8 @@ use crate::{
     Loss,
     lease::Lease,
     store::{
-        Acquire, Acquired, Grant, Held, Hints, Inspection, Instance, KeyPage, List, Release,
-        Released, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
+        Acquire, Acquired, Expected, Grant, Held, Hints, Inspection, Instance, KeyPage, List,
+        Release, Released, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
     },
 };
 
@@ -147,8 +147,12 @@ impl Store for Buggy {
         self.store.inspect(key)
     }
 
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        self.store.force_release(key)
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        self.store.force_release_if(key, expected)
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {

@@ -41,8 +41,8 @@ pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
 pub use types::MovedKeys;
 #[doc(hidden)]
 pub use types::{
-    Acquire, Acquired, Ending, Grant, Held, Hint, Queueing, Release, Released, Renew, Renewed,
-    Tokens,
+    Acquire, Acquired, Ending, Expected, Grant, Held, Hint, Queueing, Release, Released, Renew,
+    Renewed, Tokens,
 };
 
 use crate::{Error, LockKey, sync::mpsc};
@@ -202,6 +202,11 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
 
+    /// Tells the store that it keeps records whose loss would let work run a second time. A store
+    /// that may forget them warns in the log.
+    #[doc(hidden)]
+    fn expect_records(&self) {}
+
     /// Returns how many releases were started and have not been answered, including clean-ups after failed calls.
     #[doc(hidden)]
     fn owed(&self) -> usize;
@@ -245,7 +250,18 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// # Cancel safety
     ///
     /// The key may or may not have been taken away when the future is dropped.
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>>;
+    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
+        self.force_release_if(key, Expected::Anything)
+    }
+
+    /// As `force_release`, if what is there is what the caller expects. The store compares and takes
+    /// the key in one step. Returns whether something was taken away.
+    #[doc(hidden)]
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>>;
 
     /// Returns one page of the keys that have a lease, a record or a queue.
     ///

@@ -451,6 +451,18 @@ impl MovedKeys {
     }
 }
 
+/// What a forced release may take away. See
+/// [`Store::force_release_if`](super::Store::force_release_if).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Whatever is there.
+    Anything,
+    /// All leases, if this owner is among the holders.
+    Holder(Owner),
+    /// The record, if there is one.
+    Record,
+}
+
 /// The state of a key. See [`Store::inspect`](super::Store::inspect).
 ///
 /// ```

@@ -217,6 +217,16 @@ pub(crate) fn redis_evicts(policy: &str) {
 }
 
 #[cfg(feature = "redis")]
+pub(crate) fn redis_forgets(server: &str) {
+    event!(
+        warn,
+        server,
+        "redis.forgets: the server has no append-only file, so a restart loses records of idempotent requests, \
+         and their retries run again; set `appendonly yes`"
+    );
+}
+
+#[cfg(feature = "redis")]
 pub(crate) fn subscription_lost(error: &dyn std::fmt::Display) {
     event!(warn, %error, "redis.subscription_lost");
 }

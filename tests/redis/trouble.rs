@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use redis::Value;
 use tokio::time::Instant;
 use tower_distributed_lock::{
-    Error, ErrorKind,
+    Error, ErrorKind, IdempotencyLayer, Locks, key as request_key,
     store::{Acquire, Acquired, Mode, RedisStore, Released, Renewed, Store},
 };
 
@@ -277,6 +277,43 @@ async fn a_server_that_evicts_keys_causes_a_warning() {
         .await;
     RedisStore::connect(server.url()).await.unwrap();
     assert!(warnings.all().contains("allkeys-lru"), "{}", warnings.all());
+}
+
+/// The server warns about itself when idempotent work relies on it, and only then.
+#[tokio::test]
+async fn records_on_a_server_without_an_append_only_file_cause_one_warning() {
+    let forgetful = RedisServer::start().await;
+    let lasting = RedisServer::start_with(&["--appendonly", "yes"]).await;
+    let warnings = Warnings::default();
+    let _recording = tracing::subscriber::set_default(warnings.clone());
+    let connect = async |server: &RedisServer| {
+        let store = RedisStore::builder(server.url()).lanes(4);
+        Locks::builder(store.connect().await.unwrap())
+            .build()
+            .unwrap()
+    };
+    let day = Duration::from_secs(24 * 3600);
+    let work = async |_| Ok::<_, std::io::Error>(());
+
+    let locks = connect(&lasting).await;
+    let _layer = IdempotencyLayer::new(locks.clone(), request_key::name("all"));
+    locks.run_once("message/17", day, work).await.unwrap();
+    let locks = connect(&forgetful).await;
+    drop(locks.lock("k").await.unwrap());
+    assert_eq!(warnings.all(), "", "locks need no records");
+
+    let _layers = [1, 2].map(|_| IdempotencyLayer::new(locks.clone(), request_key::name("all")));
+    assert_eq!(warnings.count("redis.forgets"), 1, "{}", warnings.all());
+    let warning = warnings.all();
+    assert!(warning.contains(&forgetful.port().to_string()), "{warning}");
+
+    // A store that connects at its first use, and work without a layer.
+    let store = RedisStore::builder(forgetful.url()).build().unwrap();
+    let locks = Locks::builder(store).build().unwrap();
+    for message in ["message/17", "message/18"] {
+        locks.run_once(message, day, work).await.unwrap();
+    }
+    assert_eq!(warnings.count("redis.forgets"), 2, "once for each store");
 }
 
 #[test]

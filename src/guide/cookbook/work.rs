@@ -30,6 +30,9 @@
 //!
 //! The statement locks its row until the transaction ends. A stale transaction that comes second waits, compares, and gets no row.
 //!
+//! A token orders the runs. It does not make the second run of a payment harmless: see
+//! [the paused process](crate::guide::guarantees#the-paused-process).
+//!
 //! # Webhooks and queue consumers
 //!
 //! Senders of webhooks and message brokers deliver a message again until it is acknowledged. [`Locks::run_once`](crate::Locks::run_once) runs the

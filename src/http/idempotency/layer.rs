@@ -35,8 +35,10 @@ use crate::{
 ///
 /// # The promise
 ///
-/// A request that a living process began is not begun again while the store can be reached. After a crash the request runs again when the
-/// lease is over, unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a record would.
+/// A request that a living process began is not begun again while the store can be reached and keeps its data. A Redis
+/// server that restarts without an append-only file forgets claims and records, and the next retry runs the handler a second
+/// time; the store warns about such a server (`redis.forgets`). After a crash the request runs again when the lease is over,
+/// unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a record would.
 ///
 /// The first request's handler runs as a separate task, under a renewed lease: a client that goes away does not cancel the handler. The
 /// answer is stored, and the lease ended, in one step, before the client gets the answer. While a handler outlasts
@@ -157,6 +159,7 @@ impl IdempotencyLayer {
     /// Keeps answers in the store of `locks`, under the `Idempotency-Key` within the scope that `scope` derives from
     /// each request.
     pub fn new(locks: Locks, scope: impl DeriveKey) -> Self {
+        locks.expect_records();
         Self {
             settings: Arc::new(Settings::new(locks, Arc::new(scope))),
             body: PhantomData,

@@ -116,7 +116,8 @@ pub enum RunOnceError<E> {
 }
 
 impl Locks {
-    /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`. Calls with the same key that come
+    /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`, while the store can be reached
+    /// and keeps its data (on Redis: `appendonly yes`). Calls with the same key that come
     /// meanwhile wait for the result, with the wait limit of [`lock`](Locks::lock); later calls get the result at once.
     ///
     /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not kept, and neither is a panic: the next call
@@ -214,6 +215,7 @@ impl Locks {
     where
         T: Recordable,
     {
+        self.expect_records();
         let key = key::prefixed(LABEL, &key);
         let fingerprint = Bytes::from_static(b"once");
         let guard = match self

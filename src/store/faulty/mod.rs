@@ -14,8 +14,8 @@ use self::{
 pub use fault::{Calls, Fault};
 
 use super::{
-    Acquire, Acquired, Ending, Hints, Inspection, Instance, KeyPage, List, MemoryStore, Release,
-    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Ending, Expected, Hints, Inspection, Instance, KeyPage, List, MemoryStore,
+    Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{
     Error, LockKey,
@@ -273,8 +273,13 @@ impl Store for FaultyStore {
         Box::pin(self.call(None, |_| {}, move |store| store.inspect_now(&key)))
     }
 
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        Box::pin(self.call(None, |_| {}, move |store| store.force_release_now(&key)))
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        let release = move |store: &MemoryStore| store.force_release_now(&key, expected);
+        Box::pin(self.call(None, |_| {}, release))
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {

@@ -26,8 +26,9 @@ use futures_util::stream;
 
 use self::{state::State, watchers::Watchers};
 use super::{
-    Acquire, Acquired, Ending, Hints, Inspection, Instance, KeyPage, List, Mode, Owner, Release,
-    Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed, types::check_floor,
+    Acquire, Acquired, Ending, Expected, Hints, Inspection, Instance, KeyPage, List, Mode, Owner,
+    Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    types::check_floor,
 };
 use crate::{
     Error, LockKey,
@@ -144,9 +145,9 @@ impl MemoryStore {
         self.with(key, |state, now| state.inspect(key, now))
     }
 
-    /// See [`Store::force_release`].
-    pub(super) fn force_release_now(&self, key: &LockKey) -> bool {
-        self.with(key, |state, now| state.force_release(key, now))
+    /// See [`Store::force_release_if`].
+    pub(super) fn force_release_now(&self, key: &LockKey, expected: Expected) -> bool {
+        self.with(key, |state, now| state.force_release(key, expected, now))
     }
 
     /// Removes everything but the token counters.
@@ -239,8 +240,12 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(self.inspect_now(&key))))
     }
 
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        Box::pin(ready(Ok(self.force_release_now(&key))))
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        Box::pin(ready(Ok(self.force_release_now(&key, expected))))
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {

@@ -18,8 +18,8 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 
 use super::super::{
-    Acquire, Acquired, Ending, Grant, Held, Hint, Holder, Inspection, Instance, Mode, Owner,
-    Queueing, Release, Released, Renew, Renewed, Tokens,
+    Acquire, Acquired, Ending, Expected, Grant, Held, Hint, Holder, Inspection, Instance, Mode,
+    Owner, Queueing, Release, Released, Renew, Renewed, Tokens,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -166,13 +166,22 @@ impl Slot {
         Released::Freed
     }
 
-    /// See [`Store::force_release`](super::Store::force_release).
+    /// See [`Store::force_release_if`](super::Store::force_release_if).
     pub(super) fn force_release(
         &mut self,
         key: &LockKey,
+        expected: Expected,
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> bool {
+        let is_as_expected = match expected {
+            Expected::Anything => true,
+            Expected::Holder(owner) => self.leases.iter().any(|lease| lease.owner == owner),
+            Expected::Record => self.record.is_some(),
+        };
+        if !is_as_expected {
+            return false;
+        }
         let was_taken = self.record.take().is_some() || !self.leases.is_empty();
         self.leases.clear();
         self.offer(key, true, now, hints);

@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
 use super::{
-    super::{Acquire, Acquired, Inspection, Release, Released, Renew, Renewed},
+    super::{Acquire, Acquired, Expected, Inspection, Release, Released, Renew, Renewed},
     slot::{HintFor, Slot},
     watchers::Watchers,
 };
@@ -60,9 +60,14 @@ impl State {
         self.with_slot(key, now, |slot, _, hints| slot.release(request, now, hints))
     }
 
-    pub(super) fn force_release(&mut self, key: &LockKey, now: Instant) -> bool {
+    pub(super) fn force_release(
+        &mut self,
+        key: &LockKey,
+        expected: Expected,
+        now: Instant,
+    ) -> bool {
         self.with_slot(key.clone(), now, |slot, _, hints| {
-            slot.force_release(key, now, hints)
+            slot.force_release(key, expected, now, hints)
         })
     }
 

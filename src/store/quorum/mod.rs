@@ -57,8 +57,8 @@ pub use builder::QuorumStoreBuilder;
 
 use self::{attempts::Attempts, ballot::majority, health::Health};
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, KeyPage, List, Release, Released, Renew,
-    RenewAnswers, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
+    Renew, RenewAnswers, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
 
@@ -248,8 +248,18 @@ impl Store for QuorumStore {
         self.0.inspect(&key)
     }
 
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        self.0.force_release(&key)
+    fn expect_records(&self) {
+        for node in &self.0.nodes {
+            node.expect_records();
+        }
+    }
+
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        self.0.force_release(&key, expected)
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Holder, Inspection, Mode, Owner, StoreFuture, types::check_floor},
+    store::{Expected, Holder, Inspection, Mode, Owner, Store, StoreFuture, types::check_floor},
 };
 
 impl Shared {
@@ -66,9 +66,29 @@ impl Shared {
         Box::pin(async move { Ok(raised.await?.into_iter().max().unwrap_or(floor)) })
     }
 
-    pub(super) fn force_release(&self, key: &LockKey) -> StoreFuture<Result<bool, Error>> {
-        let nodes = self.nodes.iter();
-        let freed = self.ask_all(nodes.map(|node| node.force_release(key.clone())));
+    /// Each node compares and releases in one step. A node may know the owner by another name, and so
+    /// is asked for it before.
+    pub(super) fn force_release(
+        &self,
+        key: &LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        let releasing = |node: &Arc<dyn Store>| -> StoreFuture<Result<bool, Error>> {
+            let (node, key) = (node.clone(), key.clone());
+            Box::pin(async move {
+                let expected = match expected {
+                    Expected::Anything | Expected::Record => expected,
+                    Expected::Holder(owner) => {
+                        let seen = node.inspect(key.clone()).await?;
+                        let names = seen.holders.iter().map(|holder| holder.owner);
+                        let name = names.into_iter().find(|name| named(*name) == owner);
+                        Expected::Holder(name.unwrap_or(owner))
+                    }
+                };
+                node.force_release_if(key, expected).await
+            })
+        };
+        let freed = self.ask_all(self.nodes.iter().map(releasing));
         Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 

@@ -9,6 +9,7 @@ use super::{
     key_order::KeyOrder,
     names::Names,
     owed::Owed,
+    persistence::Persistence,
     replicated::{Replicas, Replicated},
     stopped::Stopped,
     topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers},
@@ -251,12 +252,14 @@ impl RedisStoreBuilder {
         let floors = Arc::new(Floors::new());
         let names = Names::new(&self.prefix, self.label);
         let (owed, stopped) = (Owed::default(), Stopped::default());
+        let persistence = Persistence::default();
         let settings = LaneSettings {
             count: self.lanes,
             limit: self.timeout,
             floors: floors.clone(),
             names: names.clone(),
             owed: owed.clone(),
+            persistence: persistence.clone(),
             stopped: stopped.clone(),
         };
         let topology = self.servers.topology(self.access, settings)?;
@@ -282,6 +285,7 @@ impl RedisStoreBuilder {
             topology: Arc::new(topology),
             floors,
             owed,
+            persistence,
             replicated,
             order: (!lanes_keep_order).then(|| KeyOrder::new(stopped.clone())),
             stopped,

@@ -21,6 +21,7 @@ mod names;
 mod operations;
 mod outcome;
 mod owed;
+mod persistence;
 mod replicated;
 mod script;
 mod stopped;
@@ -41,13 +42,14 @@ use self::{
     key_order::KeyOrder,
     names::Names,
     owed::Owed,
+    persistence::Persistence,
     replicated::Replicated,
     stopped::Stopped,
     topology::{Servers, Topology},
 };
 use super::{
-    Acquire, Acquired, Hints, Inspection, Instance, KeyPage, List, Release, Released, Renew,
-    RenewAnswers, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
+    Renew, RenewAnswers, Store, StoreFuture, sealed::Sealed,
 };
 use crate::{Error, LockKey};
 
@@ -144,6 +146,8 @@ use crate::{Error, LockKey};
 /// # Requirements
 ///
 /// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at start-up about any other policy.
+/// - `appendonly yes` for idempotency, because a lost record lets its request run again. The store warns once if records are
+///   kept on a server without it.
 /// - A user with an ACL needs the rights of the user in
 ///   [A Redis user with few rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of these
 ///   rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides. A node of a
@@ -208,6 +212,7 @@ struct Shared {
     topology: Arc<Topology>,
     floors: Arc<Floors>,
     owed: Owed,
+    persistence: Persistence,
     /// Set if acquires wait for replicas.
     replicated: Option<Replicated>,
     /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
@@ -325,6 +330,10 @@ impl Store for RedisStore {
         self.0.release(request)
     }
 
+    fn expect_records(&self) {
+        self.0.persistence.expect_records();
+    }
+
     fn owed(&self) -> usize {
         self.0.owed.count()
     }
@@ -345,8 +354,12 @@ impl Store for RedisStore {
         self.0.inspect(key)
     }
 
-    fn force_release(&self, key: LockKey) -> StoreFuture<Result<bool, Error>> {
-        self.0.force_release(key)
+    fn force_release_if(
+        &self,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        self.0.force_release(key, expected)
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {

@@ -127,6 +127,7 @@ macro_rules! conformance {
                 inspecting_tells_all_and_changes_nothing,
                 a_forced_release_takes_the_key_from_its_holder,
                 a_forced_release_removes_a_record,
+                a_forced_release_takes_only_what_is_expected,
                 a_ping_is_answered_and_changes_nothing,
                 keys_with_a_lease_a_record_or_a_queue_are_listed,
                 every_character_of_a_prefix_stands_for_itself,

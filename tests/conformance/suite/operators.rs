@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use tower_distributed_lock::{
     ErrorKind, LockKey,
-    store::{Acquire, Inspection, List, Released, Renewed, Store},
+    store::{Acquire, Expected, Inspection, List, Mode, Released, Renewed, Store},
 };
 
 use crate::subject::*;
@@ -64,6 +64,44 @@ pub(crate) async fn a_forced_release_removes_a_record(subject: impl Subject) {
     store.take(&key, a).await;
     store.record(&key, a, b"done").await;
     assert!(store.force_release(key.clone()).await.unwrap());
+    assert!(subject.is_empty().await);
+}
+
+pub(crate) async fn a_forced_release_takes_only_what_is_expected(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let (a, b) = (owner(), owner());
+    let take = async |expected| store.force_release_if(key.clone(), expected).await.unwrap();
+    for expected in [Expected::Holder(a), Expected::Record] {
+        assert!(!take(expected).await, "the key is free");
+    }
+    store.take(&key, a).await;
+    for other in [Expected::Holder(b), Expected::Record] {
+        assert!(!take(other).await);
+    }
+    assert_eq!(store.see(&key).await.holder().unwrap().owner, a);
+    assert!(take(Expected::Holder(a)).await);
+    assert!(store.see(&key).await.holder().is_none());
+
+    // Of several holders, one is enough.
+    for reader in [a, b] {
+        let request = Acquire {
+            mode: Mode::Shared,
+            ..attempt(&key, reader)
+        };
+        granted(store.acquire(request).await.unwrap());
+    }
+    for other in [Expected::Holder(owner()), Expected::Record] {
+        assert!(!take(other).await);
+    }
+    assert_eq!(store.see(&key).await.holders.len(), 2);
+    assert!(take(Expected::Holder(b)).await);
+    assert!(store.see(&key).await.holders.is_empty());
+
+    let c = owner();
+    store.take(&key, c).await;
+    store.record(&key, c, b"done").await;
+    assert!(!take(Expected::Holder(c)).await, "not a lease any more");
+    assert!(take(Expected::Record).await);
     assert!(subject.is_empty().await);
 }
 

@@ -6,6 +6,7 @@
 //! | CLIENT INFO | the id by which a later connection has this connection closed |
 //! | TIME | the floor of tokens |
 //! | INFO memory | a warning if the server evicts keys |
+//! | INFO persistence | a warning if the server forgets records |
 //! | INFO server | the server's uptime and `run_id` |
 //! | CLIENT KILL | closes the lane's last connection to this server; ECHO if there is none |
 //! | ROLE | checks that the server is a primary; only sent where a fail-over is possible |
@@ -35,7 +36,7 @@ impl Connector {
         server: &Server,
         connection: &mut MultiplexedConnection,
     ) -> Result<Accepted, Error> {
-        let predecessors = self.predecessors.as_ref();
+        let predecessors = self.lane.as_ref().map(|lane| &lane.predecessors);
         let predecessor = predecessors.and_then(|all| all.lock().get(&server.address).cloned());
         let mut commands = pipe();
         commands
@@ -45,6 +46,7 @@ impl Connector {
         commands.cmd("CLIENT").arg("INFO").cmd("TIME");
         // Servers before 7.0 accept one section for each INFO.
         commands.cmd("INFO").arg("memory");
+        commands.cmd("INFO").arg("persistence");
         commands.cmd("INFO").arg("server");
         match predecessor.as_ref().and_then(|last| last.peer.as_ref()) {
             Some(peer) => commands.add_command(peer.kill()),
@@ -68,13 +70,18 @@ impl Connector {
         let mut next = || replies.next().unwrap_or(Value::Nil);
         // A server that denies CLIENT SETNAME only shows no name.
         let _named = next();
-        let (client_info, time, memory, info, killed) = (next(), next(), next(), next(), next());
+        let (client_info, time, memory, persistence) = (next(), next(), next(), next());
+        let (info, killed) = (next(), next());
         if self.upstream.can_fail_over() {
             check_role(&server.address, next())?;
         }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
         if predecessors.is_some() && predecessor.is_none() {
             warn_if_evicting(&memory);
+        }
+        if let Some(lane) = &self.lane {
+            lane.persistence
+                .connected(&server.address, text(&persistence));
         }
         // A denied CLIENT KILL will be denied again, and a connection without a name cannot be killed.
         let predecessors_closed = predecessor

@@ -37,6 +37,7 @@ use super::{
     explain,
     floors::{Floors, Fraction},
     outcome::Redirect,
+    persistence::Persistence,
     topology::{Server, Upstream},
 };
 use crate::{
@@ -85,8 +86,16 @@ pub(super) struct Connector {
     limit: Duration,
     /// The name of the connections in CLIENT LIST.
     client_name: Arc<str>,
-    /// The last connection to each server, by address. `None` in a pool.
-    predecessors: Option<Mutex<HashMap<Arc<str>, Predecessor>>>,
+    /// What lanes alone need. `None` in a pool.
+    lane: Option<ForLane>,
+}
+
+/// The part of a connector that only lanes have.
+#[derive(Debug)]
+struct ForLane {
+    /// The last connection to each server, by address.
+    predecessors: Mutex<HashMap<Arc<str>, Predecessor>>,
+    persistence: Persistence,
 }
 
 /// An earlier connection to the same server.
@@ -101,11 +110,15 @@ impl Connector {
     pub(super) fn for_lane(
         upstream: Arc<dyn Upstream>,
         floors: Arc<Floors>,
+        persistence: Persistence,
         limit: Duration,
         client_name: Arc<str>,
     ) -> Self {
         Self {
-            predecessors: Some(Mutex::default()),
+            lane: Some(ForLane {
+                predecessors: Mutex::default(),
+                persistence,
+            }),
             ..Self::for_pool(upstream, floors, limit, client_name)
         }
     }
@@ -122,7 +135,7 @@ impl Connector {
             floors,
             limit,
             client_name,
-            predecessors: None,
+            lane: None,
         }
     }
 

@@ -161,7 +161,9 @@ impl Lane {
     pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
         let (floors, limit) = (settings.floors.clone(), settings.limit);
         let names = settings.names.clone();
-        let connector = Connector::for_lane(upstream, floors.clone(), limit, names.client_name());
+        let persistence = settings.persistence.clone();
+        let name = names.client_name();
+        let connector = Connector::for_lane(upstream, floors.clone(), persistence, limit, name);
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 queue: Queue::new(settings.owed.clone()),

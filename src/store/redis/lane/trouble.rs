@@ -26,7 +26,7 @@ impl Entry {
     /// How often the call may be sent. A second forced release could end a lease that was granted after the first one.
     fn max_sendings(&self) -> u32 {
         match self.call.operation() {
-            Operation::ForceRelease(_) => 1,
+            Operation::ForceRelease { .. } => 1,
             _ => MAX_SENDINGS,
         }
     }

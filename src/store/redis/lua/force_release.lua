@@ -1,7 +1,8 @@
 -- Ends the leases of a key, whoever holds them, or removes the record, and offers the key to the attempts that are next.
 --
 -- KEYS     1 lock, 2 queue
--- Returns  1 if there was a lease or a record, else 0
+-- ARGV     1 the owner that must be among the holders, or "record" if there must be a record; missing for anything
+-- Returns  1 if there was a lease or a record, and it was the expected one; else 0
 
 --@include value.lua
 --@include holders.lua
@@ -11,6 +12,27 @@ local now = clock()
 local lock = look(now)
 if lock.error then
   return lock.error
+end
+
+-- Whether the lock is what the caller expects.
+local function is_expected(what)
+  if not what then
+    return true
+  elseif lock.kind == 'record' then
+    return what == 'record'
+  elseif lock.kind == 'exclusive' then
+    return what == lock.owner
+  end
+  for _, holder in ipairs(lock.kind and redis.call('ZRANGE', KEYS[1], 0, -1) or {}) do
+    if what == string.match(holder, '(%x+%-[%x-]+:%d+)') then
+      return true
+    end
+  end
+  return false
+end
+
+if not is_expected(ARGV[1]) then
+  return 0
 end
 prune(now)
 redis.call('DEL', KEYS[1])

@@ -38,7 +38,7 @@ pub(super) use self::{
 use super::{Shared, script::By};
 use crate::{
     Error, LockKey,
-    store::{Acquire, Release, Renew, StoreFuture},
+    store::{Acquire, Expected, Release, Renew, StoreFuture},
 };
 
 /// One call.
@@ -69,7 +69,7 @@ pub(super) enum Operation {
     /// `inspect.lua`.
     Inspect(LockKey),
     /// `force_release.lua`.
-    ForceRelease(LockKey),
+    ForceRelease { key: LockKey, expected: Expected },
     /// `ping.lua`, at the server of a bucket.
     Ping { bucket: usize },
     /// SCAN, the only call that is not a script.
@@ -108,7 +108,7 @@ impl Call {
             })
             | Operation::RaiseFence { key, .. }
             | Operation::Inspect(key)
-            | Operation::ForceRelease(key) => Some(key),
+            | Operation::ForceRelease { key, .. } => Some(key),
             Operation::Ping { .. } | Operation::Scan(_) => None,
         }
     }
@@ -136,7 +136,7 @@ impl Call {
             Operation::Release(request) => to.release(request, self.has_one_key),
             Operation::RaiseFence { key, above } => to.raise_fence(key, *above),
             Operation::Inspect(key) => to.inspect(key),
-            Operation::ForceRelease(key) => to.force_release(key),
+            Operation::ForceRelease { key, expected } => to.force_release(key, *expected),
             Operation::Ping { bucket } => to.ping(*bucket),
             Operation::Scan(scan) => to.scan(scan),
         }

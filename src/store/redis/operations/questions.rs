@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Error, LockKey,
-    store::{Holder, Inspection, Mode, StoreFuture, types::check_floor},
+    store::{Expected, Holder, Inspection, Mode, StoreFuture, types::check_floor},
 };
 
 impl Shared {
@@ -53,13 +53,18 @@ impl Shared {
         Box::pin(async move { inspection(value.await?, shared.floors.of(&key)) })
     }
 
-    /// Ends the lease of a key, or removes its record. Returns whether there was one.
+    /// Ends the leases of a key, or removes its record, if that is expected. Returns whether there
+    /// was one.
     pub(in super::super) fn force_release(
         self: &Arc<Self>,
         key: LockKey,
+        expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
         let of = key.clone();
-        let value = self.question(key, move || Operation::ForceRelease(of.clone()));
+        let value = self.question(key, move || Operation::ForceRelease {
+            key: of.clone(),
+            expected,
+        });
         Box::pin(async move { flag(value.await?) })
     }
 
@@ -102,10 +107,15 @@ impl Writer<'_> {
         self.fence(key);
     }
 
-    pub(super) fn force_release(&mut self, key: &LockKey) {
+    pub(super) fn force_release(&mut self, key: &LockKey, expected: Expected) {
         self.script(&FORCE_RELEASE, 2);
         self.lock(key);
         self.queue(key);
+        match expected {
+            Expected::Anything => {}
+            Expected::Holder(owner) => drop(self.command.arg(owner.to_string())),
+            Expected::Record => drop(self.command.arg("record")),
+        }
     }
 }
 

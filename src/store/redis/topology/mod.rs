@@ -48,6 +48,7 @@ use super::{
     names::{Names, bucket},
     outcome::Outcome,
     owed::Owed,
+    persistence::Persistence,
     stopped::Stopped,
 };
 use crate::{Error, LockKey, store::MovedKeys};
@@ -79,6 +80,7 @@ pub(super) struct LaneSettings {
     pub(super) floors: Arc<Floors>,
     pub(super) names: Names,
     pub(super) owed: Owed,
+    pub(super) persistence: Persistence,
     pub(super) stopped: Stopped,
 }
 

@@ -324,7 +324,9 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::store::redis::{floors::Floors, names::Names, owed::Owed, stopped::Stopped};
+    use crate::store::redis::{
+        floors::Floors, names::Names, owed::Owed, persistence::Persistence, stopped::Stopped,
+    };
 
     #[test]
     fn a_node_without_slots_is_forgotten() {
@@ -335,6 +337,7 @@ mod tests {
             floors: Arc::new(Floors::new()),
             names: Names::new("tdl", None),
             owed: Owed::default(),
+            persistence: Persistence::default(),
             stopped: Stopped::default(),
         };
         let cluster = Cluster::new(vec![Server::at(seed, None)], settings);
