@@ -8,7 +8,7 @@ use http::request::Parts;
 use crate::{
     LockGuard,
     lock::{LockGuards, NoGuard},
-    rejection::Rejection,
+    rejection::{Asked, Rejection},
 };
 
 /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that the request has passed.
@@ -19,7 +19,7 @@ impl<S: Sync> FromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        Self::from_extensions(&parts.extensions).map_err(reject)
+        Self::from_extensions(&parts.extensions).map_err(|mistake| reject(mistake, parts))
     }
 }
 
@@ -32,7 +32,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for LockGuard {
         match Self::from_extensions(&parts.extensions) {
             Ok(guard) => Ok(Some(guard)),
             Err(NoGuard::NotLocked(_)) => Ok(None),
-            Err(mistake) => Err(reject(mistake)),
+            Err(mistake) => Err(reject(mistake, parts)),
         }
     }
 }
@@ -45,6 +45,6 @@ impl<S: Sync> FromRequestParts<S> for LockGuards {
     }
 }
 
-fn reject(mistake: NoGuard) -> Rejection {
-    Rejection::misconfigured(mistake.to_string())
+fn reject(mistake: NoGuard, parts: &Parts) -> Rejection {
+    Rejection::misconfigured(mistake.to_string()).to(Asked::by(parts))
 }

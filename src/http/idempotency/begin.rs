@@ -27,7 +27,7 @@ use crate::{
     Error, ErrorKind, LockGuard,
     lock::RequestGuards,
     locks::NoTurn,
-    rejection::{Protocol, Reason, Rejection},
+    rejection::{Asked, Reason, Rejection},
     trace::{self, Idempotent},
 };
 
@@ -71,7 +71,7 @@ impl Instead {
     pub(super) fn into_response<B>(
         self,
         settings: &Settings,
-        protocol: Protocol,
+        asked: Asked,
     ) -> Response<IdempotentBody<B>> {
         trace::idempotent(self.outcome());
         match self {
@@ -81,9 +81,7 @@ impl Instead {
                 headers.insert(REPLAYED, HeaderValue::from_static("true"));
                 response
             }
-            Self::Refuse(rejection) => settings
-                .render(rejection, protocol)
-                .map(IdempotentBody::whole),
+            Self::Refuse(rejection) => settings.render(rejection, asked).map(IdempotentBody::whole),
         }
     }
 }

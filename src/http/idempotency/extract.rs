@@ -4,7 +4,7 @@ use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 
 use super::IdempotencyKey;
-use crate::rejection::Rejection;
+use crate::rejection::{Asked, Rejection};
 
 /// Rejects with 500 where the request was not claimed by an [`IdempotencyLayer`](super::IdempotencyLayer): no
 /// layer is there, or the request has no key, which [`required`](super::IdempotencyLayer::required) would refuse.
@@ -18,6 +18,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
                  `.required()`, or take an `Option<IdempotencyKey>`"
                     .into(),
             )
+            .to(Asked::by(parts))
         })
     }
 }

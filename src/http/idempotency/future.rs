@@ -67,14 +67,14 @@ where
         ReqBody: Send + 'static,
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
-        let protocol = claim.protocol;
+        let asked = claim.asked;
         let handling = async move {
             let (mut parts, body) = request.into_parts();
             match begin(settings.clone(), claim, &mut parts, body).await {
                 Ok((first, body)) => {
                     run(first, service, Request::from_parts(parts, M::whole(body))).await
                 }
-                Err(instead) => Ok(instead.into_response(&settings, protocol)),
+                Err(instead) => Ok(instead.into_response(&settings, asked)),
             }
         };
         Self::boxed(handling)

@@ -1,6 +1,6 @@
 //! The layer and its options.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{error::Error as StdError, marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, Method, Response, request};
@@ -9,7 +9,7 @@ use tower_layer::Layer;
 use super::{
     Idempotency, KeptAnswers,
     header::Source,
-    policy::{Answered, Keep},
+    policy::{Answered, ErrorPolicy, Keep},
     settings::Settings,
 };
 use crate::{
@@ -57,14 +57,16 @@ use crate::{
 /// | a panic | as a 500 | [handler-panicked](crate::rejection#handler-panicked) | the same |
 /// | other 4xx, 503 | no | its own run | these statuses say that nothing was done |
 /// | 408 | tombstone | 409 [outcome-unknown](crate::rejection#outcome-unknown) | a timeout has cancelled the handler somewhere |
-/// | the inner service's `call` fails | tombstone | 409 outcome-unknown | there is no answer, and the handler had begun |
+/// | the inner service's `call` fails | tombstone, or as [`keep_error`](Self::keep_error) says | 409 outcome-unknown | there is no answer, and the handler had begun |
 /// | the inner service does not become ready | no | its own run | the handler has not begun |
 /// | a layer further in refuses the request | no | its own run | the handler has not begun, whatever status the refusal has |
 /// | a layer further in has lost its lock | tombstone | 409 outcome-unknown | the handler was cancelled somewhere |
+/// | the handler returns an [`Error`](crate::Error) of the locks, or the refusal of a service that it has called | tombstone, or as an answer if the policy keeps the status | 409 outcome-unknown, or the same answer | the handler may have acted before; see [`Rejection::nothing_done`] |
 /// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | the work was done, and its answer cannot be replayed |
 /// | the process crashes | no | its own run, when the lease is over | no process knows the outcome |
 ///
-/// A handler that is one transaction, which an error rolls back, is better served by [`Keep::only_success`].
+/// For a handler that is one transaction, [`Keep::unless_rolled_back`] lets nothing but a confirmed rollback free the key. A COMMIT that
+/// fails may have committed, and is a tombstone.
 ///
 /// # The scope
 ///
@@ -80,8 +82,11 @@ use crate::{
 /// - **Compression** belongs outside: inside, the compressed bytes are kept, and replayed to clients that may not accept them.
 /// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` applies to extractors only; this layer reads bodies
 ///   up to [`max_request`](Self::max_request).
-/// - **A timeout** outside cuts the client's wait short, and the handler finishes. A timeout inside cancels the handler, which leaves a
-///   tombstone.
+/// - **A timeout** outside cuts the client's wait short, and the handler finishes. A timeout inside cancels the handler at an unknown
+///   point. Let it answer 408, which leaves a tombstone, or 504, which is kept. With 503, which says that nothing was done, the retry
+///   would run the handler again: `TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, ..)`.
+/// - **Load shedding** belongs inside: this layer is always ready. Behind an error handler, its 503 frees the key; its error
+///   `Overloaded` does so with [`keep_error`](Self::keep_error).
 /// - **Task-locals** of layers further out are missing in the handler, which is a separate task. The tracing span is carried over.
 ///
 /// # How much is kept
@@ -116,6 +121,7 @@ use crate::{
 /// | [`max_running`](Self::max_running) | no limit |
 /// | [`retry_after`](Self::retry_after) | 1 s |
 /// | [`keep`](Self::keep) | [`Keep::by_status`] |
+/// | [`keep_error`](Self::keep_error) | every error of the inner service is a tombstone |
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
 ///
 /// # Example
@@ -437,7 +443,7 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// Which answers are kept. A handler overrules the policy for its own answer with a [`Keep`] as a response extension.
-    /// Default: [`Keep::by_status`]; [`Keep::only_success`] is for handlers that are one transaction.
+    /// Default: [`Keep::by_status`]; [`Keep::unless_rolled_back`] is for handlers that are one transaction.
     ///
     /// ```
     /// # use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
@@ -449,6 +455,28 @@ impl<M> IdempotencyLayer<M> {
     /// ```
     pub fn keep(self, policy: impl Fn(&Answered<'_>) -> Keep + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.keep = Arc::new(policy))
+    }
+
+    /// Decides about errors of the type `E` that the inner service's `call` returns, by themselves or boxed: with [`Keep::No`], the key
+    /// is free again. Anything else is a tombstone, as there is no answer to keep. May be called for several types. Default: every
+    /// error is a tombstone, because the handler had begun.
+    ///
+    /// Only for errors that the handler itself does not return: an error of the same type that comes after the money has moved would free
+    /// the key as well.
+    ///
+    /// ```
+    /// use tower::load_shed::error::Overloaded;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
+    ///
+    /// // `LoadShedLayer` inside of this layer refuses a request before the handler begins.
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .keep_error(|_: &Overloaded| Keep::No);
+    /// ```
+    pub fn keep_error<E: StdError + 'static>(
+        self,
+        policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.keep_errors.push(ErrorPolicy::new(policy)))
     }
 
     /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:

@@ -1,14 +1,28 @@
 //! Which answers are kept.
+//!
+//! | the answer | the key is free for the next duplicate if |
+//! |---|---|
+//! | is the refusal of a layer further in, before the handler | nobody asks for a tombstone |
+//! | is that of a layer that had called the handler | never |
+//! | is an error of the locks that the handler returns | the handler says so |
+//! | is the refusal of another request, from a service that the handler called | the handler says so |
+//! | is any other | the handler says so, or the policy of the layer |
+
+use std::{any::Any, error::Error as StdError, fmt, sync::Arc};
 
 use http::{HeaderMap, StatusCode, response};
 
-use crate::rejection::{Reason, Rejection, grpc};
+use crate::rejection::{Asked, Handler, Reason, Rejection, grpc};
 
 /// Whether an answer is kept.
 ///
 /// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers of the handler. A handler decides for its own
 /// answer, with a response extension, and the handler's decision counts before the policy's. The refusals of layers and extractors are
-/// never kept, whatever a response extension says.
+/// never kept: of all extensions, only a tombstone counts for them.
+///
+/// An error of the locks that a handler returns, and the refusal of a service that the handler has called, are answers of the handler,
+/// which may have acted before. The policy cannot free the key after them; the handler can, with [`No`](Self::No) or with
+/// [`Rejection::nothing_done`](crate::rejection::Rejection::nothing_done).
 ///
 /// ```
 /// # use http::Response;
@@ -58,14 +72,66 @@ impl Keep {
         }
     }
 
-    /// A policy for handlers that are one transaction, which an error rolls back: 2xx and 3xx are kept, and nothing else. A gRPC
+    /// A policy for handlers that are one transaction: nothing frees the key but the handler's own word that the transaction was rolled
+    /// back, which is [`Keep::No`] as a response extension.
+    ///
+    /// | status | without an extension |
+    /// |---|---|
+    /// | 2xx, 3xx, 4xx but 408 | kept |
+    /// | 1xx, 408, 5xx, and a panic | tombstone |
+    ///
+    /// A gRPC response, by its `grpc-status`: a tombstone for CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS;
+    /// all others are kept.
+    ///
+    /// A COMMIT that fails may have committed: only its answer was lost. Such an error has no extension, whatever its status is, and so
+    /// the retry does not pay a second time.
+    ///
+    /// ```
+    /// use axum::{Extension, http::StatusCode, response::{IntoResponse, Response}};
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    ///     .keep(Keep::unless_rolled_back);
+    ///
+    /// # struct Transaction;
+    /// # impl Transaction {
+    /// #     async fn insert(&mut self) -> Result<(), StatusCode> { Ok(()) }
+    /// #     async fn rollback(self) -> Result<(), StatusCode> { Ok(()) }
+    /// #     async fn commit(self) -> Result<(), StatusCode> { Ok(()) }
+    /// # }
+    /// async fn pay(mut transaction: Transaction) -> Result<&'static str, Response> {
+    ///     if let Err(error) = transaction.insert().await {
+    ///         transaction.rollback().await.map_err(IntoResponse::into_response)?;
+    ///         return Err((Extension(Keep::No), error).into_response()); // nothing was done: a retry may run
+    ///     }
+    ///     transaction.commit().await.map_err(IntoResponse::into_response)?;
+    ///     Ok("paid")
+    /// }
+    /// ```
+    pub fn unless_rolled_back(answer: &Answered<'_>) -> Self {
+        if let Some(status) = answer.grpc_status() {
+            return match status {
+                1 | 2 | 4 | 13 | 14 | 15 => Self::Tombstone,
+                _ => Self::Yes,
+            };
+        }
+        match answer.status().as_u16() {
+            ..200 | 408 | 500.. => Self::Tombstone,
+            200..500 => Self::Yes,
+        }
+    }
+
+    /// A policy for handlers whose errors say for certain that nothing was done: 2xx and 3xx are kept, and nothing else. A gRPC
     /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
     ///
-    /// Not for handlers that call other services: a payment provider that was called before the transaction failed has charged.
+    /// Not for handlers that write to a database or call other services. A COMMIT whose answer is lost looks like one that has failed, and
+    /// the retry would pay again: see [`unless_rolled_back`](Self::unless_rolled_back). A payment provider that was called before the error has
+    /// charged.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
     ///
+    /// // A report that is only computed.
     /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
     ///     .keep(Keep::only_success); // a retry after a 500 runs the handler again
     /// ```
@@ -120,31 +186,39 @@ impl Answered<'_> {
         Some(code.unwrap_or(2))
     }
 
-    /// The decision for the refusal of a layer or of an extractor, by its reason: never kept, even with the status 200. `None` for any other
-    /// answer.
-    pub(super) fn of_refusal_by_layer(&self) -> Option<Keep> {
-        let rejection = self.rejection().filter(|it| !it.is_of_program())?;
-        Some(match rejection.reason() {
-            // The handler had begun.
-            Reason::LeaseLost => Keep::Tombstone,
-            _ => Keep::No,
-        })
-    }
-
-    /// The decision for an error of the locks that a handler has returned. The handler may have acted before, so the policy decides, by the
-    /// status (`None`), unless the lease was lost, or the program renders the error as a success.
-    pub(super) fn of_error(&self) -> Option<Keep> {
-        let rejection = self.rejection()?;
-        match rejection.reason() {
-            Reason::LeaseLost => Some(Keep::Tombstone),
-            _ if !self.is_success() => None,
-            _ if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => Some(Keep::Tombstone),
-            _ => Some(Keep::No),
+    /// The decision about the answer to a request. See the table at the head of this file.
+    pub(super) fn decide(&self, asked: Asked, policy: impl Fn(&Self) -> Keep) -> Keep {
+        let said = self.parts.extensions.get::<Keep>().copied();
+        let rejection = self.parts.extensions.get::<Rejection>();
+        let keep = match rejection.map(|rejection| rejection.says_of(asked)) {
+            Some(Handler::CutOff) => Keep::Tombstone,
+            Some(Handler::NotBegun) => match said {
+                Some(Keep::Tombstone) => Keep::Tombstone,
+                Some(Keep::Yes | Keep::No) | None => Keep::No,
+            },
+            Some(Handler::HasNotActed) => said.unwrap_or(Keep::No),
+            Some(Handler::MayHaveActed(reason)) => {
+                said.unwrap_or_else(|| self.of_error(reason, policy))
+            }
+            None => said.unwrap_or_else(|| policy(self)),
+        };
+        match keep {
+            // A switch of protocols cannot be replayed.
+            Keep::Yes if self.status().is_informational() => Keep::Tombstone,
+            Keep::Yes | Keep::No | Keep::Tombstone => keep,
         }
     }
 
-    fn rejection(&self) -> Option<&Rejection> {
-        self.parts.extensions.get()
+    /// The decision about an error that came out of a handler, which may have acted before. The policy may keep the error as an answer,
+    /// unless it looks like a success or a lease was lost, and cannot free the key.
+    fn of_error(&self, reason: Reason, policy: impl Fn(&Self) -> Keep) -> Keep {
+        if self.is_success() || reason.had_begun() {
+            return Keep::Tombstone;
+        }
+        match policy(self) {
+            Keep::Yes => Keep::Yes,
+            Keep::No | Keep::Tombstone => Keep::Tombstone,
+        }
     }
 
     /// Whether the response says that the work was done.
@@ -157,3 +231,33 @@ impl Answered<'_> {
 }
 
 const GRPC_STATUS: &str = "grpc-status";
+
+/// A policy over the errors of one type that the inner service's `call` returns.
+#[derive(Clone)]
+pub(super) struct ErrorPolicy(Arc<DecideOnError>);
+
+type DecideOnError = dyn Fn(&dyn Any) -> Option<Keep> + Send + Sync;
+
+impl ErrorPolicy {
+    pub(super) fn new<E: StdError + 'static>(
+        policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(move |error| {
+            let boxed = error.downcast_ref::<Box<dyn StdError + Send + Sync>>();
+            let error = error.downcast_ref().or_else(|| boxed?.downcast_ref());
+            error.map(&policy)
+        }))
+    }
+
+    /// The decision about an error; `None` if it has another type. The causes of an error do not count: a handler that has acted
+    /// returns errors, too, and they may have any cause.
+    pub(super) fn decide(&self, error: &dyn Any) -> Option<Keep> {
+        (self.0)(error)
+    }
+}
+
+impl fmt::Debug for ErrorPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ErrorPolicy")
+    }
+}

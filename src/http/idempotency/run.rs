@@ -4,19 +4,22 @@
 //! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The lease of a request that is dropped
 //!    together with its runtime runs out ([`Begun`]).
 //! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other reasons say that the handler did
-//!    not begin. An error of the locks that the handler itself returns is an answer like any other.
+//!    not begin. What comes out of the handler itself, an error of the locks or the refusal of a service that it has called, never
+//!    frees the key by itself.
 //!
 //! | the handler | the claim ends with |
 //! |---|---|
 //! | answers, and the policy keeps the answer | the answer as a record |
 //! | answers, and the policy does not keep the answer | nothing: the key is free |
 //! | answers with a body that cannot be kept | a tombstone: the answer was not kept |
-//! | returns an error | a tombstone: the outcome is not known |
+//! | returns an error | a tombstone: the outcome is not known; nothing if `keep_error` says so |
 //! | panics | a record of a 500, for duplicates |
 //! | has answered or panicked, and the body, the policy or `on_rejection` panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
 
-use std::{error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    any::Any, error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -86,7 +89,7 @@ impl First {
         request: Request<ReqBody>,
     ) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
     where
-        S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+        S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: 'static>,
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
         poll_fn(|cx| service.poll_ready(cx)).await?;
@@ -96,7 +99,7 @@ impl First {
             let rejection = Rejection::new(Reason::InProgress, detail)
                 .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
-            let response = self.settings.render(rejection, self.claim.protocol);
+            let response = self.settings.render(rejection, self.claim.asked);
             return Ok(response.map(IdempotentBody::whole));
         }
         let handling = async move { service.call(request).await };
@@ -105,7 +108,8 @@ impl First {
         match handling.catch_unwind().await {
             Ok(Ok(response)) => running.answered(response).await,
             Ok(Err(error)) => {
-                running.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                let keep = running.keeps_error(&error);
+                running.failed(keep).await;
                 Err(error)
             }
             Err(panic) => {
@@ -238,6 +242,27 @@ impl Running {
         }
     }
 
+    /// Ends the claim of a request whose handler has returned an error instead of an answer.
+    async fn failed(self, keep: Keep) {
+        match keep {
+            Keep::No => drop(self.begun.into_guard()),
+            // There is no answer to keep.
+            Keep::Yes | Keep::Tombstone => {
+                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+            }
+        }
+    }
+
+    /// The decision about an error of the inner service.
+    fn keeps_error(&self, error: &dyn Any) -> Keep {
+        let mut policies = self.settings.keep_errors.iter();
+        // The policies are code of the program, which may panic.
+        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            policies.find_map(|policy| policy.decide(error))
+        }));
+        decided.ok().flatten().unwrap_or(Keep::Tombstone)
+    }
+
     /// Records a panic as the answer 500, for duplicates. The server sees the panic itself.
     async fn panicked(self) {
         // The policy and the renderer are code of the program, which may panic, too.
@@ -258,7 +283,7 @@ impl Running {
             Keep::Yes => {
                 let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
                     .with_idempotency_key(&self.claim.name);
-                let response = self.settings.render(rejection, self.claim.protocol);
+                let response = self.settings.render(rejection, self.claim.asked);
                 let (parts, body) = response.into_parts();
                 Some(Outcome::Answer(Answer {
                     status: parts.status,
@@ -270,20 +295,10 @@ impl Running {
         }
     }
 
-    /// The decision about an answer: by the refusal of a layer, by the handler, by an error that the handler has returned, or by the
-    /// policy, in this order.
+    /// The decision about an answer.
     fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
         let answer = Answered { parts, trailers };
-        let keep = answer
-            .of_refusal_by_layer()
-            .or_else(|| parts.extensions.get::<Keep>().copied())
-            .or_else(|| answer.of_error())
-            .unwrap_or_else(|| (self.settings.keep)(&answer));
-        match keep {
-            // A switch of protocols cannot be replayed.
-            Keep::Yes if parts.status.is_informational() => Keep::Tombstone,
-            keep => keep,
-        }
+        answer.decide(self.claim.asked, |answer| (self.settings.keep)(answer))
     }
 
     /// Ends the claim with this outcome, and returns the response.
@@ -301,7 +316,7 @@ impl Running {
                 let rejection =
                     Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
                 return settings
-                    .render(rejection, claim.protocol)
+                    .render(rejection, claim.asked)
                     .map(IdempotentBody::whole);
             }
             Kept::No => "false",

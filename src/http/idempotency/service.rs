@@ -16,7 +16,7 @@ use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
 use crate::{
     lock::RequestGuards,
     read_body::{Rebuild, SameBody},
-    rejection::Protocol,
+    rejection::Asked,
 };
 
 /// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -72,9 +72,7 @@ where
                 ResponseFuture::claim::<M, ReqBody>(self.settings.clone(), claim, inner, request)
             }
             Err(rejection) => {
-                let response = self
-                    .settings
-                    .render(rejection, Protocol::of(&parts.headers));
+                let response = self.settings.render(rejection, Asked::by(&parts));
                 ResponseFuture::refuse(response.map(IdempotentBody::whole))
             }
         }

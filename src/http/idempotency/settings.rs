@@ -9,14 +9,14 @@ use super::{
     fingerprint::Comparison,
     header::Source,
     kept::KeptByScope,
-    policy::{Answered, Keep},
+    policy::{Answered, ErrorPolicy, Keep},
     scope::{self, Counted},
 };
 use crate::{
     LockKey, Locks,
     key::{self, DeriveKey, Derived},
     locks::{Holding, Wait},
-    rejection::{Protocol, Reason, Rejection, Renderer, grpc},
+    rejection::{Asked, Reason, Rejection, Renderer, RequestId, grpc},
 };
 
 /// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
@@ -70,6 +70,7 @@ pub(super) struct Settings {
     pub(super) store_within: Duration,
     pub(super) read_within: Duration,
     pub(super) keep: Policy,
+    pub(super) keep_errors: Vec<ErrorPolicy>,
     pub(super) max_running: Option<usize>,
     pub(super) kept: Arc<KeptByScope>,
     pub(super) renderer: Renderer,
@@ -81,8 +82,7 @@ pub(super) struct Claim {
     pub(super) key: LockKey,
     pub(super) scope: LockKey,
     pub(super) name: IdempotencyKey,
-    /// The protocol of the request's refusals.
-    pub(super) protocol: Protocol,
+    pub(super) asked: Asked,
     /// How long the request waits for a running request with the same key.
     pub(super) wait: Wait,
 }
@@ -108,6 +108,7 @@ impl Settings {
             store_within: Duration::from_secs(5),
             read_within: Duration::from_secs(5),
             keep: Arc::new(Keep::by_status),
+            keep_errors: Vec::new(),
             max_running: None,
             kept: Arc::default(),
             renderer: Renderer::default(),
@@ -158,13 +159,16 @@ impl Settings {
             Err(detail) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
         };
         match scope {
-            Ok(scope) => Ok(Some(Claim {
-                key: key::scoped(LABEL, &scope, name.as_str()),
-                scope,
-                name,
-                protocol: Protocol::of(&parts.headers),
-                wait: self.wait_of(parts),
-            })),
+            Ok(scope) => {
+                RequestId::give(&mut parts.extensions);
+                Ok(Some(Claim {
+                    key: key::scoped(LABEL, &scope, name.as_str()),
+                    scope,
+                    name,
+                    asked: Asked::by(parts),
+                    wait: self.wait_of(parts),
+                }))
+            }
             Err(rejection) => Err(rejection.with_idempotency_key(&name)),
         }
     }
@@ -188,8 +192,8 @@ impl Settings {
         })
     }
 
-    pub(super) fn render(&self, rejection: Rejection, protocol: Protocol) -> Response<Bytes> {
-        self.renderer.render(&rejection.in_protocol(protocol))
+    pub(super) fn render(&self, rejection: Rejection, asked: Asked) -> Response<Bytes> {
+        self.renderer.render(&rejection.to(asked))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
         Busy,
         reentry::{self, Held},
     },
-    rejection::{Protocol, Rejection},
+    rejection::{Asked, Rejection},
 };
 
 /// The future of a [`DistributedLock`](super::DistributedLock)'s response.
@@ -50,8 +50,7 @@ where
     held: Option<Held>,
     /// Counts the handler while it runs.
     running: Option<Busy>,
-    /// The protocol of the request's refusals.
-    protocol: Protocol,
+    asked: Asked,
 }
 
 type Outcome<B, E> = Result<Response<B>, E>;
@@ -76,7 +75,7 @@ where
         service: S,
         request: Request<ReqBody>,
         plan: Plan,
-        protocol: Protocol,
+        asked: Asked,
     ) -> Self {
         let mut future = Self {
             settings,
@@ -86,7 +85,7 @@ where
             turn: None,
             held: None,
             running: None,
-            protocol,
+            asked,
         };
         match plan {
             Plan::Pass(reason) => {
@@ -163,7 +162,7 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let rejection = rejection.clone().in_protocol(*this.protocol);
+                    let rejection = rejection.clone().to(*this.asked);
                     let response = this.settings.renderer.render(&rejection);
                     return Poll::Ready(Ok(response.map(LockBody::whole)));
                 }

@@ -22,7 +22,7 @@ use crate::{
     Error, ErrorKind, LockGuard, LockKey,
     key::Derived,
     locks::Wait,
-    rejection::{Protocol, Rejection, grpc},
+    rejection::{Asked, Rejection, grpc},
     store::Mode,
     time::later,
     trace,
@@ -58,7 +58,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let plan = self.settings.plan(&mut parts);
-        let protocol = Protocol::of(&parts.headers);
+        let asked = Asked::by(&parts);
         let request = Request::from_parts(parts, body);
         // Usually the service that was polled ready has to be swapped out and used, since a clone need not be
         // ready. Here `self.inner` is never polled, and the clone is, later: see `poll_ready`.
@@ -67,7 +67,7 @@ where
             self.inner.clone(),
             request,
             plan,
-            protocol,
+            asked,
         )
     }
 }

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{Joined, Rebuild, WholeBody};
 use crate::{
     lock::LockBody,
-    rejection::{Protocol, Reason, Rejection, Renderer, body_error},
+    rejection::{Asked, Reason, Rejection, Renderer, body_error},
 };
 
 /// The future of a [`ReadBody`](super::ReadBody)'s response.
@@ -82,9 +82,8 @@ where
         loop {
             match this.stage.as_mut().project() {
                 StageProj::Refused(rejection) => {
-                    let headers = this.parts.as_ref().map(|parts| &parts.headers);
-                    let protocol = headers.map(Protocol::of).unwrap_or_default();
-                    let rejection = rejection.clone().in_protocol(protocol);
+                    let asked = this.parts.as_ref().map(Asked::by).unwrap_or_default();
+                    let rejection = rejection.clone().to(asked);
                     return Poll::Ready(Ok(this.renderer.render(&rejection).map(LockBody::whole)));
                 }
                 StageProj::Reading(body, read) => {

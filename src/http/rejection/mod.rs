@@ -4,7 +4,8 @@
 //! extractors and handlers with one closure; [`on_rejection`](crate::DistributedLockLayer::on_rejection) of a layer renders those of that
 //! layer.
 //!
-//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would send.
+//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would send, but not a retryable one,
+//! because the handler may have acted before. A handler that has not says so, with [`Rejection::nothing_done`].
 //!
 //! gRPC requests, recognized by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
 //! clients that retry, and the reason's code as `refusal-code`.
@@ -81,6 +82,7 @@
 //! # closed
 //! **503**, with `Retry-After`. This process is about to end.
 
+mod asked;
 pub(crate) mod body_error;
 pub(crate) mod grpc;
 mod layer;
@@ -94,7 +96,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub(crate) use self::{grpc::Protocol, render::Renderer};
+pub(crate) use self::{
+    asked::{Asked, RequestId},
+    grpc::Protocol,
+    render::Renderer,
+};
 pub use self::{
     layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
     reason::Reason,
@@ -125,11 +131,35 @@ pub struct Rejection {
     detail: Cow<'static, str>,
     instance: Uuid,
     retry_after: Option<Duration>,
-    idempotency_key: Option<String>,
+    idempotency_key: Option<Box<str>>,
     source: Option<Source>,
-    protocol: Protocol,
-    /// Whether the refusal was made from an error by the program, not by a layer or an extractor.
-    is_of_program: bool,
+    asked: Asked,
+    by: By,
+}
+
+/// Who has refused the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A layer or an extractor.
+    Layer,
+    /// The program, with an error of the locks, after which it may have acted.
+    Program,
+    /// The program, which says that it has not acted.
+    ProgramBeforeItActed,
+}
+
+/// What a refusal says of the handler of an idempotent request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handler {
+    /// A layer between the idempotency layer and the handler has refused the request.
+    NotBegun,
+    /// Such a layer has cancelled the handler, or has withheld its answer.
+    CutOff,
+    /// The handler says that nothing was done.
+    HasNotActed,
+    /// The refusal came out of the handler: an error of the locks, or the refusal of a service that
+    /// the handler has called.
+    MayHaveActed(Reason),
 }
 
 /// The cause, for the log only.
@@ -149,19 +179,19 @@ impl Rejection {
             retry_after: None,
             idempotency_key: None,
             source: None,
-            protocol: Protocol::default(),
-            is_of_program: false,
+            asked: Asked::default(),
+            by: By::Layer,
         }
     }
 
     pub(crate) fn with_idempotency_key(mut self, key: impl fmt::Display) -> Self {
-        self.idempotency_key = Some(key.to_string());
+        self.idempotency_key = Some(key.to_string().into());
         self
     }
 
-    /// Sets the protocol of the response.
-    pub(crate) fn in_protocol(mut self, protocol: Protocol) -> Self {
-        self.protocol = protocol;
+    /// Sets the request that is refused.
+    pub(crate) fn to(mut self, asked: Asked) -> Self {
+        self.asked = asked;
         self
     }
 
@@ -227,6 +257,29 @@ impl Rejection {
         rejection
     }
 
+    /// The refusal of a handler that has done nothing before this error: that of a layer, which says that the request may be sent
+    /// again. The key of an idempotent request is free after it.
+    ///
+    /// Without this, by `?` alone, the refusal says that the handler may have acted.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{Error, Locks, rejection::Rejection};
+    ///
+    /// // With axum.
+    /// async fn order(locks: Locks) -> Result<&'static str, Rejection> {
+    ///     let stock = locks.lock("stock/7").await.map_err(Rejection::nothing_done)?; // may be sent again
+    ///     // Charge the card, then:
+    ///     stock.confirm().await?; // must not be sent again
+    ///     Ok("ordered")
+    /// }
+    /// ```
+    pub fn nothing_done(error: Error) -> Self {
+        Self {
+            by: By::ProgramBeforeItActed,
+            ..Self::from_error(error, RETRY_AFTER)
+        }
+    }
+
     /// Why the request was refused.
     pub fn reason(&self) -> Reason {
         self.reason
@@ -252,9 +305,9 @@ impl Rejection {
         self.retry_after
     }
 
-    /// Whether the same request may be sent again.
+    /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.
     pub fn is_retryable(&self) -> bool {
-        self.reason.is_retryable()
+        self.by != By::Program && self.reason.is_retryable()
     }
 
     /// The refusal as a response: the default of [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
@@ -274,7 +327,7 @@ impl Rejection {
     /// }
     /// ```
     pub fn to_response(&self) -> Response<Bytes> {
-        if self.protocol == Protocol::Grpc {
+        if self.asked.protocol == Protocol::Grpc {
             let mut response = grpc::response(self);
             response.extensions_mut().insert(self.clone());
             return response;
@@ -295,9 +348,16 @@ impl Rejection {
         response
     }
 
-    /// Whether the program has made the refusal from an error: a handler by `?`, say. The handler may have acted before.
-    pub(crate) fn is_of_program(&self) -> bool {
-        self.is_of_program
+    /// What the refusal says of the handler of an idempotent request.
+    pub(crate) fn says_of(&self, asked: Asked) -> Handler {
+        match self.by {
+            // Of another request, which the handler has sent to a service of its own.
+            By::Layer if self.asked.request != asked.request => Handler::MayHaveActed(self.reason),
+            By::Layer if self.reason.had_begun() => Handler::CutOff,
+            By::Layer => Handler::NotBegun,
+            By::Program => Handler::MayHaveActed(self.reason),
+            By::ProgramBeforeItActed => Handler::HasNotActed,
+        }
     }
 
     /// The request's `Idempotency-Key`, if there was a readable one.
@@ -344,12 +404,18 @@ impl StdError for Rejection {
     }
 }
 
-/// The refusal of a layer with the default `Retry-After` of 1 s.
+/// The `Retry-After` of refusals by the program.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The refusal of a layer, but not a retryable one: the program may have acted before the error. See
+/// [`nothing_done`](Rejection::nothing_done).
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        let mut rejection = Self::from_error(error, Duration::from_secs(1));
-        rejection.is_of_program = true;
-        rejection
+        Self {
+            by: By::Program,
+            retry_after: None,
+            ..Self::from_error(error, RETRY_AFTER)
+        }
     }
 }
 
@@ -361,7 +427,7 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// Lets `?` work in handlers: the response is that of a layer, see [`rejection`](self).
+/// Lets `?` work in handlers: the response is that of a layer, but not a retryable one, see [`rejection`](self).
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Error {
     fn into_response(self) -> axum::response::Response {

@@ -93,16 +93,52 @@ impl Reason {
 
     /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.
     pub fn is_retryable(self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::InProgress
-                | Self::Held
-                | Self::TooManyRunning
-                | Self::LineFull
-                | Self::TooManyKeys
-                | Self::StoreUnreachable
-                | Self::Closed
-        )
+            | Self::Held
+            | Self::TooManyRunning
+            | Self::LineFull
+            | Self::TooManyKeys
+            | Self::StoreUnreachable
+            | Self::Closed => true,
+            Self::BadKey
+            | Self::MissingIdempotencyKey
+            | Self::BadIdempotencyKey
+            | Self::BodyBroken
+            | Self::LeaseLost
+            | Self::AnswerNotKept
+            | Self::OutcomeUnknown
+            | Self::BodyTooLarge
+            | Self::KeyReused
+            | Self::Panicked
+            | Self::RecordUnreadable
+            | Self::Misconfigured => false,
+        }
+    }
+
+    /// Whether a layer that refuses a request for this reason had called the inner service before.
+    pub(crate) fn had_begun(self) -> bool {
+        match self {
+            Self::LeaseLost => true,
+            Self::BadKey
+            | Self::MissingIdempotencyKey
+            | Self::BadIdempotencyKey
+            | Self::BodyBroken
+            | Self::InProgress
+            | Self::AnswerNotKept
+            | Self::OutcomeUnknown
+            | Self::BodyTooLarge
+            | Self::KeyReused
+            | Self::Held
+            | Self::TooManyRunning
+            | Self::Panicked
+            | Self::RecordUnreadable
+            | Self::Misconfigured
+            | Self::LineFull
+            | Self::TooManyKeys
+            | Self::StoreUnreachable
+            | Self::Closed => false,
+        }
     }
 
     /// The status of a gRPC response, by its number.

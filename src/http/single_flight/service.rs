@@ -15,7 +15,7 @@ use super::{flight, layer::Settings};
 use crate::{
     idempotency::{IdempotentBody, ResponseFuture},
     key::Derived,
-    rejection::{Protocol, Rejection},
+    rejection::{Asked, Rejection},
 };
 
 /// A service whose equal safe requests share one answer. See [`SingleFlightLayer`](super::SingleFlightLayer).
@@ -69,7 +69,7 @@ where
             }
             Err(error) => Rejection::from_key_error(error),
         };
-        let rejection = rejection.in_protocol(Protocol::of(&parts.headers));
+        let rejection = rejection.to(Asked::by(&parts));
         let response = self.settings.renderer.render(&rejection);
         ResponseFuture::refuse(response.map(IdempotentBody::whole))
     }

@@ -47,6 +47,9 @@ impl LockGuard {
     ///   the same time.
     /// - [`ErrorKind::Unreachable`]: the store did not answer. The turn has ended
     ///   nevertheless.
+    /// - [`ErrorKind::InvalidConfig`]: the guard holds the claim of an idempotent request, or of
+    ///   [`run_once`](crate::Locks::run_once). The claim ends with the outcome of the work, and the
+    ///   turn goes on.
     ///
     /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the result.
     ///
@@ -55,6 +58,13 @@ impl LockGuard {
     /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When the future is dropped
     /// before that, the turn ends, and the release continues in the background.
     pub async fn release(self) -> Result<(), Error> {
+        if self.granted().lease.fingerprint.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "the claim of an idempotent request ends with the outcome of its work, and cannot be released \
+                 by the work: another request would do the same once more",
+            ));
+        }
         if self.mode() == Mode::Shared {
             return self.release_shared().await;
         }

@@ -61,7 +61,8 @@ macro_rules! idempotency {
                 answers_that_say_that_nothing_was_done_are_not_kept,
                 a_policy_of_the_program_decides,
                 a_handler_overrules_the_policy_either_way,
-                a_handler_that_is_one_transaction_keeps_its_successes_only,
+                a_policy_keeps_successes_only,
+                only_the_handler_frees_the_key_of_its_transaction,
                 a_handler_that_was_timed_out_is_not_run_again,
                 after_an_answer_that_is_not_kept_the_next_waiter_runs
             );
@@ -72,6 +73,11 @@ macro_rules! idempotency {
                 a_lock_lost_before_the_handler_begins_frees_the_key,
                 an_error_that_is_rendered_as_a_success_is_not_run_again,
                 an_error_of_the_locks_that_a_handler_returns_is_its_answer,
+                an_error_of_the_locks_after_the_money_has_moved_does_not_free_the_key,
+                a_handler_that_has_done_nothing_says_so,
+                the_refusal_of_a_service_that_the_handler_calls_is_its_own_answer,
+                a_refusal_inside_of_two_layers_frees_the_keys_of_both,
+                a_policy_decides_about_errors_of_the_inner_service,
                 a_panic_after_the_answer_is_a_tombstone,
                 an_error_of_the_inner_service_is_a_tombstone,
                 an_inner_service_that_does_not_become_ready_frees_the_key,
@@ -101,7 +107,7 @@ macro_rules! idempotency {
                 after_a_crash_a_retry_runs_once_the_lease_has_passed,
                 a_lost_claim_is_not_freed_while_its_handler_runs,
                 a_lost_claim_is_freed_when_its_answer_is_not_kept,
-                a_handler_that_releases_its_guard_cannot_record_for_the_next
+                a_handler_cannot_release_its_claim
             );
             $crate::suite::idempotency!(@tests $subject, $args, storing:
                 a_store_that_is_down_at_the_claim_is_503,
@@ -144,6 +150,7 @@ macro_rules! idempotency {
                 work_is_done_once_and_its_result_is_kept,
                 a_second_call_waits_for_the_result,
                 work_that_fails_is_done_again,
+                the_work_cannot_release_its_claim,
                 nothing_text_and_bytes_can_be_kept,
                 work_that_is_dropped_frees_the_key,
                 a_result_is_stored_although_its_caller_goes_away,

@@ -76,6 +76,31 @@ pub(crate) async fn work_that_fails_is_done_again(subject: impl Subject) {
     assert_eq!(work(&locks, &runs).await, ("2".into(), false));
 }
 
+/// Fault: each call that came after the release did the work once more.
+pub(crate) async fn the_work_cannot_release_its_claim(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
+    let working = |at: &Locks| {
+        let (locks, runs) = (at.clone(), runs.clone());
+        tokio::spawn(async move {
+            let once = locks.run_once("webhook/1", LONG, async |guard: LockGuard| {
+                let refused = guard.release().await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");
+                Ok::<_, Infallible>(runs.run().await.to_string())
+            });
+            let once = once.await.unwrap();
+            (once.value, once.replayed)
+        })
+    };
+    let first = working(&locks);
+    runs.arrival().await;
+    let second = working(&locks);
+    eventually("it waits", async || locks.stats().waiting == 1).await;
+    runs.open();
+    assert_eq!(first.await.unwrap(), ("1".into(), false));
+    assert_eq!(second.await.unwrap(), ("1".into(), true));
+    assert_eq!(runs.begun(), 1);
+}
+
 pub(crate) async fn nothing_text_and_bytes_can_be_kept(subject: impl Subject) {
     async fn twice<T: Recordable + Clone + PartialEq + std::fmt::Debug>(locks: &Locks, value: T) {
         let key = std::any::type_name::<T>();

@@ -75,9 +75,45 @@ pub(crate) async fn a_handler_overrules_the_policy_either_way(subject: impl Subj
     }
 }
 
-pub(crate) async fn a_handler_that_is_one_transaction_keeps_its_successes_only(
-    subject: impl Subject,
-) {
+pub(crate) async fn only_the_handler_frees_the_key_of_its_transaction(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let answering = |status: u16, rolled_back: bool| {
+        let (runs, status) = (runs.clone(), StatusCode::from_u16(status).unwrap());
+        let handler = async move || {
+            let mut response = (status, format!("run {}", runs.run().await)).into_response();
+            if rolled_back {
+                response.extensions_mut().insert(Keep::No);
+            }
+            response
+        };
+        app(layer(&locks).keep(Keep::unless_rolled_back), handler)
+    };
+    let sent = async |status: u16, rolled_back: bool| {
+        let tenant = format!("{status} {rolled_back}");
+        let app = answering(status, rolled_back);
+        let before = runs.begun();
+        assert_eq!(send(&app, pay_as(&tenant)).await.status, status);
+        let again = send(&app, pay_as(&tenant)).await;
+        (runs.begun() - before, again)
+    };
+    // The answer to COMMIT was lost, and the handler says so with one status or another.
+    for status in [408, 500, 503, 504] {
+        let (ran, again) = sent(status, false).await;
+        again.assert_refused(409, "outcome-unknown");
+        assert_eq!(ran, 1, "{status}");
+    }
+    for status in [201, 303, 402, 404, 409, 422] {
+        let (ran, again) = sent(status, false).await;
+        assert!(again.is_replayed(), "{status}");
+        assert_eq!(ran, 1, "{status}");
+    }
+    for status in [409, 500, 503] {
+        let (ran, again) = sent(status, true).await;
+        assert_eq!((ran, again.status.as_u16()), (2, status));
+    }
+}
+
+pub(crate) async fn a_policy_keeps_successes_only(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let layer = || layer(&locks).keep(Keep::only_success);
     for status in [402, 408, 500, 504] {

@@ -10,10 +10,14 @@ use std::{
 
 use axum::{Extension, Router, body::Body, middleware::map_response, routing::post};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderName, Request, Response, StatusCode};
 use http_body::Frame;
 use tokio::sync::Semaphore;
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{
+    BoxError, Layer, Service, ServiceExt,
+    load_shed::{LoadShed, error::Overloaded},
+    service_fn,
+};
 use tower_distributed_lock::{
     DistributedLockLayer, Error, Locks,
     idempotency::{Answered, Keep},
@@ -110,6 +114,18 @@ pub(crate) async fn no_extension_overrules_the_refusal_of_a_layer(subject: impl 
     held.release().await.unwrap();
     runs.open();
     assert_eq!(send(&app, pay_as("other")).await.text(), "run 2");
+
+    // A layer of the program that acts before it passes the request on can say so.
+    let app = marked(Keep::Tombstone, lock(&once).reject_if_held());
+    let held = once.lock(ACCOUNT).await.unwrap();
+    send(&app, pay_as("third"))
+        .await
+        .assert_refused(423, "held");
+    held.release().await.unwrap();
+    send(&app, pay_as("third"))
+        .await
+        .assert_refused(409, "outcome-unknown");
+    assert_eq!(runs.begun(), 2);
 }
 
 pub(crate) async fn a_lock_lost_before_the_handler_begins_frees_the_key(subject: impl Subject) {
@@ -189,6 +205,204 @@ pub(crate) async fn an_error_of_the_locks_that_a_handler_returns_is_its_answer(
         assert_eq!(answer.is_replayed(), replayed);
     }
     assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn an_error_of_the_locks_after_the_money_has_moved_does_not_free_the_key(
+    subject: impl Subject,
+) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let (closed, _held) = (Locks::in_memory(), locks.lock(ACCOUNT).await.unwrap());
+    closed.close(Duration::ZERO).await;
+    let tried = |error: u8| {
+        let (locks, closed, runs) = (locks.clone(), closed.clone(), runs.clone());
+        async move || -> Result<&str, Error> {
+            runs.run().await;
+            match error {
+                0 => drop(locks.lock_within(ACCOUNT, Duration::ZERO).await?),
+                1 => drop(locks.lock("").await?),
+                _ => drop(closed.lock(ACCOUNT).await?),
+            }
+            Ok("paid")
+        }
+    };
+    for (at, (status, reason)) in [(423, "held"), (400, "bad-key"), (503, "closed")]
+        .into_iter()
+        .enumerate()
+    {
+        // Neither by the default policy nor by one of the program.
+        for (policy, layer) in [layer(&locks), layer(&locks).keep(|_| Keep::No)]
+            .into_iter()
+            .enumerate()
+        {
+            let tenant = format!("{reason} {policy}");
+            let app = app(layer, tried(at as u8));
+            let first = send(&app, pay_as(&tenant)).await;
+            first.assert_refused(status, reason);
+            assert_eq!(first.problem()["retryable"], false, "{tenant}");
+            assert_eq!(first.header("retry-after"), None, "{tenant}");
+            let before = runs.begun();
+            let again = send(&app, pay_as(&tenant)).await;
+            again.assert_refused(409, "outcome-unknown");
+            assert_eq!(again.problem()["retryable"], false, "{tenant}");
+            assert_eq!(runs.begun(), before, "{tenant}");
+        }
+    }
+}
+
+pub(crate) async fn a_handler_that_has_done_nothing_says_so(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let held = locks.lock(ACCOUNT).await.unwrap();
+    let by_error = {
+        let (locks, runs) = (locks.clone(), runs.clone());
+        async move || -> Result<String, Rejection> {
+            let locking = locks.lock_within(ACCOUNT, Duration::ZERO);
+            let _guard = locking.await.map_err(Rejection::nothing_done)?;
+            Ok(format!("run {}", runs.run().await))
+        }
+    };
+    let by_extension = {
+        let (locks, runs) = (locks.clone(), runs.clone());
+        async move || {
+            let locking = locks.lock_within(ACCOUNT, Duration::ZERO);
+            let _guard = locking
+                .await
+                .map_err(|error| (Extension(Keep::No), error))?;
+            Ok::<_, (Extension<Keep>, Error)>(format!("run {}", runs.run().await))
+        }
+    };
+    let apps = [
+        app(layer(&locks), by_error),
+        app(layer(&locks), by_extension),
+    ];
+    let tenants = ["acme", "other"];
+    for (tenant, app) in tenants.iter().zip(&apps) {
+        let refused = send(app, pay_as(tenant)).await;
+        refused.assert_refused(423, "held");
+        let says_so = *tenant == "acme";
+        assert_eq!(refused.problem()["retryable"], says_so, "{tenant}");
+        assert_eq!(refused.header("retry-after").is_some(), says_so, "{tenant}");
+    }
+    held.release().await.unwrap();
+    for (tenant, app) in tenants.iter().zip(&apps) {
+        assert_eq!(send(app, pay_as(tenant)).await.status, 200, "{tenant}");
+        assert!(send(app, pay_as(tenant)).await.is_replayed(), "{tenant}");
+    }
+    assert_eq!(runs.begun(), 2);
+}
+
+pub(crate) async fn the_refusal_of_a_service_that_the_handler_calls_is_its_own_answer(
+    subject: impl Subject,
+) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let stock = Router::new()
+        .route("/stock", post(async || "reserved"))
+        .route_layer(lock(&locks).reject_if_held());
+    let handler = {
+        let runs = runs.clone();
+        async move || {
+            // The card is charged here.
+            runs.run().await;
+            let request = Request::post("/stock").body(Body::empty()).unwrap();
+            stock.oneshot(request).await.unwrap()
+        }
+    };
+    let app = app(layer(&locks), handler);
+    let held = locks.lock(ACCOUNT).await.unwrap();
+    send(&app, pay()).await.assert_refused(423, "held");
+    held.release().await.unwrap();
+    send(&app, pay())
+        .await
+        .assert_refused(409, "outcome-unknown");
+    assert_eq!(runs.begun(), 1);
+}
+
+pub(crate) async fn a_refusal_inside_of_two_layers_frees_the_keys_of_both(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let by_event = layer(&locks).key_header(HeaderName::from_static("x-event"));
+    let app = Router::new()
+        .route("/pay", post(runs.handler()))
+        .route_layer(lock(&locks).reject_if_held())
+        .route_layer(by_event)
+        .route_layer(layer(&locks));
+    let request = || pay().header("x-event", "7");
+    let held = locks.lock(ACCOUNT).await.unwrap();
+    send(&app, request()).await.assert_refused(423, "held");
+    held.release().await.unwrap();
+    assert_eq!(send(&app, request()).await.text(), "run 1");
+}
+
+pub(crate) async fn a_policy_decides_about_errors_of_the_inner_service(subject: impl Subject) {
+    #[derive(Debug)]
+    struct Failed(Overloaded);
+
+    impl std::fmt::Display for Failed {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("charged, and then there was no capacity")
+        }
+    }
+
+    impl std::error::Error for Failed {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let knowing = || layer(&locks).keep_error(|_: &Overloaded| Keep::No);
+    let request = |tenant| pay_as(tenant).body(Body::from("five")).unwrap();
+    // No capacity: `LoadShed` refuses the request before the service is called.
+    let busy = || LoadShed::new(Late(Arc::new(Semaphore::new(0))));
+    let later = app(layer(&locks), runs.handler());
+    let refused = knowing().layer(busy()).oneshot(request("acme")).await;
+    assert!(refused.unwrap_err().is::<Overloaded>());
+    assert_eq!(send(&later, pay_as("acme")).await.text(), "run 1");
+    // Without the policy, the layer does not know.
+    let refused = layer(&locks).layer(busy()).oneshot(request("other")).await;
+    assert!(refused.unwrap_err().is::<Overloaded>());
+    send(&later, pay_as("other"))
+        .await
+        .assert_refused(409, "outcome-unknown");
+    // An error with that cause can come from a handler that has acted, and one of another type is not meant.
+    let errors: [fn() -> BoxError; 2] = [
+        || Failed(Overloaded::new()).into(),
+        || io::Error::other("no answer").into(),
+    ];
+    for (tenant, error) in ["third", "fourth"].into_iter().zip(errors) {
+        let failing =
+            service_fn(
+                move |_: Request<Body>| async move { Err::<Response<Body>, BoxError>(error()) },
+            );
+        let failed = knowing().layer(failing).oneshot(request(tenant)).await;
+        assert!(failed.is_err());
+        send(&later, pay_as(tenant))
+            .await
+            .assert_refused(409, "outcome-unknown");
+    }
+    // An error that is not boxed, and a policy that panics.
+    let failing = || {
+        service_fn(|_: Request<Body>| async {
+            Err::<Response<Body>, _>(io::Error::other("not begun"))
+        })
+    };
+    let free = layer(&locks).keep_error(|_: &io::Error| Keep::No);
+    assert!(
+        free.layer(failing())
+            .oneshot(request("fifth"))
+            .await
+            .is_err()
+    );
+    assert_eq!(send(&later, pay_as("fifth")).await.text(), "run 2");
+    let clumsy = layer(&locks).keep_error(|_: &io::Error| panic!("this panic is part of the test"));
+    assert!(
+        clumsy
+            .layer(failing())
+            .oneshot(request("sixth"))
+            .await
+            .is_err()
+    );
+    send(&later, pay_as("sixth"))
+        .await
+        .assert_refused(409, "outcome-unknown");
 }
 
 pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subject) {

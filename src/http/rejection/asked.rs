@@ -1,0 +1,45 @@
+//! What a refusal takes from the request that it answers.
+
+use std::{
+    num::NonZeroU64,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use http::{Extensions, request::Parts};
+
+use super::Protocol;
+
+/// The request that a refusal answers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asked {
+    pub(super) protocol: Protocol,
+    /// `None` for a request that is not idempotent.
+    pub(super) request: Option<RequestId>,
+}
+
+impl Asked {
+    pub(crate) fn by(parts: &Parts) -> Self {
+        Self {
+            protocol: Protocol::of(&parts.headers),
+            request: parts.extensions.get().copied(),
+        }
+    }
+}
+
+/// The id of an idempotent request, in an extension of the request.
+///
+/// A service that the handler calls with another request refuses that one. Such a refusal says
+/// nothing about the handler, which may have acted before the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestId(NonZeroU64);
+
+impl RequestId {
+    /// Gives the request an id, unless a layer further out has given it one.
+    pub(crate) fn give(extensions: &mut Extensions) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if extensions.get::<Self>().is_none() {
+            let id = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
+            extensions.insert(Self(id.expect("there are fewer than 2^64 requests")));
+        }
+    }
+}
