@@ -11,7 +11,7 @@ use tokio::{runtime::Builder, task::JoinSet, time::sleep};
 use tower_distributed_lock::{LockGuard, Locks};
 
 /// A scenario that takes longer than this in real time counts as one that never yields.
-const STUCK: Duration = Duration::from_secs(20);
+const STUCK: Duration = Duration::from_secs(60);
 /// The pause of a task between a refusal and the next question.
 const AFTER_REFUSAL: Duration = Duration::from_millis(50);
 /// Tasks that pass one key on.

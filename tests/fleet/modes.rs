@@ -101,18 +101,20 @@ async fn delays(readers_stream: bool, length: Duration) -> Vec<Delay> {
     delays
 }
 
-/// Prints the delays. Returns the median and the highest number of turns that began while the other waited.
+/// Prints the delays. Returns the median of the numbers of turns that began while the other waited, and the number that nine of
+/// ten stay within: a machine that is busy now and then keeps a hint back for longer than a turn.
 fn summarize(what: &str, delays: &[Delay]) -> [u64; 2] {
     let mut waited: Vec<_> = delays.iter().map(|delay| delay.waited).collect();
     waited.sort();
-    let [half, last] = [delays.len() / 2, delays.len() - 1];
+    let [half, most] = [delays.len() / 2, delays.len() * 9 / 10 - 1];
+    let last = delays.len() - 1;
     println!(
         "{what}: p50 {:?}, longest {:?}; turns that began meanwhile: p50 {}, most {}",
         waited[half], waited[last], delays[half].overtaken, delays[last].overtaken
     );
     // About 40 turns of 1 ms, or one of 20 ms, on a machine that may be busy: no wait for the next poll of an instance.
     assert!(waited[half] < Duration::from_millis(400), "{waited:?}");
-    [delays[half].overtaken, delays[last].overtaken]
+    [delays[half].overtaken, delays[most].overtaken]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -230,7 +230,7 @@ async fn at_most_four_exports_run_also_after_a_replica_with_three_of_them_was_ki
     println!("the permits of the killed replica were free after {freed:?}");
     // The lease was renewed at most a third of its time before the kill; the machine may be busy.
     assert!(freed >= LEASE / 3, "{freed:?}");
-    assert!(freed <= LEASE + Duration::from_secs(1), "{freed:?}");
+    assert!(freed <= LEASE + Duration::from_secs(3), "{freed:?}");
     let journal = fleet.journal();
     let alive = journal.iter().filter(|note| note.process != dead);
     let most = UnderWay::follow(alive, |now| assert!(now.of("export") <= 4)).most("export");

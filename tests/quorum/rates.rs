@@ -71,19 +71,24 @@ impl Crowd {
     }
 }
 
-/// How often a node is frozen, at most. Other work on the machine slows down any of the windows, so the best ones count.
-const ROUNDS: usize = 5;
-/// How many scripts a turn takes at a node, at most: one to queue, one to take the key and one to release it. The rest is for
-/// instances that ask because no hint came for a while, as on a slow machine, and for a few votes that are split.
+/// How often a node is frozen, at most.
+const ROUNDS: usize = 10;
+/// How often a frozen node must have cost less than half of the turns. Other work on the machine slows down any of the windows,
+/// so two rounds are enough; a key that stops does so in every round.
+const GOOD_ROUNDS: usize = 2;
+/// How many scripts a turn takes at a node, at most: one to queue, one to take the key and one to release it. The rest is for a
+/// few votes that are split.
 const SCRIPTS_PER_TURN: u64 = 5;
+/// How many scripts an instance runs in a window without a turn: it asks in each poll interval, and may renew a lease.
+const SCRIPTS_BESIDE: u64 = 2 + 2;
 
 /// Compares turns while all nodes are well with turns while one is frozen.
 async fn compare(instances: usize, frozen_node: usize) {
     let fleet = Fleet::start_not_young(3).await;
     let crowd = Crowd::start(&fleet, instances);
-    let (mut best_healthy, mut best_frozen) = (0, 0);
+    let (mut rounds, mut good_rounds) = (Vec::new(), 0);
     let (mut all_turns, mut all_scripts) = (0, 0);
-    for round in 1..=ROUNDS {
+    while rounds.len() < ROUNDS && good_rounds < GOOD_ROUNDS {
         pass(SETTLING).await;
         let healthy = crowd.turns().await;
         fleet.servers[frozen_node].freeze();
@@ -96,19 +101,17 @@ async fn compare(instances: usize, frozen_node: usize) {
             "{instances} instances: {healthy} turns; with node {frozen_node} frozen {frozen}, and {scripts} scripts"
         );
         (all_turns, all_scripts) = (all_turns + frozen, all_scripts + scripts);
-        best_healthy = healthy.max(best_healthy);
-        best_frozen = frozen.max(best_frozen);
-        if round > 1 && best_frozen * 2 >= best_healthy {
-            break;
-        }
+        good_rounds += usize::from(frozen * 2 >= healthy);
+        rounds.push((healthy, frozen));
     }
     crowd.stop().await;
-    assert!(
-        best_frozen * 2 >= best_healthy,
-        "{instances} instances: {best_frozen} turns, not half of {best_healthy}"
+    assert_eq!(
+        good_rounds, GOOD_ROUNDS,
+        "{instances} instances: turns, and turns with a frozen node: {rounds:?}"
     );
+    let beside = SCRIPTS_BESIDE * (instances * rounds.len()) as u64;
     assert!(
-        all_scripts <= SCRIPTS_PER_TURN * all_turns,
+        all_scripts <= SCRIPTS_PER_TURN * all_turns + beside,
         "{instances} instances: {all_scripts} scripts for {all_turns} turns"
     );
 }

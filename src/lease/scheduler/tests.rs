@@ -35,16 +35,15 @@ fn leases_whose_renewals_hang_cost_a_look_nothing_until_they_end() {
         schedule.add(&lease, Entry::End(lease.deadline()));
     }
     let nearly_over = sent + crate::lease::validity(LEASE) - Duration::from_millis(1);
-    // The best look counts, since other work on the machine slows down some of them.
-    let mut best = Duration::MAX;
-    for _ in 0..20 {
+    // A look at each of these leases takes more than ten milliseconds. One fast look of many is enough, since other work on
+    // the machine slows down some of them.
+    let is_fast = || {
         let began = std::time::Instant::now();
         let due = schedule.take_due(nearly_over, nearly_over + SECOND);
-        best = best.min(began.elapsed());
         assert!(due.is_empty());
-    }
-    // Looking at each of these leases takes more than ten milliseconds.
-    assert!(best < Duration::from_millis(1), "{best:?}");
+        began.elapsed() < Duration::from_millis(1)
+    };
+    assert!(std::iter::repeat_with(is_fast).take(200).any(|fast| fast));
     let over = schedule.take_due(sent + LEASE, sent + LEASE);
     assert_eq!(over.len() as u64, LEASES);
 }
