@@ -231,7 +231,6 @@ impl Contender {
     fn granted(&mut self, question: Question, grant: &Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
-        let asked = 1 + question.more.len() as u32;
         let owners = || {
             let owners = std::iter::once(owner).chain(question.more.iter().copied());
             owners.take(grant.count as usize)
@@ -248,7 +247,7 @@ impl Contender {
             };
             let in_time = later(sent, validity(question.lease)) > t.now;
             if in_time {
-                line.granted(owners().map(new_lease), sent, grant, asked, t);
+                line.granted(owners().map(new_lease), sent, grant, t);
             }
             in_time
         });

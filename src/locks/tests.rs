@@ -376,7 +376,7 @@ fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, t
     };
     let granted = inner.with_line(&lease.key.clone(), |line, t| {
         assert!(line.is_contended_by(contender));
-        line.granted(std::iter::once(lease), sent, &grant, 1, t);
+        line.granted(std::iter::once(lease), sent, &grant, t);
     });
     assert!(granted.is_some(), "the line is there");
 }

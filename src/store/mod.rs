@@ -83,7 +83,11 @@ pub(crate) mod sealed {
 /// it holds the key: one that was made before a downgrade and takes effect after it extends or ends the shared lease.
 ///
 /// **Tokens.** Every grant and every refill hands out a block of numbers that are all above every number handed out
-/// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store.
+/// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store. A counter that is lost
+/// begins again at the store's clock in microseconds, so no counter passes that clock, whatever is asked for: a block is as long as
+/// asked for, or ends at the clock. At the clock, a call gets a few tokens, and at least one for each lease; that they do not pass the
+/// clock is left to the time that a call takes. Only a floor that some caller has seen, or that an operator has set
+/// (`raise_fence`), lifts a counter above the clock.
 ///
 /// **The queue.** Attempts of all modes wait in one queue and are served in the order of their arrival. Each place in the
 /// queue has a deadline, which
@@ -221,6 +225,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
 
     /// Raises the token counter of a key, so that every later token is above `floor`. The counter is never lowered.
     /// Returns the highest token that counts as handed out now.
+    ///
+    /// A floor above the clock, in microseconds since 1970, has two costs until the clock has caught up: a server that loses the counter
+    /// begins below the floor, and a long line asks for tokens more often, because a call gets a few of them only.
     ///
     /// # Errors
     ///

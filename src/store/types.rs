@@ -197,7 +197,7 @@ pub struct Acquire {
     pub owner: Owner,
     /// How long the lease lasts.
     pub lease: Duration,
-    /// How many tokens to hand out with the grant, at least one.
+    /// How many tokens to hand out with the grant, at least one. The store may hand out fewer.
     pub block: u32,
     /// Whether the attempt joins the queue.
     pub queueing: Queueing,
@@ -232,7 +232,7 @@ pub enum Acquired {
 /// A granted lease, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The tokens for the turns under these leases.
+    /// The tokens for the turns under these leases: at least one for each, unless fewer were asked for.
     pub tokens: Tokens,
     /// How many leases were granted: to [`Acquire::owner`], then to [`Acquire::more`] in order. At least one.
     pub count: u32,
@@ -321,7 +321,7 @@ pub struct Renew {
     pub owner: Owner,
     /// How long the lease lasts from now on.
     pub lease: Duration,
-    /// How many further tokens to hand out, or zero for none.
+    /// How many further tokens to hand out, or zero for none. The store may hand out fewer.
     pub refill: u32,
     /// The mode of the lease from now on: the mode that the lease was acquired in, or [`Mode::Shared`] for a lease that
     /// was acquired exclusively. A lease that was downgraded stays shared.

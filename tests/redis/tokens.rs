@@ -2,7 +2,10 @@
 
 use futures_util::future::join_all;
 use redis::Value;
-use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Renewed, Store};
+use tower_distributed_lock::{
+    LockKey,
+    store::{Acquire, Acquired, Instance, Mode, RedisStore, Renewed, Store},
+};
 
 use crate::{server_and_store, support::words::*};
 
@@ -33,6 +36,52 @@ async fn tokens_rise_over_a_restart() {
     server.restart().await;
     let newcomer = RedisStore::connect(server.url()).await.unwrap();
     assert!(next_token(&newcomer).await > after);
+}
+
+/// Asks for huge blocks as fast as possible, by grants and by refills. Returns the highest token.
+async fn exhaust(store: &RedisStore, mode: Mode, key: &LockKey) -> u64 {
+    let mut highest = 0;
+    for _ in 0..100 {
+        let instance = Instance::new();
+        let further = if mode.is_permit() { 1..10 } else { 1..1 };
+        let request = Acquire {
+            block: u32::MAX,
+            mode,
+            more: further.map(|n| attempt_of(instance, n + 1)).collect(),
+            ..attempt(key, attempt_of(instance, 1))
+        };
+        let grant = granted(store.acquire(request).await.unwrap());
+        assert!(grant.tokens.left() >= grant.count);
+        assert!(grant.tokens.first().unwrap() > highest);
+        let refill = store.renew_as(mode, key, attempt_of(instance, 1), u32::MAX);
+        let Renewed::Renewed { tokens, .. } = refill.await else {
+            panic!("the lease is ours");
+        };
+        assert!(tokens.unwrap().first() > grant.tokens.last());
+        highest = tokens.unwrap().last().unwrap();
+        for n in 1..=grant.count {
+            store
+                .free_as(mode, key, attempt_of(instance, n.into()))
+                .await;
+        }
+    }
+    highest
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_restart_although_huge_blocks_were_asked_for() {
+    let (mut server, store) = server_and_store().await;
+    let modes = [Mode::Exclusive, Mode::Shared, Mode::Permit { of: 10 }];
+    for mode in modes {
+        let key = key(&mode.to_string());
+        let highest = exhaust(&store, mode, &key).await;
+        let (seconds, micros): (u64, u64) = server.send(&["TIME"]).await;
+        assert!(highest <= seconds * 1_000_000 + micros, "{mode}: {highest}");
+        server.restart().await;
+        let newcomer = RedisStore::connect(server.url()).await.unwrap();
+        let token = newcomer.take(&key, owner()).await.tokens.first();
+        assert!(token > Some(highest), "{mode}: {token:?} after {highest}");
+    }
 }
 
 /// A clock that was set back by eleven days leaves a counter far ahead of the clock.

@@ -33,6 +33,8 @@ pub(super) struct HeldLease {
     pub(super) phase: Phase,
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
+    /// How many tokens there were when the last of them arrived.
+    pub(super) block: u32,
     /// The token of the last turn.
     pub(super) token: Option<u64>,
     /// How many turns the lease has served, including those under way.
@@ -89,6 +91,7 @@ impl HeldLease {
             renewal: Renewal::new(&t.limits.pace, lease.length, sent),
             lease,
             phase: Phase::Serving,
+            block: tokens.left(),
             tokens,
             token: None,
             served: 0,

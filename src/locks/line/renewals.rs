@@ -82,8 +82,8 @@ impl Line {
         let is_due = held.renewal.send_if_due(&t.limits.pace, t.now);
         held.schedule(t);
         is_due.then(|| DueRenewal {
-            refill: if held.lacks_tokens(waiting) {
-                refill
+            refill: if held.lacks_tokens(waiting, t) {
+                refill.min(held.turns_left(t) as u32)
             } else {
                 0
             },
@@ -134,6 +134,7 @@ impl Line {
         if let Some(tokens) = answer.tokens {
             // The tokens that are left of the old block are lower than the new ones, and so cannot be used any more.
             held.tokens = tokens;
+            held.block = tokens.left();
         }
         if answer.others_wait {
             held.want(t.now);

@@ -117,7 +117,12 @@ impl Line {
             patient: self.waiters.iter().any(|turn| turn.request.patient),
             block: match first.mode {
                 Mode::Shared => 1,
-                _ => self.block(1).next_multiple_of(permits as u32),
+                // As many for each lease as it serves turns while others wait: more of them would be lost with the lease.
+                _ => {
+                    let usable = t.limits.pass_turns.saturating_mul(permits as u32);
+                    let block = self.block(1).min(usable.max(1));
+                    block.next_multiple_of(permits as u32)
+                }
             },
         })
     }
@@ -134,17 +139,16 @@ impl Line {
         alike.count().max(1)
     }
 
-    /// Handles granted leases. `asked` is how many leases the question was for.
+    /// Handles granted leases.
     pub(crate) fn granted(
         &mut self,
         leases: impl Iterator<Item = Arc<Lease>>,
         sent: Instant,
         grant: &Grant,
-        asked: u32,
         t: &mut Transition<'_>,
     ) {
         self.contending = None;
-        let each = grant.tokens.left() / asked;
+        let each = grant.tokens.left() / grant.count.max(1);
         let mut first_token = grant.tokens.first().unwrap_or_default();
         for lease in leases {
             self.refuse_other_work(&lease.fingerprint);
@@ -278,7 +282,7 @@ impl Line {
         for held in self.leases.iter_mut() {
             if matches!(held.phase, Phase::Serving)
                 && held.lease.fingerprint.is_none()
-                && held.lacks_tokens(waiting)
+                && held.lacks_tokens(waiting, t)
                 && !held.refill_asked
             {
                 held.refill_asked = true;
@@ -365,12 +369,28 @@ impl HeldLease {
         });
     }
 
-    /// Whether a refill is needed for the requests that wait.
-    pub(super) fn lacks_tokens(&self, waiting: usize) -> bool {
+    /// Whether a refill is needed for the requests that wait, and for which this lease can begin a turn. Of a short block, half is used
+    /// first: a store whose counter has reached the clock has a few tokens for each call, and would be asked again and again.
+    pub(super) fn lacks_tokens(&self, waiting: usize, t: &Transition<'_>) -> bool {
         let needed = match self.mode() {
             Mode::Shared => waiting.min(1),
-            _ => waiting.min(TOKENS_AHEAD),
+            _ => waiting
+                .min(TOKENS_AHEAD)
+                .min(self.turns_left(t))
+                .min(self.block.div_ceil(2) as usize),
         };
         (self.tokens.left() as usize) < needed
+    }
+
+    /// How many more turns the lease serves, as far as others wait for the key.
+    pub(super) fn turns_left(&self, t: &Transition<'_>) -> usize {
+        let Some((_, served)) = self.wanted else {
+            return usize::MAX;
+        };
+        let last = served + u64::from(t.limits.pass_turns);
+        let left = last
+            .saturating_sub(self.served)
+            .max(u64::from(self.served == 0));
+        usize::try_from(left).unwrap_or(usize::MAX)
     }
 }

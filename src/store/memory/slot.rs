@@ -19,8 +19,9 @@ use bytes::Bytes;
 
 use super::super::{
     Acquire, Acquired, Ending, Expected, Grant, Held, Hint, Holder, Inspection, Instance, Mode,
-    Owner, Queueing, Release, Released, Renew, Renewed, Tokens,
+    Owner, Queueing, Release, Released, Renew, Renewed,
 };
+use super::fence::Fence;
 use crate::{
     Error, ErrorKind, LockKey,
     time::{Instant, later},
@@ -67,11 +68,11 @@ struct Attempt {
 }
 
 impl Slot {
-    /// See [`Store::acquire`](super::Store::acquire). `fence` is the highest token handed out.
+    /// See [`Store::acquire`](super::Store::acquire).
     pub(super) fn acquire(
         &mut self,
         request: Acquire,
-        fence: &mut u64,
+        fence: &mut Fence,
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> Result<Acquired, Error> {
@@ -98,7 +99,7 @@ impl Slot {
         }
         self.withdraw_offers();
         Ok(Acquired::Granted(Grant {
-            tokens: hand_out(fence, request.block.max(1)),
+            tokens: fence.hand_out(request.block.max(1), room as u32),
             count: room as u32,
             others_wait: self.others_wait(instance),
         }))
@@ -108,7 +109,7 @@ impl Slot {
     pub(super) fn renew(
         &mut self,
         request: &Renew,
-        fence: &mut u64,
+        fence: &mut Fence,
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> Renewed {
@@ -124,7 +125,7 @@ impl Slot {
             self.offer(&request.key, true, now, hints);
         }
         Renewed::Renewed {
-            tokens: (request.refill > 0).then(|| hand_out(fence, request.refill)),
+            tokens: (request.refill > 0).then(|| fence.hand_out(request.refill, 1)),
             others_wait: self.others_wait(request.owner.instance),
         }
     }
@@ -435,11 +436,4 @@ fn wrong_kind(mode: Mode) -> Error {
         false => "permits of this key are held: use another key for locks",
     };
     Error::new(ErrorKind::Foreign, message)
-}
-
-/// Takes the next `count` tokens from the counter.
-fn hand_out(fence: &mut u64, count: u32) -> Tokens {
-    let block = Tokens::new(*fence + 1, count);
-    *fence += u64::from(count);
-    block
 }

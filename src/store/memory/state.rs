@@ -5,10 +5,11 @@
 //! 3. Every method that reads or changes a slot first removes all expired entries of the shard, so that the remaining
 //!    ones are valid.
 
-use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     super::{Acquire, Acquired, Expected, Inspection, Release, Released, Renew, Renewed},
+    fence::Fence,
     slot::{HintFor, Slot},
     watchers::Watchers,
 };
@@ -19,8 +20,8 @@ pub(super) struct State {
     slots: KeyMap<Slot>,
     /// The earliest expiry of each slot.
     due: BTreeSet<(Instant, LockKey)>,
-    /// The highest token handed out. One counter serves all keys of the shard.
-    fence: u64,
+    /// One counter serves all keys of the shard.
+    fence: Fence,
     watchers: Arc<Watchers>,
     /// How many calls there were.
     calls: usize,
@@ -28,11 +29,10 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(watchers: Arc<Watchers>) -> Self {
-        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             slots: KeyMap::default(),
             due: BTreeSet::new(),
-            fence: clock.unwrap_or_default().as_micros() as u64,
+            fence: Fence::new(),
             watchers,
             calls: 0,
         }
@@ -72,15 +72,14 @@ impl State {
     }
 
     pub(super) fn raise_fence(&mut self, floor: u64) -> u64 {
-        self.fence = self.fence.max(floor);
-        self.fence
+        self.fence.raise(floor)
     }
 
     pub(super) fn inspect(&mut self, key: &LockKey, now: Instant) -> Inspection {
         self.forget_expired(now);
         match self.slots.get(key) {
-            Some(slot) => slot.inspect(self.fence, now),
-            None => Slot::default().inspect(self.fence, now),
+            Some(slot) => slot.inspect(self.fence.last(), now),
+            None => Slot::default().inspect(self.fence.last(), now),
         }
     }
 
@@ -112,7 +111,7 @@ impl State {
         &mut self,
         key: LockKey,
         now: Instant,
-        work: impl FnOnce(&mut Slot, &mut u64, &mut Vec<HintFor>) -> T,
+        work: impl FnOnce(&mut Slot, &mut Fence, &mut Vec<HintFor>) -> T,
     ) -> T {
         self.forget_expired(now);
         let mut hints = Vec::new();

@@ -198,8 +198,8 @@ impl Entered {
         }
         match vote.ballot.verdict() {
             Verdict::Granted => {
-                let (counters, others_wait) = (vote.ballot.counters(), vote.ballot.others_wait());
-                let granted = store.granted(request, asked, &counters).await;
+                let (tokens, others_wait) = (vote.ballot.tokens(), vote.ballot.others_wait());
+                let granted = store.granted(request, asked, &tokens).await;
                 Outcome::Settled(granted.map(|tokens| {
                     Acquired::Granted(Grant {
                         tokens,
@@ -224,15 +224,14 @@ impl Shared {
         &self,
         request: &Acquire,
         asked: Instant,
-        counters: &[(usize, u64)],
+        tokens: &[(usize, Tokens)],
     ) -> Result<Tokens, Error> {
-        let block = request.block.max(1);
-        let last = self.agree(&request.key, counters).await?;
+        let tokens = self.agree(&request.key, tokens).await?;
         let until = self
             .valid_until(asked, request.lease)
             .ok_or_else(|| too_late(asked, request.lease))?;
         self.attempts.confirm(&request.key, request.owner, until);
-        Ok(Tokens::new((last + 1).saturating_sub(block.into()), block))
+        Ok(tokens)
     }
 
     /// Ends an attempt that found a record. Nodes that granted the key have missed or lost the record, and get the

@@ -18,7 +18,7 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    super::{Acquired, Grant, Held},
+    super::{Acquired, Grant, Held, Tokens},
     failures::Failures,
 };
 use crate::Error;
@@ -133,10 +133,10 @@ impl Ballot {
         self.grants.iter().map(|granted| granted.node)
     }
 
-    /// The nodes that granted, with their token counters.
-    pub(super) fn counters(&self) -> Vec<(usize, u64)> {
-        let counter = |granted: &Granted| (granted.node, granted.grant.tokens.last().unwrap_or(0));
-        self.grants.iter().map(counter).collect()
+    /// The nodes that granted, with their tokens.
+    pub(super) fn tokens(&self) -> Vec<(usize, Tokens)> {
+        let tokens = |granted: &Granted| (granted.node, granted.grant.tokens);
+        self.grants.iter().map(tokens).collect()
     }
 
     pub(super) fn others_wait(&self) -> bool {

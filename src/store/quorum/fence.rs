@@ -6,6 +6,9 @@
 //! ```
 //!
 //! Without the second step, a later majority of nodes 1 and 3 could hand out 42 again.
+//!
+//! Nodes may hand out blocks of different lengths, because no counter passes the clock of its node. The shortest length counts: the first of so
+//! many tokens up to the highest counter is above all that this counter's node, or any other of the majority, has handed out before.
 
 use futures_util::FutureExt;
 
@@ -21,17 +24,24 @@ use crate::{
 };
 
 impl Shared {
+    /// Returns the tokens of a grant or of a refill, from those that the nodes have handed out.
+    ///
     /// Raises the counters of a majority to the highest of them, so that every later majority includes a counter of
     /// that height. Nothing is sent if all counters agree, as they do while all nodes answer and no attempts compete.
     pub(super) async fn agree(
         &self,
         key: &LockKey,
-        counters: &[(usize, u64)],
-    ) -> Result<u64, Error> {
+        tokens: &[(usize, Tokens)],
+    ) -> Result<Tokens, Error> {
+        let counter = |(node, tokens): &(usize, Tokens)| (*node, tokens.last().unwrap_or(0));
+        let counters: Vec<(usize, u64)> = tokens.iter().map(counter).collect();
         let highest = counters.iter().map(|(_, counter)| *counter).max();
         let highest = highest.unwrap_or(0);
+        let shortest = tokens.iter().map(|(_, tokens)| tokens.left()).min();
+        let shortest = shortest.unwrap_or(0);
+        let agreed_on = Tokens::new((highest + 1).saturating_sub(shortest.into()), shortest);
         if !self.fencing {
-            return Ok(highest);
+            return Ok(agreed_on);
         }
         let behind = counters.iter().filter(|(_, counter)| *counter < highest);
         let raising = behind.map(|(node, _)| {
@@ -58,7 +68,7 @@ impl Shared {
         if raising.pending().next().is_some() {
             detach(raising.all().map(drop));
         }
-        Ok(highest)
+        Ok(agreed_on)
     }
 
     /// Returns the tokens of a refill. As with a grant, a majority has handed them out, and a majority of counters is
@@ -66,15 +76,13 @@ impl Shared {
     pub(super) async fn refill(
         &self,
         request: &Renew,
-        counters: &[(usize, u64)],
+        tokens: &[(usize, Tokens)],
     ) -> Option<Tokens> {
-        if request.refill == 0 || counters.len() < majority(self.nodes.len()) {
+        if request.refill == 0 || tokens.len() < majority(self.nodes.len()) {
             return None;
         }
         // A missing refill does not harm the lease: the holder asks again, or releases the lease when its tokens are
         // used up.
-        let last = self.agree(&request.key, counters).await.ok()?;
-        let first = (last + 1).saturating_sub(request.refill.into());
-        Some(Tokens::new(first, request.refill))
+        self.agree(&request.key, tokens).await.ok()
     }
 }

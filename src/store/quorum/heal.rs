@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Queueing, Renew},
+    store::{Acquire, Acquired, Queueing, Renew, Tokens},
 };
 
 /// How many leases are healed at a time when healing is not urgent.
@@ -40,9 +40,9 @@ impl Shared {
         let healing = gaps.iter().map(|node| self.heal(request, *node));
         for (node, healed) in gaps.iter().zip(join_all(healing).await) {
             match healed {
-                Ok(Some(counter)) => {
+                Ok(Some(tokens)) => {
                     count.ours += 1;
-                    count.counters.push((*node, counter));
+                    count.tokens.push((*node, tokens));
                 }
                 Ok(None) => {}
                 Err(error) => count.failures.add(error),
@@ -68,8 +68,8 @@ impl Shared {
         }
     }
 
-    /// Adds one node to a lease. Returns the node's token counter if the node holds the lease now.
-    async fn heal(&self, request: &Renew, node: usize) -> Result<Option<u64>, Error> {
+    /// Adds one node to a lease. Returns the node's tokens if the node holds the lease now.
+    async fn heal(&self, request: &Renew, node: usize) -> Result<Option<Tokens>, Error> {
         let Renew { key, owner, .. } = request;
         let Some((name, fingerprint)) = self.attempts.ask_for(key, *owner, node, Instant::now())
         else {
@@ -99,7 +99,7 @@ impl Shared {
         match answer {
             Some((_, Ok(Acquired::Granted(grant)))) => {
                 if self.attempts.heal(part, Instant::now()) {
-                    return Ok(grant.tokens.last());
+                    return Ok(Some(grant.tokens));
                 }
                 self.give_back(part, &request);
                 Ok(None)

@@ -33,7 +33,7 @@ use super::{
     round::detach,
 };
 use crate::{
-    store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture},
+    store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture, Tokens},
     time::later,
 };
 
@@ -72,8 +72,8 @@ pub(super) struct RenewalCount {
     pub(super) ours: usize,
     pub(super) not_ours: usize,
     others_wait: bool,
-    /// The token counters of the nodes that granted a refill.
-    pub(super) counters: Vec<(usize, u64)>,
+    /// The tokens of the nodes that granted a refill.
+    pub(super) tokens: Vec<(usize, Tokens)>,
     /// Nodes that lack the lease.
     pub(super) gaps: Vec<usize>,
     /// Nodes that have not answered.
@@ -251,7 +251,7 @@ impl Renewal {
             ours: count.ours,
             not_ours: count.not_ours,
             others_wait: count.others_wait,
-            counters: std::mem::take(&mut count.counters),
+            tokens: std::mem::take(&mut count.tokens),
             // Nodes that the majority needs are healed now, the others later.
             gaps: match count.ours < majority {
                 true => std::mem::take(&mut count.gaps),
@@ -301,7 +301,7 @@ impl Shared {
             self.attempts.confirm(&request.key, request.owner, until);
         }
         Renewed::Renewed {
-            tokens: self.refill(&request, &count.counters).await,
+            tokens: self.refill(&request, &count.tokens).await,
             others_wait: count.others_wait,
         }
     }
@@ -317,8 +317,7 @@ impl RenewalCount {
             } => {
                 self.ours += 1;
                 self.others_wait |= others_wait;
-                let counter = tokens.and_then(|tokens| tokens.last());
-                self.counters.extend(counter.map(|counter| (node, counter)));
+                self.tokens.extend(tokens.map(|tokens| (node, tokens)));
             }
             Renewed::NotOurs => {
                 self.not_ours += 1;

@@ -227,7 +227,7 @@ impl Shared {
         drop(vote.questions); // withdraws those that no release keeps
         if is_granted {
             // Makes the counters agree, so that the next turn does not have to wait for that.
-            let _ = self.agree(&request.key, &vote.ballot.counters()).await;
+            let _ = self.agree(&request.key, &vote.ballot.tokens()).await;
         }
     }
 

@@ -65,6 +65,7 @@ macro_rules! conformance {
             );
             $crate::suite::conformance!(@tests $subject, $args, tokens:
                 a_block_has_as_many_tokens_as_asked_for,
+                tokens_never_pass_the_clock_whatever_is_asked,
                 tokens_rise_over_every_end_of_a_lease,
                 a_double_can_hold_every_token,
                 the_fence_is_raised_and_never_lowered,

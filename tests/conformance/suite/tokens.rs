@@ -20,6 +20,49 @@ pub(crate) async fn a_block_has_as_many_tokens_as_asked_for(subject: impl Subjec
     assert_eq!(store.see(&key).await.fence, last.unwrap());
 }
 
+/// The wall clock in microseconds, at which a lost counter begins again.
+fn clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap().as_micros() as u64
+}
+
+pub(crate) async fn tokens_never_pass_the_clock_whatever_is_asked(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let mut highest = 0;
+    let mut check = |tokens: tower_distributed_lock::store::Tokens| {
+        assert!(tokens.first().unwrap() > highest);
+        highest = tokens.last().unwrap();
+        // A few tokens may be ahead of the clock, by less than a call takes.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(tokens.left() > 0 && highest <= clock(), "{tokens:?}");
+    };
+    for block in [u32::MAX, 1, 1024, u32::MAX, 7] {
+        let a = owner();
+        let request = Acquire {
+            block,
+            ..attempt(&key, a)
+        };
+        check(granted(store.acquire(request).await.unwrap()).tokens);
+        for _ in 0..2 {
+            let Renewed::Renewed { tokens, .. } = store.renew_one(renewal(&key, a, block)).await
+            else {
+                panic!("the lease is a's");
+            };
+            check(tokens.unwrap());
+        }
+        store.free(&key, a).await;
+    }
+    assert_eq!(store.see(&key).await.fence, highest);
+    // Time that has passed is time for tokens, also in a test that has paused the clock.
+    std::thread::sleep(SHORT);
+    let request = Acquire {
+        block: 1024,
+        ..attempt(&key, owner())
+    };
+    let tokens = granted(store.acquire(request).await.unwrap()).tokens;
+    assert_eq!(tokens.left(), 1024);
+}
+
 pub(crate) async fn tokens_rise_over_every_end_of_a_lease(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let mut highest = 0;

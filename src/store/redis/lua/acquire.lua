@@ -6,8 +6,8 @@
 --          4 "<ms that a place in the queue is kept> <head start in ms>", to queue if the key is held;
 --            or "no", not to queue; or "skip", to ignore the queue
 --          5 the number of tokens, if more than one
--- Returns  the last token, if the key is granted and no attempt waits
---          {"granted", last token, 1, 1 if attempts of other instances wait, else 0}
+-- Returns  the last token, if the key is granted with all of the tokens and no attempt waits
+--          {"granted", last token, 1, 1 if attempts of other instances wait, else 0, the number of tokens}
 --          {"held", ms until it is worth asking again, the holder's fingerprint or false, a holder's label or false}
 --          {"record", content}
 --
@@ -15,7 +15,7 @@
 -- without a queue is short, because the whole fleet shares the server's time.
 
 local call, lock, value = redis.call, KEYS[1], ARGV[1]
-local is_contended, is_wanted
+local count, is_contended, is_wanted = 1, nil, nil
 
 local in_use = call('EXISTS', lock, KEYS[2])
 if in_use ~= 0 then
@@ -45,7 +45,7 @@ end
 
 --@include tokens.lua
 call('PSETEX', lock, ARGV[2], value)
-if is_contended then
-  return {'granted', last, 1, is_wanted and 1 or 0}
+if is_contended or ARGV[5] and tokens < ARGV[5] + 0 then
+  return {'granted', last, count, is_wanted and 1 or 0, tokens}
 end
 return last

@@ -61,7 +61,7 @@ else
     call('PEXPIRE', lock, ARGV[2])
   end
 end
-if is_contended or count > 1 then
-  return {'granted', last, count, is_wanted and 1 or 0}
+if is_contended or ARGV[5] then
+  return {'granted', last, count, is_wanted and 1 or 0, tokens}
 end
 return last

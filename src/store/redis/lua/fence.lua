@@ -1,14 +1,26 @@
--- Raises the token counter, from which a block was just taken, above the client's floor. Returns the last token of the block.
+-- Settles the token counter, from which a block was just taken, above the client's floor and below the server's clock. Returns the last token
+-- of the block and the number of its tokens, which is smaller than asked for if the clock leaves no more.
 --
--- A counter that was missing (new, evicted, flushed) continues from the server's clock in microseconds, if the clock is higher. Numbers
--- stay below 2^53, up to which a double is exact, and are formatted by string.format, because tostring would round them.
-local function raise(last, block, floor)
+-- The clock is the one in microseconds. A counter that is missing (new, evicted, flushed, or lost with the server) begins at the clock, which
+-- is above all earlier tokens, because no counter passes the clock: a block ends at the clock, and of a counter that has reached it a call
+-- gets no more than FEW tokens, or one for each of the leases that it grants. A call takes the server longer than so many microseconds. Only
+-- a floor, which some process has seen, lifts a counter above the clock. Numbers stay below 2^53, up to which a double is exact, and are
+-- formatted by string.format, because tostring would round them.
+local FEW = 5
+
+local function settle(last, block, floor, leases)
   block, floor = tonumber(block), tonumber(floor)
-  if last == block then
-    local time = redis.call('TIME')
-    floor = math.max(floor, time[1] * 1000000 + time[2])
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local before = last - block
+  if before == 0 then
+    before = now - 1
   end
-  last = math.max(last, floor + block)
-  redis.call('SET', KEYS[3], string.format('%.0f', last))
-  return last
+  before = math.max(before, floor)
+  block = math.min(block, math.max(now - before, FEW, leases))
+  if before + block ~= last then
+    last = before + block
+    redis.call('SET', KEYS[3], string.format('%.0f', last))
+  end
+  return last, block
 end

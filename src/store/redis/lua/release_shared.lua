@@ -22,6 +22,8 @@ if not KEYS[2] or call('EXISTS', KEYS[2]) == 0 then
       -- A lease that has expired stays in the set while another has not, and counts as none.
       local time = not now and call('TIME')
       now = now or time[1] * 1000 + math.floor(time[2] / 1000)
+      -- As in clock, see queue.lua.
+      now = now < 100000000000 and now + 100000000000 or now
       ended = ends + 0 > now and 1 or ended
     end
   end

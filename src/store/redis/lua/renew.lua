@@ -3,7 +3,7 @@
 -- KEYS     1 lock, 2 queue, 3 fence
 -- ARGV     1 the lease's value without its fingerprint, 2 lease in ms, 3 floor of the tokens, 4 the number of further tokens
 -- Returns  0, if the owner does not hold the key
---          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
+--          {1 if others wait, else 0; the last of the further tokens, or 0 for none; the number of further tokens}
 
 local value = redis.pcall('GET', KEYS[1])
 local is_wanted, is_shared = 0, false

@@ -5,7 +5,7 @@
 -- KEYS     1 lock
 -- ARGV     1 the lease's value without its fingerprint, 2 lease in ms
 -- Returns  0, if the owner does not hold the key
---          {1 if others wait or have waited, else 0; 0 for no tokens}
+--          {1 if others wait or have waited, else 0; 0, 0 for no tokens}
 --
 -- An outdated mark (see value.lua) costs the holder at most one unnecessary release, because a lease that is granted without waiting
 -- attempts has no mark.
@@ -24,7 +24,7 @@ if value ~= ARGV[1] then
     if not first or not read_holder(first) then
       return first and foreign() or value
     end
-    return extend(downgraded(ARGV[1]), tonumber(ARGV[2]), clock()) and {1, 0} or 0
+    return extend(downgraded(ARGV[1]), tonumber(ARGV[2]), clock()) and {1, 0, 0} or 0
   end
   local kind, holder, _, _, is_wanted = read(value)
   if value and not kind then
@@ -40,4 +40,4 @@ end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-return {is_marked, 0}
+return {is_marked, 0, 0}

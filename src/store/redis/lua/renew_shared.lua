@@ -3,7 +3,7 @@
 -- KEYS     1 lock, 2 queue, 3 fence, 4 a name that does not exist
 -- ARGV     1 the holder (see holders.lua), 2 lease in ms, 3 floor of the tokens, 4 the number of further tokens, or 0
 -- Returns  0, if the owner does not hold the key
---          {1 if others wait, else 0; the last of the further tokens, or 0 for none}
+--          {1 if others wait, else 0; the last of the further tokens, or 0 for none; the number of further tokens}
 --
 -- A slot of a Cluster that is moving to another node refuses scripts with a name that does not exist. The script relies on that: in such a
 -- slot, a lock that is deleted cannot be written again. The script is then called with the lock alone, and with the first two arguments. No tokens are handed
@@ -36,7 +36,7 @@ elseif not lock.kind or lock.value or not extend(holder, lease, now) then
   return 0
 end
 if not KEYS[2] then
-  return {0, 0}
+  return {0, 0, 0}
 end
 
 prune(now)
@@ -45,7 +45,7 @@ if is_downgraded then
 end
 local is_wanted = others_wait(instance_of(holder)) and 1 or 0
 if ARGV[4] == '0' then
-  return {is_wanted, 0}
+  return {is_wanted, 0, 0}
 end
 --@include refill.lua
 return {is_wanted, refill()}

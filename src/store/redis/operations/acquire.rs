@@ -3,7 +3,7 @@
 //! | reply | meaning |
 //! |---|---|
 //! | `1731756000000003` | granted; the last token of the block |
-//! | `["granted", 43, 2, 1]` | granted, two permits, and others wait |
+//! | `["granted", 43, 2, 1, 8]` | granted, two permits, others wait, and the block has eight tokens |
 //! | `["held", 8214, nil, "web-3"]` | held for another 8,214 ms, by `web-3` |
 //! | `["record", "…"]` | a record is in the lease's place |
 
@@ -133,37 +133,45 @@ impl Writer<'_> {
 
 /// Reads the reply of `acquire.lua` or `acquire_shared.lua`.
 fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
-    let grant = |last, count, others_wait| {
-        Some(Acquired::Granted(Grant {
-            tokens: tokens(last, block, floor)?,
-            count,
-            others_wait,
-        }))
-    };
     let answer = match reply {
-        Value::Int(last) => grant(last, 1, false),
-        Value::Array(parts) => match <[Value; 4]>::try_from(parts) {
-            Ok(
-                [
-                    kind,
-                    Value::Int(last),
-                    Value::Int(count),
-                    Value::Int(others_wait),
-                ],
-            ) if text(&kind) == Some("granted") => {
-                let count = u32::try_from(count).ok();
-                count.and_then(|count| grant(last, count, others_wait == 1))
-            }
-            Ok(parts) => held(parts).map(Acquired::Held),
-            Err(parts) => recorded(parts).map(Acquired::Recorded),
+        Value::Int(last) => tokens(last, block, floor).map(|tokens| {
+            Acquired::Granted(Grant {
+                tokens,
+                count: 1,
+                others_wait: false,
+            })
+        }),
+        Value::Array(parts) => match parts.len() {
+            5 => granted(&parts, floor).map(Acquired::Granted),
+            4 => held(parts).map(Acquired::Held),
+            _ => recorded(parts).map(Acquired::Recorded),
         },
         _ => None,
     };
     answer.ok_or_else(explain::unexpected_reply)
 }
 
-fn held(parts: [Value; 4]) -> Option<Held> {
-    let [kind, Value::Int(ms), fingerprint, label] = parts else {
+fn granted(parts: &[Value], floor: Floor<'_>) -> Option<Grant> {
+    let [
+        kind,
+        Value::Int(last),
+        Value::Int(count),
+        Value::Int(others_wait),
+        Value::Int(block),
+    ] = parts
+    else {
+        return None;
+    };
+    (text(kind) == Some("granted")).then_some(())?;
+    Some(Grant {
+        tokens: tokens(*last, u32::try_from(*block).ok()?, floor)?,
+        count: u32::try_from(*count).ok()?,
+        others_wait: *others_wait == 1,
+    })
+}
+
+fn held(parts: Vec<Value>) -> Option<Held> {
+    let [kind, Value::Int(ms), fingerprint, label] = <[Value; 4]>::try_from(parts).ok()? else {
         return None;
     };
     let fingerprint = match fingerprint {

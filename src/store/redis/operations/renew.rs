@@ -2,7 +2,7 @@
 //!
 //! | reply | meaning |
 //! |---|---|
-//! | `[1, 75]` | renewed; others wait; the last token of the refill |
+//! | `[1, 75, 16]` | renewed; others wait; the last token of the refill, and the number of its tokens |
 //! | `0` | not ours |
 
 use std::{
@@ -139,7 +139,7 @@ impl Shared {
             outcome => outcome,
         };
         match outcome.value() {
-            Ok(value) => renewed(value, request.refill, self.floors.of(&request.key)),
+            Ok(value) => renewed(value, self.floors.of(&request.key)),
             Err(error) => {
                 self.topology.mark_stale();
                 Renewed::Unknown(error)
@@ -201,12 +201,14 @@ impl Writer<'_> {
 }
 
 /// Reads the reply of `renew.lua`, `renew_alone.lua` or `renew_shared.lua`.
-fn renewed(reply: Value, refill: u32, floor: Floor<'_>) -> Renewed {
+fn renewed(reply: Value, floor: Floor<'_>) -> Renewed {
     match reply {
         Value::Int(0) => Renewed::NotOurs,
         Value::Array(parts) => match parts[..] {
-            [Value::Int(others_wait), Value::Int(last)] => Renewed::Renewed {
-                tokens: tokens(last, refill, floor),
+            [Value::Int(others_wait), Value::Int(last), Value::Int(block)] => Renewed::Renewed {
+                tokens: u32::try_from(block)
+                    .ok()
+                    .and_then(|block| tokens(last, block, floor)),
                 others_wait: others_wait == 1,
             },
             _ => Renewed::Unknown(explain::unexpected_reply()),
