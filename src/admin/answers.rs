@@ -7,15 +7,18 @@
 //!   "key": "orders/42",
 //!   "holders": [{
 //!     "instance": "0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11", "attempt": "7", "here": true,
-//!     "mode": {"name": "exclusive"}, "remaining_ms": 28214.120, "fingerprint": null, "label": "web-3"
+//!     "mode": {"name": "exclusive"}, "held_ms": 1785.880, "remaining_ms": 28214.120, "fingerprint": null,
+//!     "label": "web-3"
 //!   }],
 //!   "record": null,
 //!   "token": "1731756000000003",
 //!   "queue": 2
 //! }
 //! ```
+//!
+//! `held_ms` is known for the leases of this instance only: the store keeps no time of the grant.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -23,6 +26,7 @@ use http::{StatusCode, header};
 use super::json::Object;
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
+    http::idempotency::Record,
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -81,6 +85,9 @@ pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
         .number("releases", stats.releases)
         .number("turns", totals.turns)
         .number("passed_on", totals.passed_on)
+        .number("refused", totals.refused)
+        .number("losses", totals.losses)
+        .number("unanswered_renewals", totals.unanswered_renewals)
         .millis("waited_ms", totals.waited)
 }
 
@@ -88,6 +95,12 @@ pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
 pub(super) fn longest_wait(held: &[HeldKey]) -> Duration {
     let waits = held.iter().filter_map(|held| held.longest_wait);
     waits.max().unwrap_or_default()
+}
+
+/// How long the longest turn under way at a key has lasted.
+pub(super) fn held_for(held: &HeldKey) -> Option<Duration> {
+    let leases = held.leases.iter().filter(|lease| lease.turns > 0);
+    leases.map(|lease| lease.held_for).max()
 }
 
 /// A key that this instance holds or waits for.
@@ -111,27 +124,39 @@ fn lease(lease: &LeaseView) -> Object {
         .maybe_text("loss", lease.loss)
 }
 
+/// What this instance knows itself, besides what it finds in the store.
+pub(super) struct Here<'a> {
+    pub(super) instance: Instance,
+    /// The key in this instance, if it holds the key or waits for it.
+    pub(super) local: Option<&'a HeldKey>,
+}
+
 /// A key of the fleet, with the length of its queue.
-pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
+pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Object {
     found(key, seen, here).number("queue", seen.queue.len())
 }
 
-/// A key of the fleet, with everything that is known of it.
+/// A key of the fleet, with everything that is known of it. `label` knows the labels of instances.
 pub(super) fn key(
     key: &LockKey,
     seen: &Inspection,
-    here: Instance,
-    local: Option<&HeldKey>,
+    here: &Here<'_>,
+    label: impl Fn(Instance) -> Option<Arc<str>>,
 ) -> Object {
+    let waiting = |attempt: &Owner| {
+        let label = label(attempt.instance);
+        owner(*attempt, here.instance).maybe_text("label", label)
+    };
     found(key, seen, here)
-        .array("queue", seen.queue.iter().map(|owned| owner(*owned, here)))
-        .maybe_object("local", local.map(held_key))
+        .array("queue", seen.queue.iter().map(waiting))
+        .maybe_object("local", here.local.map(held_key))
 }
 
 /// The members that all answers about a key of the fleet have.
-fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
+fn found(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Object {
     let record = seen.record.as_ref().map(|record| {
         Object::new()
+            .text("kind", Record::kind(record))
             .number("bytes", record.len())
             .maybe_millis("remaining_ms", seen.record_remaining)
     });
@@ -146,10 +171,13 @@ fn found(key: &LockKey, seen: &Inspection, here: Instance) -> Object {
 }
 
 /// A holder of a key, with its lease.
-fn holder(holder: &Holder, here: Instance) -> Object {
+fn holder(holder: &Holder, here: &Here<'_>) -> Object {
     let fingerprint = holder.fingerprint.as_deref().map(hex);
-    owner(holder.owner, here)
+    let mut leases = here.local.iter().flat_map(|local| &local.leases);
+    let lease = leases.find(|lease| lease.owner == holder.owner);
+    owner(holder.owner, here.instance)
         .object("mode", mode(holder.mode))
+        .maybe_millis("held_ms", lease.map(|lease| lease.held_for))
         .millis("remaining_ms", holder.remaining)
         .maybe_text("fingerprint", fingerprint)
         .maybe_text("label", holder.label.as_deref())

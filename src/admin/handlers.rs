@@ -5,7 +5,7 @@
 //! | `instance` | this process, and the store by a ping | 50 keys, 2 s for the ping |
 //! | `fleet` | the store: listings, then an inspection of each key | 50 keys or 500 ms, 10 inspections at a time |
 //! | `key` | the store: one inspection | the store's time limit |
-//! | `force_release` | the store: an inspection if an owner is named, then the release | the store's time limit |
+//! | `force_release` | the store: the release | the store's time limit |
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -15,13 +15,13 @@ use http::StatusCode;
 
 use super::{
     Admin,
-    answers::{self, Answer, Refusal},
+    answers::{self, Answer, Here, Refusal},
     form::Form,
     json::Object,
 };
 use crate::{
-    Error, ErrorKind, LockKey, Locks,
-    store::{Cursor, Inspection, List},
+    Error, ErrorKind, HeldKey, LockKey, Locks,
+    store::{Cursor, Expected, Inspection, List},
     time::{later, now, timeout},
 };
 
@@ -48,14 +48,18 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     let mut held = locks.held();
     let longest_wait = answers::longest_wait(&held);
     held.retain(|held| held.key.as_str().starts_with(prefix));
-    // The keys are in ascending order, and stay in that order where lines are equally long.
-    held.sort_by_key(|held| Reverse(held.waiting));
+    // The keys are in ascending order, and stay in that order where two are equal.
+    match form.text("sort") {
+        "held" => held.sort_by_key(|held| Reverse(answers::held_for(held))),
+        _ => held.sort_by_key(|held| Reverse(held.waiting)),
+    }
     // A page that has become empty shows the last keys instead.
     let offset = offset.min(held.len().saturating_sub(1) / PAGE * PAGE);
     let page = held.iter().skip(offset).take(PAGE);
     Ok(Answer(
         Object::new()
             .text("instance", locks.instance())
+            .maybe_text("label", locks.label())
             .bool("may_force_release", admin.force_release)
             .bool("closed", locks.is_closed())
             .object("store", store)
@@ -68,7 +72,7 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     ))
 }
 
-/// Whether the store answers, and how soon. What this instance holds is shown although the store hangs, so the wait is limited.
+/// Whether the store answers, and how soon; `null` if it does not. What this instance holds is shown although the store hangs, so the wait is limited.
 async fn ping(locks: &Locks) -> Object {
     let asked = now();
     let error = match locks.is_closed() {
@@ -78,14 +82,22 @@ async fn ping(locks: &Locks) -> Object {
             None => Some(format!("no answer within {PING:?}")),
         },
     };
+    let is_answered = error.is_none() && !locks.is_closed();
+    let took = is_answered.then(|| now().saturating_duration_since(asked));
     Object::new()
-        .millis("ping_ms", now().saturating_duration_since(asked))
+        .maybe_millis("ping_ms", took)
         .maybe_text("error", error)
 }
 
 /// One page of the fleet's keys: locks, and also records if the form asks for them.
 pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
     let (locks, records) = (&admin.locks, !form.text("records").is_empty());
+    let held = locks.held();
+    let looking = Looking {
+        admin: &admin,
+        held: &held,
+        records,
+    };
     let mut request = List::starting_with(form.text("prefix")).at_most(PAGE);
     request.cursor = match form.text("cursor") {
         "" => None,
@@ -96,7 +108,7 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
     // A single listing may find few keys, only keys that are not wanted, or keys of the listing before.
     loop {
         let page = locks.list(request.clone()).await?;
-        rows.extend(inspect_all(locks, page.keys, records).await?);
+        rows.extend(looking.inspect_all(page.keys).await?);
         request.cursor = page.next;
         if request.cursor.is_none() || rows.len() >= PAGE || now() >= until {
             break;
@@ -106,37 +118,54 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
     Ok(Answer(answer.maybe_text("next", request.cursor)))
 }
 
-/// Inspects the keys of a page, a few at a time, and drops those that are not to be shown.
-async fn inspect_all(
-    locks: &Locks,
-    keys: Vec<LockKey>,
+/// A look at keys of the fleet.
+struct Looking<'a> {
+    admin: &'a Admin,
+    /// The keys of this instance, in ascending order.
+    held: &'a [HeldKey],
     records: bool,
-) -> Result<Vec<(LockKey, Object)>, Error> {
-    stream::iter(keys)
-        .map(async |key| {
-            let row = fleet_key(locks, &key, records).await?;
-            Ok(row.map(|row| (key, row)))
-        })
-        .buffered(AT_A_TIME)
-        .try_filter_map(async |row| Ok(row))
-        .try_collect()
-        .await
 }
 
-/// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
-async fn fleet_key(locks: &Locks, key: &LockKey, records: bool) -> Result<Option<Object>, Error> {
-    match locks.inspect(key).await {
-        Ok(seen) => {
-            let is_lock = !seen.holders.is_empty() || !seen.queue.is_empty();
-            let wanted = is_lock || (records && seen.record.is_some());
-            Ok(wanted.then(|| answers::fleet_key(key, &seen, locks.instance())))
+impl Looking<'_> {
+    /// Inspects the keys of a page, a few at a time, and drops those that are not to be shown.
+    async fn inspect_all(&self, keys: Vec<LockKey>) -> Result<Vec<(LockKey, Object)>, Error> {
+        stream::iter(keys)
+            .map(async |key| {
+                let row = self.row(&key).await?;
+                Ok(row.map(|row| (key, row)))
+            })
+            .buffered(AT_A_TIME)
+            .try_filter_map(async |row| Ok(row))
+            .try_collect()
+            .await
+    }
+
+    /// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
+    async fn row(&self, key: &LockKey) -> Result<Option<Object>, Error> {
+        let here = here(&self.admin.locks, self.held, key);
+        match self.admin.locks.inspect(key).await {
+            Ok(seen) => {
+                self.admin.labels.learn(&seen);
+                let is_lock = !seen.holders.is_empty() || !seen.queue.is_empty();
+                let wanted = is_lock || (self.records && seen.record.is_some());
+                Ok(wanted.then(|| answers::fleet_key(key, &seen, &here)))
+            }
+            // One unreadable key must not hide the others.
+            Err(error) if error.kind() == ErrorKind::Foreign => {
+                let row = answers::fleet_key(key, &Inspection::default(), &here);
+                Ok(Some(row.text("error", error)))
+            }
+            Err(error) => Err(error),
         }
-        // One unreadable key must not hide the others.
-        Err(error) if error.kind() == ErrorKind::Foreign => {
-            let row = answers::fleet_key(key, &Inspection::default(), locks.instance());
-            Ok(Some(row.text("error", error)))
-        }
-        Err(error) => Err(error),
+    }
+}
+
+/// What this instance knows of a key. `held` is in ascending order.
+fn here<'a>(locks: &Locks, held: &'a [HeldKey], key: &LockKey) -> Here<'a> {
+    let local = held.binary_search_by(|held| held.key.cmp(key)).ok();
+    Here {
+        instance: locks.instance(),
+        local: local.map(|at| &held[at]),
     }
 }
 
@@ -145,33 +174,35 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
     let (locks, key) = (&admin.locks, form.key()?);
     let seen = locks.inspect(&key).await?;
     let held = locks.held();
-    let local = held.iter().find(|held| held.key == key);
-    Ok(Answer(answers::key(&key, &seen, locks.instance(), local)))
+    admin.labels.learn(&seen);
+    let label = |instance| admin.label_of(instance);
+    let here = here(locks, &held, &key);
+    Ok(Answer(answers::key(&key, &seen, &here, label)))
 }
 
 /// Takes a key away from its holders, or removes its record.
 ///
 /// If the form names an owner, only while that owner is among the holders; if the form is about a record, only while there is one: since the
-/// page was shown, another request may have got the key. A change between the look at the key and the release is not noticed.
+/// page was shown, another request may have got the key. The store compares in the same step.
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
     if !admin.force_release {
         let why = "this page only reads: build it with `Admin::allow_force_release`";
         return Err(Refusal::new(StatusCode::FORBIDDEN, why));
     }
     let key = form.key()?;
-    let (owner, is_about_record) = (form.owner()?, !form.text("record").is_empty());
-    if owner.is_some() || is_about_record {
-        let seen = admin.locks.inspect(&key).await?;
-        let is_holder = |owner| seen.holders.iter().any(|holder| holder.owner == owner);
-        let changed = match owner {
-            Some(owner) if !is_holder(owner) => "the key has another holder by now, or none",
-            None if seen.record.is_none() => "the key has no record any more",
-            _ => "",
-        };
-        if !changed.is_empty() {
-            return Err(Refusal::new(StatusCode::CONFLICT, changed));
+    let (expected, changed) = match form.owner()? {
+        Some(owner) => (
+            Expected::Holder(owner),
+            "the key has another holder by now, or none",
+        ),
+        None if !form.text("record").is_empty() => {
+            (Expected::Record, "the key has no record any more")
         }
+        None => (Expected::Anything, ""),
+    };
+    let released = admin.locks.force_release_if(key, expected).await?;
+    if !released && expected != Expected::Anything {
+        return Err(Refusal::new(StatusCode::CONFLICT, changed));
     }
-    let released = admin.locks.force_release(key).await?;
     Ok(Answer(Object::new().bool("released", released)))
 }

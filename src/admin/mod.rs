@@ -56,17 +56,20 @@
 //!
 //! | path | form fields | answer |
 //! |---|---|---|
-//! | `api/instance` | `prefix`, `offset` | the load of this instance, and 50 of its keys, those with the longest lines first |
+//! | `api/instance` | `prefix`, `offset`, `sort` | the load of this instance, and 50 of its keys, those with the longest lines first; with `sort=held`, those that are held for longest |
 //! | `api/fleet` | `prefix`, `cursor`, `records` | about 50 keys of the fleet, and the cursor of the next page; records of idempotent requests only with `records=1` |
 //! | `api/key` | `key` | the holders of a key, its queue, its record and its token |
-//! | `api/force_release` | `key`, `owner`, `record` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key, or if `record` is not empty and the key has no record |
+//! | `api/force_release` | `key`, `owner`, `record` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key, or if `record` is not empty and the key has no record: the store compares in the same step |
 
 mod answers;
 mod form;
 mod handlers;
 mod json;
+mod labels;
 mod origin;
 mod page;
+
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -75,7 +78,8 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::Locks;
+use self::labels::Labels;
+use crate::{Locks, store::Instance};
 
 /// The longest form. A cursor can be much longer than a key.
 const LONGEST_FORM: usize = 256 * 1024;
@@ -103,6 +107,7 @@ where
 pub struct Admin {
     locks: Locks,
     force_release: bool,
+    labels: Arc<Labels>,
 }
 
 impl Admin {
@@ -111,6 +116,7 @@ impl Admin {
         Self {
             locks,
             force_release: false,
+            labels: Arc::default(),
         }
     }
 
@@ -122,6 +128,14 @@ impl Admin {
     pub fn allow_force_release(mut self) -> Self {
         self.force_release = true;
         self
+    }
+
+    /// The label of an instance, if it is this one, or was seen as a holder.
+    fn label_of(&self, instance: Instance) -> Option<Arc<str>> {
+        if instance == self.locks.instance() {
+            return self.locks.label();
+        }
+        self.labels.of(instance)
     }
 
     /// Returns the page as a router, to be nested into the router of the service.

@@ -94,6 +94,12 @@ impl Locks {
         self.0.instance
     }
 
+    /// The text by which operators recognize the process of these locks, if the store has one.
+    #[cfg(feature = "admin")]
+    pub(crate) fn label(&self) -> Option<std::sync::Arc<str>> {
+        self.0.store.label()
+    }
+
     /// Returns the keys that this instance holds or waits for, in ascending order.
     ///
     /// The store is not asked: [`inspect`](Locks::inspect) and [`list`](Locks::list) return the state of the whole fleet.

@@ -304,6 +304,12 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn space(&self) -> Arc<str>;
 
+    /// Returns the text that the leases of this store carry for operators, such as a host name.
+    #[doc(hidden)]
+    fn label(&self) -> Option<Arc<str>> {
+        None
+    }
+
     /// Returns for how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases only
     /// in memory. The default is a store that never forgets.
     ///

@@ -8,7 +8,11 @@ use std::sync::{
 use axum::{Router, extract::Request};
 use serde_json::json;
 use tower::ServiceExt;
-use tower_distributed_lock::{LockGuard, Locks, admin::Admin};
+use tower_distributed_lock::{
+    LockGuard, Locks,
+    admin::Admin,
+    store::{Fault, FaultyStore, MemoryStore},
+};
 
 use crate::{demo::Server, support::eventually, webdriver::Browser};
 
@@ -23,6 +27,9 @@ async fn the_page_works_in_a_real_browser() {
     hostile_keys_are_text(browser).await;
     pages_and_search_lead_to_every_key(browser).await;
     a_key_is_released_by_force_after_a_confirmation(browser).await;
+    a_forced_release_names_the_number_of_holders(browser).await;
+    the_fleet_can_be_sorted_by_the_time_a_key_is_held(browser).await;
+    a_store_that_is_away_leaves_no_stale_counts(browser).await;
     a_page_that_only_reads_has_no_button_to_release(browser).await;
     a_page_that_is_paused_or_hidden_asks_nothing(browser).await;
     instances_behind_a_load_balancer_are_kept_apart(browser).await;
@@ -211,6 +218,129 @@ async fn a_key_is_released_by_force_after_a_confirmation(browser: &Browser) {
     assert!(guard.confirm().await.is_err());
     browser.click("#close").await;
     page.finish().await;
+}
+
+async fn a_forced_release_names_the_number_of_holders(browser: &Browser) {
+    let locks = Locks::in_memory();
+    let mut guards = Vec::new();
+    for _ in 0..4 {
+        guards.push(locks.permit("exports", 4).await.unwrap());
+    }
+    let page = Opened::page(browser, Admin::new(locks.clone()).allow_force_release()).await;
+    browser
+        .until("document.querySelector('td.mode')?.innerText === '4 of 4 permits'")
+        .await;
+    browser.click("tbody .key").await;
+    browser
+        .until("document.getElementById('details-state').innerText === '4 of 4 permits held'")
+        .await;
+    browser.click("#release-ask").await;
+    let asked = browser.texts("#release-warning").await.concat();
+    assert!(asked.contains("from all of its 4 holders"), "{asked}");
+    browser.click("#release-yes").await;
+    browser
+        .until("document.getElementById('release-result').innerText === 'Released.'")
+        .await;
+    for guard in &guards {
+        assert!(guard.confirm().await.is_err());
+    }
+    browser.click("#close").await;
+    browser
+        .until(
+            "document.getElementById('totals').innerText.startsWith('0 requests without a turn')",
+        )
+        .await;
+    browser
+        .until("document.querySelector('#totals .bad')?.innerText === '4 leases lost'")
+        .await;
+    page.finish().await;
+}
+
+async fn the_fleet_can_be_sorted_by_the_time_a_key_is_held(browser: &Browser) {
+    let store = MemoryStore::new();
+    let [ours, theirs] = [(), ()].map(|()| Locks::builder(store.clone()).build().unwrap());
+    let _guards = lock_each(&ours, ["z-oldest", "a-newer"].map(Into::into)).await;
+    let page = Opened::page(browser, Admin::new(ours)).await;
+    // A lease of another instance, of which the page knows only since when it has seen it.
+    let _elsewhere = theirs.lock("m-elsewhere").await.unwrap();
+    browser.click("#tab-fleet").await;
+    let keys_are = |keys: &str| {
+        format!(
+            "[...document.querySelectorAll('tbody .key')].map((it) => it.innerText).join() === '{keys}'"
+        )
+    };
+    browser
+        .until(&keys_are("a-newer,m-elsewhere,z-oldest"))
+        .await;
+    let held = "document.querySelectorAll('tbody tr')[1].querySelectorAll('td')[3].innerText";
+    browser.until(&format!("{held}.startsWith('≥ ')")).await;
+    let sort = "th:nth-child(4) .sort";
+    browser.click(sort).await;
+    browser
+        .until(&keys_are("z-oldest,a-newer,m-elsewhere"))
+        .await;
+    browser
+        .until(
+            "document.querySelector('th:nth-child(4)').getAttribute('aria-sort') === 'descending'",
+        )
+        .await;
+    browser.click(sort).await;
+    browser
+        .until(&keys_are("a-newer,m-elsewhere,z-oldest"))
+        .await;
+    // Words of ours have a meaning.
+    let unexplained = "[...document.querySelectorAll('th:not(.name)')].filter((it) => !it.querySelector('[title]')).length";
+    assert_eq!(browser.run(&format!("return {unexplained}")).await, 0);
+    page.finish().await;
+}
+
+async fn a_store_that_is_away_leaves_no_stale_counts(browser: &Browser) {
+    let store = FaultyStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    let _guards = lock_each(&locks, ["a", "b"].map(Into::into)).await;
+    browser.requests().await;
+    browser.console().await;
+    let admin = Admin::new(locks.clone()).allow_force_release();
+    let page = Opened::page(browser, admin).await;
+    browser.click("#tab-fleet").await;
+    browser
+        .until("document.querySelectorAll('tbody tr').length === 2")
+        .await;
+    let ping = "document.querySelector('#plot-store .value').innerText";
+    browser.until(&format!("{ping}.includes('ms')")).await;
+
+    store.set_fault(Some(Fault::Unreachable));
+    browser.until("document.querySelector('#store.bad')").await;
+    browser
+        .until("document.querySelector('#rows .empty')?.innerText.includes('not known')")
+        .await;
+    browser.until(&format!("{ping} === '–'")).await;
+    browser
+        .until("document.getElementById('range').innerText === ''")
+        .await;
+    let told = browser.texts("#notice").await.concat();
+    assert!(told.contains("The store does not answer"), "{told}");
+    // What this instance holds is known without the store.
+    browser.click("#tab-instance").await;
+    browser
+        .until("document.querySelectorAll('tbody tr').length === 2")
+        .await;
+    browser.click("tbody .key").await;
+    browser
+        .until("document.getElementById('details-state').innerText.startsWith('Not known')")
+        .await;
+    let cards = "return document.querySelectorAll('#details-body .card').length";
+    assert_eq!(browser.run(cards).await, 0);
+    browser.click("#close").await;
+
+    store.set_fault(None);
+    browser
+        .until("document.querySelector('#store.good') && document.getElementById('notice').hidden")
+        .await;
+    browser.until(&format!("{ping}.includes('ms')")).await;
+    // The browser logs the refusals of a store that is away.
+    drop(page);
+    browser.console().await;
 }
 
 async fn a_page_that_only_reads_has_no_button_to_release(browser: &Browser) {

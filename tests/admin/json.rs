@@ -2,10 +2,13 @@
 
 use std::{io, time::Duration};
 
+use axum::{Router, body::Body, routing::post};
+use http::Request;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use tower::ServiceExt;
 use tower_distributed_lock::{
-    Error, LockGuard, Locks,
+    Error, IdempotencyLayer, LockGuard, Locks, key,
     store::{Fault, FaultyStore, MemoryStore, RedisStore},
 };
 
@@ -71,9 +74,13 @@ macro_rules! on_both_stores {
 on_both_stores!(
     an_instance_tells_what_it_holds_and_who_waits,
     the_longest_lines_come_first,
+    the_keys_that_are_held_for_longest_come_first_on_demand,
+    what_has_gone_wrong_is_told,
     the_fleet_is_told_with_holders_and_queues,
     a_key_is_told_with_its_queue_in_order,
     records_are_told_only_when_asked_for,
+    tombstones_are_told_apart_from_answers,
+    every_permit_has_its_holder,
     a_forced_release_gives_the_key_to_the_next,
     a_forced_release_spares_another_holder_than_the_one_it_names,
     a_removal_of_a_record_spares_a_lease_that_took_its_place,
@@ -100,7 +107,9 @@ async fn an_instance_tells_what_it_holds_and_who_waits(fleet: Fleet) {
 
     let told = server.ask("instance", &[]).await;
     assert_eq!(told["instance"], ours.instance().to_string());
+    assert_eq!(told["label"], fleet.stored_label("ours"));
     assert_eq!(told["store"]["error"], Value::Null);
+    assert!(told["store"]["ping_ms"].is_number());
     assert_eq!(told["closed"], false);
     assert_eq!(
         (&told["stats"]["keys"], &told["stats"]["waiting"]),
@@ -152,6 +161,33 @@ async fn the_longest_lines_come_first(fleet: Fleet) {
     assert_eq!(told["keys"][0]["waiting"], 2);
 }
 
+async fn the_keys_that_are_held_for_longest_come_first_on_demand(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let mut guards = Vec::new();
+    for key in ["c", "a", "b"] {
+        guards.push(locks.lock(key).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let server = Server::read_only(&locks).await;
+    let told = server.ask("instance", &[("sort", "held")]).await;
+    let keys = told["keys"].as_array().unwrap().iter();
+    let keys: Vec<_> = keys.map(|key| key["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["c", "a", "b"]);
+}
+
+async fn what_has_gone_wrong_is_told(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let server = Server::releasing(&locks).await;
+    let guard = locks.lock("a").await.unwrap();
+    assert!(locks.try_lock("a").await.unwrap().is_none());
+    server.ask("force_release", &[("key", "a")]).await;
+    assert!(guard.confirm().await.is_err());
+    let told = server.ask("instance", &[]).await;
+    assert_eq!(told["stats"]["refused"], 1);
+    assert_eq!(told["stats"]["losses"], 1);
+    assert_eq!(told["stats"]["unanswered_renewals"], 0);
+}
+
 async fn the_fleet_is_told_with_holders_and_queues(fleet: Fleet) {
     let (ours, theirs) = (fleet.instance("ours"), fleet.instance("theirs"));
     let _here = ours.lock("orders/1").await.unwrap();
@@ -170,12 +206,14 @@ async fn the_fleet_is_told_with_holders_and_queues(fleet: Fleet) {
         (&json!("orders/1"), &json!(0))
     );
     assert_eq!(here["holders"][0]["here"], true);
+    assert!(here["holders"][0]["held_ms"].as_f64().unwrap() > 0.0);
     assert_eq!(
         (&there["key"], &there["queue"]),
         (&json!("orders/2"), &json!(1))
     );
     let holder = &there["holders"][0];
     assert_eq!(holder["here"], false);
+    assert_eq!(holder["held_ms"], Value::Null, "the store does not know");
     assert_eq!(holder["instance"], theirs.instance().to_string());
     assert_eq!(holder["attempt"], elsewhere.owner().attempt.to_string());
     assert_eq!(holder["label"], fleet.stored_label("theirs"));
@@ -188,9 +226,15 @@ async fn a_key_is_told_with_its_queue_in_order(fleet: Fleet) {
     let guard = first.lock("a").await.unwrap();
     let _waiting = [queue(third, "a", 1).await, queue(second, "a", 2).await];
     let server = Server::read_only(second).await;
+    // An instance that waits is known by a key that it holds.
+    let _other = third.lock("b").await.unwrap();
+    server.ask("fleet", &[]).await;
 
     let told = server.ask("key", &[("key", "a")]).await;
     assert_eq!(told["holders"][0]["label"], fleet.stored_label("first"));
+    for (place, label) in ["third", "second"].into_iter().enumerate() {
+        assert_eq!(told["queue"][place]["label"], fleet.stored_label(label));
+    }
     assert_eq!(told["record"], Value::Null);
     let token: u64 = told["token"].as_str().unwrap().parse().unwrap();
     assert!(token >= guard.token());
@@ -226,6 +270,7 @@ async fn records_are_told_only_when_asked_for(fleet: Fleet) {
         panic!("{told}");
     };
     assert!(kept["record"]["bytes"].as_u64().unwrap() > 0);
+    assert_eq!(kept["record"]["kind"], "value");
     assert!(
         !told.to_string().contains("paid"),
         "the content is not told"
@@ -233,6 +278,54 @@ async fn records_are_told_only_when_asked_for(fleet: Fleet) {
     let key = kept["key"].as_str().unwrap();
     let told = server.ask("key", &[("key", key)]).await;
     assert!((1.0..=3.6e6).contains(&told["record"]["remaining_ms"].as_f64().unwrap()));
+}
+
+async fn tombstones_are_told_apart_from_answers(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let layer = IdempotencyLayer::new(locks.clone(), key::name("all")).max_response(3);
+    let app = Router::new()
+        .route("/short", post(async || "ok"))
+        .route("/long", post(async || "four"))
+        .layer(layer);
+    for path in ["/short", "/long"] {
+        let request = Request::post(path).header("idempotency-key", path.trim_matches('/'));
+        let request = request.body(Body::empty()).unwrap();
+        assert!(
+            app.clone()
+                .oneshot(request)
+                .await
+                .unwrap()
+                .status()
+                .is_success()
+        );
+    }
+    let server = Server::read_only(&locks).await;
+    eventually("both records are told", async || {
+        let told = server.ask("fleet", &[("records", "1")]).await;
+        let kind = |word: &str| {
+            let mut keys = told["keys"].as_array().unwrap().iter();
+            let key = keys.find(|key| key["key"].as_str().unwrap().contains(word))?;
+            Some(key["record"]["kind"].as_str()?.to_owned())
+        };
+        kind("short").as_deref() == Some("answer") && kind("long").as_deref() == Some("not_kept")
+    })
+    .await;
+}
+
+async fn every_permit_has_its_holder(fleet: Fleet) {
+    let (ours, theirs) = (fleet.instance("ours"), fleet.instance("theirs"));
+    let _permits = [
+        ours.permit("exports", 3).await.unwrap(),
+        ours.permit("exports", 3).await.unwrap(),
+        theirs.permit("exports", 3).await.unwrap(),
+    ];
+    let server = Server::read_only(&ours).await;
+    let told = server.ask("fleet", &[]).await;
+    let holders = told["keys"][0]["holders"].as_array().unwrap();
+    assert_eq!(holders.len(), 3);
+    for holder in holders {
+        assert_eq!(holder["mode"], json!({ "name": "permit", "of": 3 }));
+    }
 }
 
 async fn a_forced_release_gives_the_key_to_the_next(fleet: Fleet) {
@@ -322,6 +415,11 @@ async fn a_store_that_is_away_is_told_beside_what_is_held() {
     store.set_fault(Some(Fault::Unreachable));
     let told = server.ask("instance", &[]).await;
     assert!(told["store"]["error"].is_string());
+    assert_eq!(
+        told["store"]["ping_ms"],
+        Value::Null,
+        "nothing was answered"
+    );
     assert_eq!(told["keys"][0]["key"], "a");
     let answer = server.try_ask("fleet", &[]).await;
     assert_eq!(answer.status, http::StatusCode::SERVICE_UNAVAILABLE);

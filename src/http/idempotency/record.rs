@@ -100,6 +100,18 @@ impl Record {
         2 + Fingerprint::LEN + content
     }
 
+    /// A word for operators: what the record says of its request.
+    #[cfg(feature = "admin")]
+    pub(crate) fn kind(bytes: &Bytes) -> &'static str {
+        match Self::decode(bytes.clone()).map(|record| record.outcome) {
+            Ok(Outcome::Answer(_)) => "answer",
+            Ok(Outcome::Value(_)) => "value",
+            Ok(Outcome::Tombstone(Tombstone::NotKept)) => "not_kept",
+            Ok(Outcome::Tombstone(Tombstone::Unknown)) => "unknown",
+            Err(_) => "unreadable",
+        }
+    }
+
     /// Reads a record. The error is a sentence for the client, who gets 500.
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
         match bytes.try_get_u8() {

@@ -248,6 +248,10 @@ impl Store for QuorumStore {
         self.0.inspect(&key)
     }
 
+    fn label(&self) -> Option<Arc<str>> {
+        self.0.nodes.iter().find_map(|node| node.label())
+    }
+
     fn expect_records(&self) {
         for node in &self.0.nodes {
             node.expect_records();

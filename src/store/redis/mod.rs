@@ -330,6 +330,10 @@ impl Store for RedisStore {
         self.0.release(request)
     }
 
+    fn label(&self) -> Option<Arc<str>> {
+        self.0.names.label().map(Arc::from)
+    }
+
     fn expect_records(&self) {
         self.0.persistence.expect_records();
     }

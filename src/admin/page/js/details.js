@@ -1,11 +1,13 @@
 // The details of one key, refreshed while they are open, and the forced release.
 
-const LEASE_WARNING = [
-  "Take this key away from its holder?",
-  "The holder is not stopped: it goes on working until its next renewal tells it of the loss. Until then two requests may hold the key, and only their tokens tell them apart.",
-];
-
-const RECORD_WARNING = ["Remove this record?", "Without the record, a repetition of the request runs again."];
+// The question before a forced release, and its consequence.
+function warningOf({ holders, record }) {
+  if (record) return ["Remove this record?", "Without the record, a repetition of the request runs again."];
+  const [question, who] = holders.length > 1
+    ? [`Take this key away from all of its ${count(holders.length)} holders?`, "The holders are not stopped: each goes on working until its next renewal tells it of the loss. Until then more requests than allowed"]
+    : ["Take this key away from its holder?", "The holder is not stopped: it goes on working until its next renewal tells it of the loss. Until then two requests"];
+  return [question, `${who} may hold the key, and only their tokens tell them apart.`];
+}
 
 const details = {
   key: null,
@@ -36,23 +38,29 @@ const details = {
       const found = await call("key", { key });
       if (this.key === key) this.show(found);
     } catch (error) {
-      if (this.key === key) $("details-state").textContent = `Not up to date: ${reasonOf(error)}`;
+      if (this.key === key) this.unknown(reasonOf(error));
     }
+  },
+
+  // What was shown before is not true any more. A question that was asked stays, because its answer is compared by the store.
+  unknown(reason) {
+    $("details-state").textContent = `Not known: ${reason}`;
+    $("details-body").replaceChildren();
+    if ($("release-confirm").hidden) $("release").hidden = true;
   },
 
   show(found) {
     this.found = found;
     const taken = found.holders.length > 0 || found.record !== null;
     const parts = [];
+    sightings.add([found]);
     for (const holder of found.holders) parts.push(holderCard(holder));
     if (found.record) parts.push(recordCard(found.record));
     if (found.local) parts.push(section("In this process", localList(found.local)));
     if (found.queue.length > 0) parts.push(section(`Queue of the store (${count(found.queue.length)})`, queueList(found)));
-    parts.push(section("Highest token", make("code", {}, found.token)));
+    parts.push(section(word("Highest token"), make("code", {}, found.token)));
     $("details-state").textContent = stateOf(found);
     $("details-body").replaceChildren(...parts);
-    const [question, consequence] = found.record ? RECORD_WARNING : LEASE_WARNING;
-    $("release-warning").replaceChildren(make("strong", {}, question), ` ${consequence}`);
     $("release").hidden = !this.mayRelease || (!taken && $("release-confirm").hidden);
   },
 
@@ -63,7 +71,9 @@ const details = {
     if (asking) {
       // The holder or the record that is asked about. When the answer is given, the key may be in other hands.
       const { holders: [holder], record } = this.found;
-      this.asked = { owner: holder ? `${holder.instance}:${holder.attempt}` : "", record: record ? "1" : "" };
+      this.asked = { owner: holder ? ownerOf(holder) : "", record: record ? "1" : "" };
+      const [question, consequence] = warningOf(this.found);
+      $("release-warning").replaceChildren(make("strong", {}, question), ` ${consequence}`);
       $("release-result").textContent = "";
       $("release-no").focus();
     }
@@ -92,6 +102,7 @@ function stateOf({ holders, record, queue }) {
   const waiting = queue.length > 0 ? `, ${count(queue.length)} in the queue` : "";
   if (record) return `Recorded${waiting}`;
   if (holders.length === 0) return `Free${waiting}`;
+  if (holders[0].mode.of) return `${modeName(holders)} held${waiting}`;
   return (holders.length === 1 ? "Held" : `Held by ${count(holders.length)}`) + waiting;
 }
 
@@ -108,23 +119,25 @@ function holderCard(holder) {
   return section("Holder", make("div", { class: "card" }, list([
     ["Host", [holder.label ?? "–", " ", holder.here ? tag("this instance", "here") : ""]],
     ["Instance", make("code", {}, holder.instance)],
-    ["Acquisition", make("code", {}, holder.attempt)],
-    ["Mode", modeName(holder.mode)],
+    [word("Acquisition"), make("code", {}, holder.attempt)],
+    ["Mode", holder.mode.of ? `one of ${count(holder.mode.of)} permits` : holder.mode.name],
+    ["Held for", heldCell({ holders: [holder] })],
     ["Lease ends in", [duration(holder.remaining_ms), make("span", { class: "muted" }, " unless renewed")]],
-    holder.fingerprint === null ? null : ["Fingerprint", make("code", {}, holder.fingerprint)],
+    holder.fingerprint === null ? null : [word("Fingerprint"), make("code", {}, holder.fingerprint)],
   ])));
 }
 
 function recordCard(record) {
   return section("Record", make("div", { class: "card" }, list([
+    ["Says", recordTag(record)],
     ["Size", bytes(record.bytes)],
     record.remaining_ms === null ? null : ["Kept for", duration(record.remaining_ms)],
   ])));
 }
 
 function queueList({ queue }) {
-  return make("ol", {}, queue.slice(0, 200).map(({ instance, attempt, here }) => make("li", {},
-    make("code", { title: instance }, `${shortId(instance)}:${attempt}`), " ", here ? tag("this instance", "here") : "")));
+  return make("ol", {}, queue.slice(0, 200).map(({ instance, attempt, here, label }) => make("li", {},
+    label === null ? null : `${label} `, make("code", { class: "id", title: instance }, `${shortId(instance)}:${attempt}`), " ", here ? tag("this instance", "here") : "")));
 }
 
 function localList({ leases, waiting, longest_wait_ms: longest }) {
@@ -132,7 +145,7 @@ function localList({ leases, waiting, longest_wait_ms: longest }) {
   return list([
     ["State", stateTag(leases)],
     isHeld(leases) ? ["Held for", duration(heldFor(leases))] : null,
-    isHeld(leases) && leases[0].token !== null ? ["Token", make("code", {}, leases[0].token)] : null,
+    isHeld(leases) && leases[0].token !== null ? [word("Token"), make("code", {}, leases[0].token)] : null,
     ["Requests waiting", count(waiting)],
     longest === null ? null : ["Longest wait", duration(longest)],
     losses.length > 0 ? ["Loss", losses[0].loss] : null,

@@ -9,18 +9,24 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-function tag(text, kind = "") {
-  return make("span", { class: `tag ${kind}` }, text);
+function tag(text, kind = "", title = WORDS[text]) {
+  return make("span", title ? { class: `tag ${kind}`, title } : { class: `tag ${kind}` }, text);
+}
+
+// A word of ours, with its meaning as a tooltip.
+function word(text, meaning = WORDS[text]) {
+  return meaning ? make("abbr", { title: meaning }, text) : text;
 }
 
 // A table whose rows stay in place while their values change, so that neither focus nor selection is lost.
 class Table {
-  // Each column: { label, kind, cell }. `kind` is a class, `cell` makes the content of a cell from an item. The first cell is the key.
-  constructor(columns, onOpen) {
+  // Each column: { label, kind, cell, sort }. `kind` is a class, `cell` makes the content of a cell from an item, and `sort` the number by
+  // which rows can be sorted, the largest first. The first cell is the key.
+  constructor(columns, onOpen, onSort) {
     this.columns = columns;
     this.rows = new Map();
     this.body = make("tbody");
-    const heads = columns.map(({ label, kind }) => make("th", { class: kind, scope: "col" }, label));
+    const heads = columns.map((column) => make("th", { class: column.kind, scope: "col" }, this.head(column, onSort)));
     this.element = make("table", {}, make("thead", {}, make("tr", {}, heads)), this.body);
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest("tr");
@@ -28,7 +34,20 @@ class Table {
     });
   }
 
-  show(items) {
+  head(column, onSort) {
+    if (!column.sort) return word(column.label);
+    column.button = make("button", { class: "sort", type: "button", title: `${WORDS[column.label] ?? ""} Click: the largest first, or not.` }, column.label);
+    column.button.addEventListener("click", () => {
+      this.sorted = this.sorted === column ? null : column;
+      for (const { button } of this.columns) button?.parentElement.setAttribute("aria-sort", button === this.sorted?.button ? "descending" : "none");
+      onSort();
+    });
+    return column.button;
+  }
+
+  show(all) {
+    const { sort } = this.sorted ?? {};
+    const items = sort ? all.toSorted((a, b) => sort(b) - sort(a)) : all;
     const rows = new Map(items.map((item) => [item.key, this.rows.get(item.key) ?? this.newRow(item.key)]));
     for (const item of items) this.fill(rows.get(item.key), item);
     for (const [key, row] of this.rows) if (!rows.has(key)) row.remove();

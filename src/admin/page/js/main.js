@@ -4,6 +4,8 @@
 const instances = new Map();
 let selected = null;
 let view = instanceView;
+// Why the store does not answer the instance that is shown; `null` if it does.
+let away = null;
 
 // How long an instance may be silent, while another one answers, before the page forgets it.
 const FORGET_AFTER = 15000;
@@ -28,9 +30,12 @@ function showInstance() {
   const { answer, history } = instances.get(selected);
   $("instance").textContent = answer.instance;
   $("instance").hidden = instances.size > 1;
+  $("label").textContent = answer.label ?? "";
+  $("label").hidden = answer.label === null || instances.size > 1;
   $("instance-count").textContent = count(answer.stats.keys);
   showChoice();
   showStore(answer);
+  showTotals(answer.stats);
   drawPlots(history);
   // An answer to an earlier question is not shown: the next answer is on its way.
   if (view === instanceView && !poller.again) view.show(answer);
@@ -41,7 +46,7 @@ function showChoice() {
   choice.hidden = instances.size < 2;
   const ids = [...instances.keys()].sort();
   if (ids.join() !== [...choice.options].map((option) => option.value).join()) {
-    choice.replaceChildren(...ids.map((id) => make("option", { value: id }, shortId(id))));
+    choice.replaceChildren(...ids.map((id) => make("option", { value: id }, [instances.get(id).answer.label, shortId(id)].filter(Boolean).join(" "))));
   }
   choice.value = selected;
 }
@@ -52,11 +57,22 @@ function showStore({ store, closed }) {
   const text = store.error === null ? "store answers" : "store does not answer";
   $("store").firstChild.textContent = closed ? "closed for new requests" : text;
   $("store").title = store.error ?? "";
+  away = store.error;
+}
+
+// What has gone wrong since the instance was started.
+function showTotals({ refused, losses, unanswered_renewals: unanswered }) {
+  const total = (number, text, meaning, isBad) => make("span", { title: meaning, class: isBad && number > 0 ? "bad" : "" }, make("strong", {}, count(number)), ` ${text}`);
+  $("totals").replaceChildren(
+    total(refused, "requests without a turn", "The key stayed held, too many requests waited, or the store could not be reached.", false),
+    total(losses, "leases lost", "Their requests may have run beside others. The log tells why.", true),
+    total(unanswered, "renewals without an answer", "The store was away or slow. Leases that are not renewed in time are lost.", true),
+    make("span", { class: "muted" }, "since the start"),
+  );
 }
 
 const poller = {
   paused: false,
-  failed: false,
   since: new Date(),
   timer: null,
   asking: false,
@@ -82,10 +98,10 @@ const poller = {
     try {
       await this.askOnce();
       this.since = new Date();
-      if (this.failed) notice(null);
-      this.failed = false;
+      document.body.classList.remove("stale");
+      notice(away === null ? null : `The store does not answer: ${away}`);
     } catch (error) {
-      this.failed = true;
+      document.body.classList.add("stale");
       notice(`Not up to date since ${this.since.toLocaleTimeString()}: ${reasonOf(error)}`);
     }
   },
@@ -96,8 +112,12 @@ const poller = {
     const others = Promise.allSettled([listing, details.refresh()]);
     heard(await call("instance", instanceView.fields()));
     await others;
-    const answer = await listing;
-    if (answer && view === asked && !this.again) asked.show(answer);
+    if (!listing || view !== asked || this.again) return;
+    try {
+      asked.show(await listing);
+    } catch (error) {
+      asked.unknown(reasonOf(error));
+    }
   },
 };
 

@@ -1,9 +1,10 @@
 // The last minutes of one instance, from samples of its counters that were taken while the page was open.
 
-const WINDOW = 5 * 60 * 1000;
+const MINUTE = 60 * 1000;
+const WINDOW = 5 * MINUTE;
 
 // The time that a plot shows while there are only a few samples.
-const SHORTEST = 60 * 1000;
+const SHORTEST = MINUTE;
 
 class History {
   constructor() {
@@ -52,33 +53,38 @@ class Plot {
     this.value = make("span", { class: "value" }, "–");
     this.area = svg("path", { class: "area" });
     this.curve = svg("path", { class: "curve" });
+    this.minutes = svg("path", { class: "minutes" });
+    this.from = make("span");
     const drawing = svg("svg", { viewBox: "0 0 300 44", preserveAspectRatio: "none", "aria-hidden": "true" });
-    drawing.append(svg("line", { class: "ground", x1: 0, y1: 43.5, x2: 300, y2: 43.5 }), this.area, this.curve);
-    this.element = make("div", { class: "plot", id: `plot-${name}` }, make("h3", {}, title), make("p", { class: "now" }, this.value, this.peak), drawing);
+    drawing.append(this.minutes, svg("line", { class: "ground", x1: 0, y1: 43.5, x2: 300, y2: 43.5 }), this.area, this.curve);
+    const axis = make("p", { class: "axis" }, this.from, make("span", {}, "now"));
+    this.element = make("div", { class: "plot", id: `plot-${name}` }, make("h3", {}, word(title)), make("p", { class: "now" }, this.value, this.peak), drawing, axis);
   }
 
   draw(points) {
-    const values = points.map((point) => point[this.name]);
-    if (values.length === 0) {
-      this.value.replaceChildren("–");
-      this.peak.textContent = "";
-      for (const path of [this.area, this.curve]) path.removeAttribute("d");
-      return;
-    }
-    const [number, unit] = this.parts(values.at(-1));
+    // A value that is not known, such as the time of an answer that did not come, leaves a gap.
+    const known = points.filter((point) => point[this.name] !== null);
+    const values = known.map((point) => point[this.name]);
+    const last = points.at(-1)?.[this.name] ?? null;
+    const [number, unit] = last === null ? ["–", ""] : this.parts(last);
     this.value.replaceChildren(number, make("span", { class: "unit" }, unit));
-    this.peak.textContent = `peak ${this.parts(Math.max(...values)).join(" ")}`;
+    this.peak.textContent = values.length === 0 ? "" : `peak ${this.parts(Math.max(...values)).join(" ")}`;
     const highest = Math.max(this.least, ...values);
-    const end = points.at(-1).at;
-    const shown = Math.max(SHORTEST, end - points[0].at);
-    const line = points.map((point, index) => {
-      const x = 300 - ((end - point.at) / shown) * 300;
-      const y = 43 - (values[index] / highest) * 41;
-      return `${x.toFixed(1)} ${y.toFixed(1)}`;
-    });
-    const [first] = line[0].split(" ");
-    this.curve.setAttribute("d", `M${line.join("L")}`);
-    this.area.setAttribute("d", `M${first} 43.5L${line.join("L")}L300 43.5Z`);
+    const end = points.at(-1)?.at ?? 0;
+    const shown = Math.max(SHORTEST, end - (points[0]?.at ?? 0));
+    const x = (at) => (300 - ((end - at) / shown) * 300).toFixed(1);
+    const pieces = [];
+    for (const point of points) {
+      if (point[this.name] === null) pieces.push([]);
+      else (pieces.at(-1) ?? pieces[pieces.push([]) - 1]).push(`${x(point.at)} ${(43 - (point[this.name] / highest) * 41).toFixed(1)}`);
+    }
+    const drawn = pieces.filter((piece) => piece.length > 0);
+    const ground = (point) => `${point.split(" ")[0]} 43.5`;
+    this.curve.setAttribute("d", drawn.map((piece) => `M${piece.join("L")}`).join(""));
+    this.area.setAttribute("d", drawn.map((piece) => `M${ground(piece[0])}L${piece.join("L")}L${ground(piece.at(-1))}Z`).join(""));
+    const minutes = Array.from({ length: Math.floor(shown / MINUTE) }, (_, index) => x(end - (index + 1) * MINUTE));
+    this.minutes.setAttribute("d", minutes.map((at) => `M${at} 2V43.5`).join(""));
+    this.from.textContent = `${duration(shown)} ago`;
   }
 }
 
