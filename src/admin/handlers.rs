@@ -182,8 +182,9 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
 
 /// Takes a key away from its holders, or removes its record.
 ///
-/// If the form names an owner, only while that owner is among the holders; if the form is about a record, only while there is one: since the
-/// page was shown, another request may have got the key. The store compares in the same step.
+/// If the form names an owner, only while that owner is among the holders; if the form is about a
+/// record, only while there is one: since the page was shown, another request may have got the key.
+/// The store compares in the same step.
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
     if !admin.force_release {
         let why = "this page only reads: build it with `Admin::allow_force_release`";

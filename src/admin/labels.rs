@@ -1,7 +1,7 @@
 //! The labels of other instances, as far as the page has come across them.
 //!
-//! The store keeps a label with a lease, but not with a place in the queue. An instance that waits for one key and has held
-//! another is known by the label of that lease.
+//! The store keeps a label with a lease, but not with a place in the queue. An instance that waits
+//! for one key and has held another is known by the label of that lease.
 
 use std::{
     collections::HashMap,

@@ -110,7 +110,8 @@ impl Inner {
         }
     }
 
-    /// Applies a missing answer, and loses the lease if the line gives up. `is_outage`: the store has not answered at all.
+    /// Applies a missing answer, and loses the lease if the line gives up. `is_outage`: the store
+    /// has not answered at all.
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error, is_outage: bool) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
         // `None` if the lease was released or lost in the meantime.

@@ -36,7 +36,8 @@ pub struct Totals {
     pub passed_on: u64,
     /// How long the requests of these turns have waited, all together.
     pub waited: Duration,
-    /// The requests that got no turn: the key stayed held, too many requests waited, or the store could not be reached.
+    /// The requests that got no turn: the key stayed held, too many requests waited, or the store
+    /// could not be reached.
     pub refused: u64,
     /// The leases that were lost, and the turns of shared leases that lasted too long.
     pub losses: u64,

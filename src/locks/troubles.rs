@@ -1,7 +1,8 @@
 //! What an instance tells of a store that does not answer, and of lost leases.
 //!
-//! A store that dies under 2,000 leases fails thousands of calls. The log tells the begin and the end of such an outage,
-//! the end with counts, and each call and each lost lease at debug level only:
+//! A store that dies under 2,000 leases fails thousands of calls. The log tells the begin and the
+//! end of such an outage, the end with counts, and each call and each lost lease at debug level
+//! only:
 //!
 //! ```text
 //!  0 s    a renewal without an answer    warn   lock.store_away { error }
@@ -11,11 +12,12 @@
 //! 46 s    nothing has failed since       warn   lock.store_back { lasted: 41 s, losses: 2000, .. }
 //! ```
 //!
-//! 1. An outage begins with the first failure. It ends when the store has answered, and nothing has failed and no lease was
-//!    lost for [`CALM`] since. So an outage of one of several servers, or one in which some calls are answered, is one
-//!    outage. So are the leases that a server has forgotten when it comes back.
-//! 2. A loss without an outage is told at once. Further losses are counted in the same way, until none follows for
-//!    [`CALM`].
+//! 1. An outage begins with the first failure. It ends when the store has answered, and nothing has
+//!    failed and no lease was lost for [`CALM`] since. So an outage of one of several servers, or
+//!    one in which some calls are answered, is one outage. So are the leases that a server has
+//!    forgotten when it comes back.
+//! 2. A loss without an outage is told at once. Further losses are counted in the same way, until
+//!    none follows for [`CALM`].
 //! 3. While all is well, an answer of the store costs one load.
 //! 4. Events are written without any lock held.
 
@@ -32,8 +34,8 @@ use crate::{
     trace::{self, Toll},
 };
 
-/// For how long nothing may go wrong before an outage counts as over. Longer than the pauses between the questions and
-/// the renewals that a store which is away does not answer.
+/// For how long nothing may go wrong before an outage counts as over. Longer than the pauses
+/// between the questions and the renewals that a store which is away does not answer.
 const CALM: Duration = Duration::from_secs(5);
 
 /// What goes wrong at present, and how often something has gone wrong so far.
@@ -53,7 +55,8 @@ struct Trouble {
     began: Instant,
     /// Whether a call has failed.
     is_outage: bool,
-    /// When the store answered for the first time after the last failure. `None` while it has not answered.
+    /// When the store answered for the first time after the last failure. `None` while it has not
+    /// answered.
     answered: Option<Instant>,
     /// The time of the latest failure or loss.
     last: Instant,
@@ -132,7 +135,8 @@ impl Troubles {
         over_at
     }
 
-    /// The store has answered a call. Returns when to [`look`](Self::look) again at the latest, if this answer changes that.
+    /// The store has answered a call. Returns when to [`look`](Self::look) again at the latest, if
+    /// this answer changes that.
     pub(crate) fn answered(&self) -> Option<Instant> {
         if !self.is_on.load(Ordering::Acquire) {
             return None;

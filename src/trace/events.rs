@@ -34,11 +34,7 @@ pub(crate) fn held_elsewhere(key: &str) {
 
 /// A question has failed. In an outage, [`store_away`] tells that for all questions.
 pub(crate) fn store_failed(owner: impl Display, error: &impl Display, is_outage: bool) {
-    if is_outage {
-        event!(debug, %owner, %error, "lock.store_failed");
-    } else {
-        event!(warn, %owner, %error, "lock.store_failed");
-    }
+    event!(if is_outage, debug, else warn, %owner, %error, "lock.store_failed");
 }
 
 /// An outage begins.
@@ -54,11 +50,11 @@ pub(crate) fn store_back(instance: impl Display, toll: &Toll) {
         unanswered_renewals,
         losses,
     } = *toll;
-    if losses > 0 {
-        event!(warn, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.store_back");
-    } else {
-        event!(info, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.store_back");
-    }
+    event!(
+        if losses > 0, warn, else info,
+        %instance, ?lasted, failed_questions, unanswered_renewals, losses,
+        "lock.store_back"
+    );
 }
 
 /// The instance is closed during an outage.
@@ -69,7 +65,11 @@ pub(crate) fn closed_while_away(instance: impl Display, toll: &Toll) {
         unanswered_renewals,
         losses,
     } = *toll;
-    event!(warn, %instance, ?lasted, failed_questions, unanswered_renewals, losses, "lock.closed_while_away");
+    event!(
+        warn,
+        %instance, ?lasted, failed_questions, unanswered_renewals, losses,
+        "lock.closed_while_away"
+    );
 }
 
 /// Several leases were lost one soon after another, although the store answered.
@@ -94,11 +94,7 @@ pub(crate) fn renewal_unknown(owner: impl Display, error: &impl Display) {
 /// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of the same owner at debug level.
 /// A loss during an outage, or soon after another one, is counted in the event at the end.
 pub(crate) fn lost(owner: impl Display, loss: impl Display, reason: &str, is_first: bool) {
-    if is_first {
-        event!(warn, %owner, %loss, "lock.lost");
-    } else {
-        event!(debug, %owner, %loss, "lock.lost");
-    }
+    event!(if is_first, warn, else debug, %owner, %loss, "lock.lost");
     record!(metrics::LOSSES.count_named(reason));
 }
 
@@ -106,14 +102,11 @@ pub(crate) fn released(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
-/// A store reports a release that it owes and keeps. `is_first`: no other one has failed since all releases were answered.
+/// A store reports a release that it owes and keeps. `is_first`: no other one has failed since all
+/// releases were answered.
 #[cfg(any(test, feature = "redis", feature = "test-util"))]
 pub(crate) fn release_failed(owner: impl Display, error: &impl Display, is_first: bool) {
-    if is_first {
-        event!(warn, %owner, %error, "lock.release_failed");
-    } else {
-        event!(debug, %owner, %error, "lock.release_failed");
-    }
+    event!(if is_first, warn, else debug, %owner, %error, "lock.release_failed");
 }
 
 /// An operator takes a key away.
@@ -136,8 +129,9 @@ pub(crate) fn hint(kind: &str) {
     record!(metrics::HINTS.count_named(kind));
 }
 
-/// A request was refused. `code` is a value of [`REFUSAL`](metrics::REFUSAL). `is_mistake`: the layers are put together wrongly. An
-/// outage and a loss are told by the instance, once for all requests.
+/// A request was refused. `code` is a value of [`REFUSAL`](metrics::REFUSAL). `is_mistake`: the
+/// layers are put together wrongly. An outage and a loss are told by the instance, once for all
+/// requests.
 pub(crate) fn refused(
     instance: impl Display,
     reason: impl Debug,
@@ -146,11 +140,7 @@ pub(crate) fn refused(
     is_mistake: bool,
 ) {
     record!(metrics::REFUSALS.count_named(code));
-    if is_mistake {
-        event!(error, %instance, ?reason, %why, "lock.refused");
-    } else {
-        event!(debug, %instance, ?reason, %why, "lock.refused");
-    }
+    event!(if is_mistake, error, else debug, %instance, ?reason, %why, "lock.refused");
 }
 
 /// The store is away, and requests run without their lock from now on.

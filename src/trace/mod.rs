@@ -35,8 +35,16 @@ pub(crate) use self::{
     store_call::StoreCall,
 };
 
-/// `debug!(…)`, or nothing.
+/// `debug!(…)`, or nothing. With `if`, the level depends on a condition.
 macro_rules! event {
+    (if $is:expr, $level:ident, else $other:ident, $($arg:tt)+) => {{
+        #[cfg(feature = "tracing")]
+        if $is {
+            tracing::$level!(target: "tower_distributed_lock", $($arg)+);
+        } else {
+            tracing::$other!(target: "tower_distributed_lock", $($arg)+);
+        }
+    }};
     ($level:ident, $($arg:tt)+) => {{
         #[cfg(feature = "tracing")]
         tracing::$level!(target: "tower_distributed_lock", $($arg)+);

@@ -1,4 +1,5 @@
-//! What the log tells of an outage: one event at its begin and one at its end, however many leases there are.
+//! What the log tells of an outage: one event at its begin and one at its end, however many leases
+//! there are.
 
 use std::time::Duration;
 

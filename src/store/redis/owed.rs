@@ -34,7 +34,8 @@ impl Owed {
         Debt(self.0.clone())
     }
 
-    /// Notes that a release has failed and is still owed. Returns whether it is the first one since none was owed.
+    /// Notes that a release has failed and is still owed. Returns whether it is the first one since
+    /// none was owed.
     pub(super) fn failed(&self) -> bool {
         !self.0.has_failed.swap(true, Ordering::AcqRel)
     }
