@@ -7,9 +7,9 @@ use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 
 /// The reason why a key could not be locked, held or released.
 ///
-/// The error is opaque and cheap to clone. [`kind`](Error::kind) is for decisions in code, the
-/// [`Display`](fmt::Display) text is for people, and [`source`](StdError::source) returns the store's own error if
-/// there is one.
+/// The error is opaque and cheap to clone. [`kind`](Error::kind) is for decisions in code. The
+/// [`Display`](fmt::Display) text is for people, and names the cause, such as a refused connection.
+/// [`source`](StdError::source) returns the store's own error if there is one; its text may quote a key.
 ///
 /// # Example
 ///
@@ -131,6 +131,11 @@ impl Error {
             message: message.into(),
             source: Some(source.into()),
         }))
+    }
+
+    /// An error that another one has led to. The message names both.
+    pub(crate) fn caused_by(kind: ErrorKind, message: impl fmt::Display, cause: Self) -> Self {
+        Self::with_source(kind, format!("{message}: {cause}"), cause)
     }
 
     /// Returns the kind of this error.

@@ -120,7 +120,7 @@ async fn without_a_majority_of_answers_a_renewal_is_unknown() {
         panic!("one node of three proves nothing");
     };
     let words = "no quorum: 1 of 3 nodes have renewed the lease";
-    assert_eq!(error.to_string(), words);
+    assert!(error.to_string().starts_with(words), "{error}");
     lease.down(0, false);
     assert!(is_renewed(&lease.renew(0).await));
 }

@@ -49,7 +49,8 @@ async fn without_a_majority_nothing_is_granted_until_the_nodes_are_back() {
     assert!(fastest < 2 * NODE_TIMEOUT, "{fastest:?}");
     let error = locks.lock("k/2").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert_eq!(error.to_string(), "no quorum: 2 of 3 nodes unreachable");
+    let words = "no quorum: 2 of 3 nodes unreachable";
+    assert!(error.to_string().starts_with(words), "{error}");
 
     fleet.servers[0].restart().await;
     fleet.servers[2].restart().await;

@@ -38,10 +38,9 @@ async fn a_record_needs_a_majority() {
     down(&nodes[0], true);
     down(&nodes[1], true);
     let failed = store.start_release(recording(&key("k"), a, b"done")).await;
-    assert_eq!(
-        failed.unwrap_err().to_string(),
-        "no quorum: 2 of 3 nodes unreachable"
-    );
+    let error = failed.unwrap_err().to_string();
+    let words = "no quorum: 2 of 3 nodes unreachable";
+    assert!(error.starts_with(words), "{error}");
     // The nodes make up for the record, and a second record finds it.
     down(&nodes[0], false);
     down(&nodes[1], false);

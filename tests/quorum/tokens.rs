@@ -88,7 +88,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     nodes[0].set_fault(None);
     let error = asking.await.unwrap().unwrap_err();
     let words = "no quorum: 1 of 3 token counters have reached the token of the turn";
-    assert_eq!(error.to_string(), words);
+    assert!(error.to_string().starts_with(words), "{error}");
     down(&nodes[1], false);
     down(&nodes[2], false);
     settle().await;

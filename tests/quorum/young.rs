@@ -27,10 +27,8 @@ async fn two_nodes_that_forgot_do_not_make_a_majority() {
 
     nodes[2].set_fault(Some(Fault::Unreachable));
     let error = store.acquire(request(owner())).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "no quorum: 1 of 3 nodes unreachable; 2 restarted within a lease's time and may have forgotten one"
-    );
+    let words = "no quorum: 1 of 3 nodes unreachable; 2 restarted within a lease's time and may have forgotten one";
+    assert!(error.to_string().starts_with(words), "{error}");
     advance(MINUTE - Duration::from_millis(1)).await;
     assert!(store.acquire(request(owner())).await.is_err());
     advance(Duration::from_millis(1)).await;

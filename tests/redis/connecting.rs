@@ -121,3 +121,20 @@ async fn all_waiting_calls_share_one_refusal() {
     // The lane connects twice before its calls fail. The other connections belong to the test.
     assert!(connects <= 2 + 2, "{connects} connects for one refusal");
 }
+
+#[tokio::test]
+async fn a_password_that_looks_like_an_option_is_none() {
+    let server = RedisServer::start().await;
+    let rule = "ACL SETUSER app on >protocol=2 ~* &* +@all";
+    let rule: Vec<&str> = rule.split_whitespace().collect();
+    let _: Value = server.send(&rule).await;
+    let protocols = async |url: String| {
+        server.reset_stats().await;
+        let store = RedisStore::connect(url).await.unwrap();
+        store.ping().await.unwrap();
+        server.stats().await.contains_key("hello")
+    };
+    let url = server.url().replace("redis://", "redis://app:protocol=2@");
+    assert!(protocols(url.clone()).await, "RESP3 begins with HELLO");
+    assert!(!protocols(url + "?protocol=resp2").await);
+}

@@ -4,9 +4,10 @@ use tokio::time::timeout;
 use tower_distributed_lock::store::{Hint, Hints, RedisStore, Store};
 
 use crate::{
-    server_and_store,
+    impatient, server_and_store,
     support::{
         PATIENCE, eventually,
+        proxy::Proxy,
         redis_server::{RedisServer, pass},
         warnings::Warnings,
         words::*,
@@ -90,4 +91,16 @@ async fn an_interruption_is_logged_once_however_often_the_store_subscribes_in_va
     for event in ["redis.subscription_lost", "redis.resubscribed"] {
         assert_eq!(log.count(event), 1, "{}", log.all());
     }
+}
+
+#[tokio::test]
+async fn a_subscription_over_which_nothing_arrives_any_more_is_replaced() {
+    let server = RedisServer::start().await;
+    let mut proxy = Proxy::start(server.port()).await;
+    let store = impatient(&proxy.url()).await;
+    let mut hints = store.watch(owner().instance);
+    assert_eq!(next(&mut hints).await, Some(Hint::Listening));
+    proxy.only_new_ones_are_fine();
+    proxy.old_ones_stop();
+    assert_eq!(next(&mut hints).await, Some(Hint::Reconnected));
 }

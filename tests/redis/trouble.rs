@@ -11,7 +11,7 @@ use tower_distributed_lock::{
 
 use crate::{
     LIMIT, server_and_store,
-    support::{eventually, redis_server::RedisServer, warnings::Warnings, words::*},
+    support::{PATIENCE, eventually, redis_server::RedisServer, warnings::Warnings, words::*},
 };
 
 #[track_caller]
@@ -33,7 +33,43 @@ async fn the_error_for_a_server_that_is_down_names_its_address() {
     let error = RedisStore::connect(url).await.unwrap_err();
     let address = format!("cannot connect to Redis at 127.0.0.1:{}", server.port());
     assert_says(&error, &address);
+    assert_says(&error, "Connection refused");
     assert!(asked.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn the_error_for_a_host_without_an_address_says_so() {
+    let store = RedisStore::builder("redis://app:secret@redis.invalid/").timeout(PATIENCE);
+    assert_says(&store.connect().await.unwrap_err(), "failed to lookup");
+}
+
+#[tokio::test]
+async fn the_error_for_a_database_that_does_not_exist_says_so() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url() + "99").build().unwrap();
+    for error in [
+        store.ping().await.unwrap_err(),
+        store
+            .acquire(attempt(&key("k"), owner()))
+            .await
+            .unwrap_err(),
+    ] {
+        assert_says(&error, "has no database of the number in the URL");
+    }
+}
+
+#[tokio::test]
+async fn the_log_names_the_reason_why_the_store_cannot_be_reached() {
+    let mut server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url()).timeout(LIMIT);
+    let locks = Locks::builder(store.build().unwrap());
+    let locks = locks.build().unwrap();
+    server.kill();
+    let log = Warnings::default();
+    let _recording = tracing::subscriber::set_default(log.clone());
+    let error = locks.lock_within("k", LIMIT).await.unwrap_err();
+    assert_says(&error, "Connection refused");
+    assert!(log.all().contains("Connection refused"), "{}", log.all());
 }
 
 #[tokio::test]

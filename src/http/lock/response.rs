@@ -125,9 +125,9 @@ async fn ask(guards: Guards, trust: Trust, frees: bool) -> Result<Option<Guards>
         (_, Ok(Ok(()))) | (Trust::Always, _) => Ok(guards),
         (Trust::UnlessLost, Ok(Err(error))) if is_lost(&error) => Err(error),
         (Trust::UnlessLost, _) => Ok(guards),
-        (Trust::IfConfirmed, Ok(Err(error))) => Err(Error::with_source(
+        (Trust::IfConfirmed, Ok(Err(error))) => Err(Error::caused_by(
             ErrorKind::Lost,
-            format!("the lease could not be confirmed before the response: {error}"),
+            "the lease could not be confirmed before the response",
             error,
         )),
         (Trust::IfConfirmed, Err(_)) => Err(Error::new(

@@ -174,7 +174,7 @@ const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// The store does not answer: since when, and the last error if there was one.
 ///
 /// The error of a request that gives up names the time and the last error: `no turn within 10s: the store has not answered
-/// for the last 4.2s`, with the store's error as the source.
+/// for the last 4.2s: cannot connect to Redis at …`.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
     since: Instant,
@@ -187,7 +187,7 @@ impl Away {
         let silent_for = now.saturating_duration_since(self.since);
         let message = format!("{what}: the store has not answered for the last {silent_for:?}");
         match self.error {
-            Some(error) => Error::with_source(ErrorKind::Unreachable, message, error),
+            Some(error) => Error::caused_by(ErrorKind::Unreachable, message, error),
             None => Error::new(ErrorKind::Unreachable, message),
         }
     }

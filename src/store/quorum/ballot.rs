@@ -301,7 +301,7 @@ mod tests {
             Verdict::Failed(error) => error.to_string(),
             other => panic!("{other:?}"),
         };
-        let unreachable = "no quorum: 2 of 3 nodes unreachable";
+        let unreachable = "no quorum: 2 of 3 nodes unreachable; the first error: dead";
         assert_eq!(result(&[Dead, Free, Dead]), unreachable);
         assert_eq!(result(&[Dead, Taken, Dead]), unreachable);
         assert_eq!(result(&[Dead, Young, Dead]), unreachable);

@@ -64,7 +64,10 @@ impl Failures {
         }
         let message = format!("no quorum: {reason}");
         match self.unreachable.as_ref().or(answer) {
-            Some(source) => Error::with_source(ErrorKind::Unreachable, message, source.clone()),
+            Some(first) => {
+                let message = format!("{message}; the first error");
+                Error::caused_by(ErrorKind::Unreachable, message, first.clone())
+            }
             None => Error::new(ErrorKind::Unreachable, message),
         }
     }
@@ -112,7 +115,7 @@ mod tests {
     #[test]
     fn an_outage_counts_the_nodes_apart_that_answered_with_an_error() {
         let error = error(&[ErrorKind::Foreign, ErrorKind::Unreachable], 3);
-        let words = "no quorum: 1 of 3 nodes unreachable; 1 answered with an error";
+        let words = "no quorum: 1 of 3 nodes unreachable; 1 answered with an error; the first error: Unreachable";
         assert_eq!(error.to_string(), words);
         let source = std::error::Error::source(&error).unwrap();
         assert_eq!(source.to_string(), "Unreachable");

@@ -110,9 +110,8 @@ impl Shared {
             if nodes - silent.len() >= majority(nodes) {
                 return Ok(());
             }
-            let missing = failures.no_quorum(nodes, nodes - silent.len());
-            let message = format!("{missing}: {}", silent.join(", "));
-            Err(Error::with_source(missing.kind(), message, missing))
+            let missing = failures.missing(nodes, nodes - silent.len());
+            Err(failures.no_majority(nodes, format!("{missing}: {}", silent.join(", "))))
         })
     }
 

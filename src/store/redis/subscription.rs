@@ -1,11 +1,17 @@
 //! The subscription of an instance: receives the hints on the instance's channel, on a separate connection.
 //!
 //! A message is a kind and a key, such as `free orders/42` (see `hint` in `queue.lua`).
+//!
+//! A subscription is silent while there are no hints. It is made again on the same connection from time to time, which changes nothing, and a
+//! connection on which the server does not confirm it is replaced. (A PING would do, too, but needs one more right.)
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt};
-use redis::{Msg, aio::PubSub};
+use redis::{
+    Msg,
+    aio::{PubSub, PubSubSink},
+};
 use tokio::{
     sync::mpsc::UnboundedSender,
     time::{sleep, timeout},
@@ -24,6 +30,8 @@ use crate::{
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The time between two checks of a subscription.
+const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
 /// Listens to one channel.
 struct Listener {
@@ -94,7 +102,7 @@ impl Listener {
             Err(explain::cannot_connect_in_time(name, self.limit))
         });
         trace::connected(trace::Connection::Hints, ConnectResult::of(&subscribing));
-        let (mut connection, mut source) = match subscribing {
+        let (connection, mut source) = match subscribing {
             Ok(subscription) => subscription,
             Err(error) => {
                 self.topology.mark_stale();
@@ -102,9 +110,11 @@ impl Listener {
             }
         };
         subscribed();
+        let (sink, messages) = connection.split();
         tokio::select! {
-            error = self.forward(connection.on_message()) => error,
+            error = self.forward(messages) => error,
             error = self.watch_changes(&mut source) => error,
+            error = self.check(sink) => error,
         }
     }
 
@@ -127,6 +137,18 @@ impl Listener {
             }
         }
         explain::connection_ended()
+    }
+
+    /// Subscribes again on the same connection, until the server does not confirm that in time.
+    async fn check(&self, mut connection: PubSubSink) -> Error {
+        loop {
+            sleep(CHECKED_EVERY).await;
+            match timeout(self.limit, connection.subscribe(&self.channel)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return explain::connection_broke(error),
+                Err(_) => return explain::no_answer(self.limit),
+            }
+        }
     }
 
     /// Reports moved keys until hints arrive at another server.

@@ -1,7 +1,7 @@
 //! The errors of the Redis store.
 //!
-//! A message names the fault and the remedy. No message quotes the server, because a server may quote a
-//! key, and keys may be personal data; the server's own text is in the error's source.
+//! A message names the fault, its cause and the remedy, because only the message is logged. No message quotes the server, because a server
+//! may quote a key, and keys may be personal data; the server's own text is in the error's source.
 
 mod server_error;
 
@@ -24,9 +24,13 @@ fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 
-fn unreachable_by(message: String, source: Option<RedisError>) -> Error {
-    match source {
-        Some(source) => Error::with_source(ErrorKind::Unreachable, message, source),
+/// The error of a question that none of the servers has answered, with the last reason.
+fn no_server_answers(message: String, error: Option<RedisError>) -> Error {
+    match error {
+        Some(error) => {
+            let message = format!("{message}: {}", cause(&error));
+            Error::with_source(ErrorKind::Unreachable, message, error)
+        }
         None => unreachable(message),
     }
 }
@@ -38,23 +42,38 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
 
 /// The error of a connect that failed, by its reason: a refusal of the server, the login, the URL, RESP3, or no server at all.
 pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
+    if mentions(&error, "DB index is out of range") {
+        let message = format!(
+            "Redis at {address} has no database of the number in the URL: choose another one, or raise `databases`"
+        );
+        return Error::with_source(ErrorKind::Unreachable, message, error);
+    }
     if is_refusal(&error) {
         return refused(error);
     }
     let message = match error.kind() {
         Kind::AuthenticationFailed => WRONG_PASSWORD.to_owned(),
         Kind::InvalidClientConfig => {
-            format!("the client library cannot use the URL of Redis at {address}")
+            format!("the client library cannot use the URL of Redis at {address}: {error}")
         }
         Kind::RESP3NotSupported => {
             format!("Redis at {address} does not speak RESP3: add `?protocol=resp2` to the URL")
         }
         _ => match tls_fault(&error) {
             Some(fault) => format!("TLS with Redis at {address} failed: {fault}"),
-            None => format!("cannot connect to Redis at {address}: is it running?"),
+            None => format!("cannot connect to Redis at {address}: {error}: is it running?"),
         },
     };
     Error::with_source(ErrorKind::Unreachable, message, error)
+}
+
+/// Why a server has not answered, or what it has answered with, without its own text.
+fn cause(error: &RedisError) -> String {
+    match error.kind() {
+        Kind::AuthenticationFailed => WRONG_PASSWORD.to_owned(),
+        _ if is_refusal(error) => refused(error.clone()).to_string(),
+        _ => tls_fault(error).unwrap_or_else(|| error.to_string()),
+    }
 }
 
 /// The text of the TLS library, if that is the reason: such as a certificate that is not trusted.
@@ -77,7 +96,9 @@ fn tls_fault(_: &RedisError) -> Option<String> {
 
 /// The error of a connect for which the application's provider of credentials returned none.
 pub(super) fn no_credentials(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
-    let message = "the provider of credentials for Redis failed, so no connection can be made";
+    let message = format!(
+        "the provider of credentials for Redis failed, so no connection can be made: {error}"
+    );
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
@@ -111,7 +132,7 @@ pub(super) fn no_owner() -> Error {
 pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
     let message =
         format!("no node of {cluster} answered CLUSTER SLOTS: is it a Cluster, and is it running?");
-    unreachable_by(message, error)
+    no_server_answers(message, error)
 }
 
 /// The error of an acquire that too few replicas have acknowledged.
@@ -139,7 +160,7 @@ pub(super) fn unknown_service(service: &str) -> Error {
 /// The error of a service of which no sentinel has answered.
 pub(super) fn no_sentinel(service: &str, error: Option<RedisError>) -> Error {
     let message = format!("no sentinel of `{service}` answers: are the sentinels running?");
-    unreachable_by(message, error)
+    no_server_answers(message, error)
 }
 
 /// The error of a call that was sent, and not answered by the deadline.
@@ -149,7 +170,10 @@ pub(super) fn no_answer(limit: Duration) -> Error {
 
 /// The error of a call whose connection has ended before the reply.
 pub(super) fn connection_broke(error: RedisError) -> Error {
-    let message = "the connection to Redis broke before the answer came";
+    let message = format!(
+        "the connection to Redis broke before the answer came: {}",
+        cause(&error)
+    );
     Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
@@ -195,8 +219,8 @@ pub(super) fn cluster_is_down() -> Error {
 
 /// The error of a server that does not answer a ping, or refuses writes.
 pub(super) fn not_ready(server: &str, error: Error) -> Error {
-    let message = format!("Redis at {server} is not ready: {error}");
-    Error::with_source(error.kind(), message, error)
+    let message = format!("Redis at {server} is not ready");
+    Error::caused_by(error.kind(), message, error)
 }
 
 /// The error of a reply that no script of this crate gives.

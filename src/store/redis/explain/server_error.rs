@@ -42,7 +42,7 @@ const fn foreign(code: &'static str, message: &'static str) -> Meaning {
 
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-const MEANINGS: [Meaning; 19] = [
+const MEANINGS: [Meaning; 20] = [
     foreign(
         "WRONGTYPE",
         "Redis holds a value of another type where the lock, its queue or its token counter would be: \
@@ -96,6 +96,10 @@ const MEANINGS: [Meaning; 19] = [
         "MOVED",
         "this Redis is a node of a Cluster, and another node has the key: use `RedisStore::cluster`",
     ),
+    unreachable(
+        "ERR This instance has cluster support disabled",
+        "this Redis is not a node of a Cluster: use `RedisStore::builder`",
+    ),
     unreachable("TRYAGAIN", super::SLOT_IS_MOVING),
     unreachable("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
     unreachable(
@@ -129,7 +133,9 @@ pub(crate) fn refused(error: RedisError) -> Error {
             "this Redis does not know a command that locks need: use Redis 6.2 or later, and do not rename EVALSHA",
         );
     }
-    Error::with_source(ErrorKind::Unreachable, "Redis refused the command", error)
+    let code = error.code().unwrap_or("an error");
+    let message = format!("Redis refused the command with {code}");
+    Error::with_source(ErrorKind::Unreachable, message, error)
 }
 
 /// The error for a refusal that does not last, as opposed to a denied or an unknown command.

@@ -148,10 +148,7 @@ fn open(info: ConnectionInfo) -> Result<Client, Error> {
         super::certificates::ensure_crypto_provider();
     }
     Client::open(info).map_err(|error| {
-        Error::with_source(
-            ErrorKind::InvalidConfig,
-            "the client library cannot use this Redis URL",
-            error,
-        )
+        let message = format!("the client library cannot use this Redis URL: {error}");
+        Error::with_source(ErrorKind::InvalidConfig, message, error)
     })
 }

@@ -89,11 +89,9 @@ fn parse(url: &str) -> Result<ConnectionInfo, Error> {
     }
     let info = url.into_connection_info().map_err(|error| {
         // The message leaves the URL out, because the URL may contain a password.
-        Error::with_source(
-            ErrorKind::InvalidConfig,
-            "not a Redis URL: expected `redis://user:password@host:6379/0`",
-            error,
-        )
+        let message =
+            format!("not a Redis URL: expected `redis://user:password@host:6379/0`: {error}");
+        Error::with_source(ErrorKind::InvalidConfig, message, error)
     })?;
     // A subscription sends nothing, and without keepalive would never notice that the server has vanished.
     let keepalive = TcpKeepalive::new()
@@ -102,8 +100,10 @@ fn parse(url: &str) -> Result<ConnectionInfo, Error> {
     let tcp = TcpSettings::default()
         .set_nodelay(true)
         .set_keepalive(keepalive);
+    let names_protocol = redis::parse_redis_url(url)
+        .is_some_and(|url| url.query_pairs().any(|(name, _)| name == "protocol"));
     // Under RESP3, the client library reports the end of a connection at once.
-    let protocol = if url.contains("protocol=") {
+    let protocol = if names_protocol {
         info.redis_settings().protocol()
     } else {
         ProtocolVersion::RESP3
