@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, future::join_all};
 use tokio::time::Instant;
-use tower_distributed_lock::store::{Acquire, RedisStore, Release, Renewed, Store};
+use tower_distributed_lock::store::{Acquire, RedisStore, Release, Released, Renewed, Store};
 
 use crate::{
     LIMIT, impatient, keys,
@@ -191,4 +191,89 @@ async fn a_release_that_the_server_refuses_is_logged_once() {
     store.settled().await;
     assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
     assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+/// Each of the releases would be repeated once a second at least.
+#[tokio::test]
+async fn many_refused_releases_are_repeated_one_at_a_time() {
+    const OWED: usize = 2_000;
+    let (server, store) = server_and_store().await;
+    let keys: Vec<_> = (0..OWED).map(|n| key(&format!("k/{n}"))).collect();
+    let a = owner();
+    let asking = keys.iter().map(|key| store.acquire(attempt(key, a)));
+    for answer in join_all(asking).await {
+        granted(answer.unwrap());
+    }
+    server.refuse_writes(true).await;
+    let releasing = keys.iter().map(|key| store.start_release(ending(key, a)));
+    for answer in join_all(releasing).await {
+        answer.unwrap_err();
+    }
+    assert_eq!(store.owed(), OWED);
+    server.reset_stats().await;
+    pass(2_000).await;
+    let repeated = server.commands().await["evalsha"];
+    assert!((1..100).contains(&repeated), "{repeated} scripts in 2 s");
+
+    // A later call for a key comes after the release of that key.
+    server.refuse_writes(false).await;
+    granted(store.ask(&keys[7], owner()).await);
+    tokio::time::timeout(PATIENCE, store.settled())
+        .await
+        .expect("the server carries all of them out");
+    assert_eq!(server.leftovers().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_release_that_is_refused_for_its_key_alone_delays_no_other() {
+    let (server, store) = server_and_store().await;
+    let (foreign, fine, a) = (key("foreign"), key("fine"), owner());
+    for key in [&foreign, &fine] {
+        store.take(key, a).await;
+    }
+    let found = server.leftovers().await;
+    let name = found.iter().find(|name| name.ends_with("foreign"));
+    let name = name.unwrap().clone();
+    server.send::<i64>(&["DEL", &name]).await;
+    server
+        .send::<i64>(&["LPUSH", &name, "of another program"])
+        .await;
+    store.start_release(ending(&foreign, a)).await.unwrap_err();
+    server.refuse_writes(true).await;
+    store.start_release(ending(&fine, a)).await.unwrap_err();
+    server.refuse_writes(false).await;
+    eventually("the other key is free", async || {
+        server.leftovers().await == [name.clone()]
+    })
+    .await;
+    assert_eq!(store.owed(), 1);
+}
+
+#[tokio::test]
+async fn a_record_that_is_too_large_for_the_server_harms_no_other_call() {
+    let server = RedisServer::start_with(&["--proto-max-bulk-len", "1mb"]).await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let large: &'static [u8] = vec![b'x'; 3 * 1024 * 1024].leak();
+    for round in 0..5 {
+        let (key, a) = (key(&format!("large/{round}")), owner());
+        store.take(&key, a).await;
+        let calls = async {
+            for n in 0..50 {
+                let (other, b) = (crate::keys()[n % 32].clone(), owner());
+                store.take(&other, b).await;
+                store.free(&other, b).await;
+            }
+        };
+        let recording = store.start_release(recording(&key, a, large));
+        let (recorded, ()) = tokio::join!(recording, calls);
+        let error = recorded.unwrap_err();
+        assert!(error.to_string().contains("proto-max-bulk-len"), "{error}");
+        store.force_release(key).await.unwrap();
+    }
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    assert_eq!(
+        store.record(&key, a, &large[..1024 * 1000]).await,
+        Released::Freed
+    );
 }

@@ -12,7 +12,7 @@ use futures_util::future::{join_all, select_all};
 use redis::Value;
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
-    ErrorKind, Locks,
+    ErrorKind, LockGuard, Locks, Loss,
     store::{Hint, Hints, List, Mode, MovedKeys, RedisStore, Released, Renewed, Store},
 };
 
@@ -261,6 +261,40 @@ async fn a_lease_moves_with_its_slot_and_its_instance_gets_a_hint() {
         cluster.leftovers().await.is_empty()
     })
     .await;
+}
+
+/// Nobody calls the store meanwhile: the lane to the node has to notice.
+#[tokio::test]
+async fn a_node_that_restarts_empty_and_keeps_its_slots_costs_its_leases_at_once() {
+    let mut cluster = Cluster::start().await;
+    let store = RedisStore::cluster(cluster.urls()).connect().await.unwrap();
+    let locks = Locks::builder(store.clone()).lease(PATIENCE * 4);
+    let locks = locks.build().unwrap();
+    // One key on each node. The subscription is at one of the nodes.
+    let mut guards: Vec<Option<LockGuard>> = (0..3).map(|_| None).collect();
+    for n in 0.. {
+        if guards.iter().all(Option::is_some) {
+            break;
+        }
+        let name = format!("account/{n}");
+        let guard = locks.lock(&*name).await.unwrap();
+        let found = cluster.leftovers().await;
+        let found = found.iter().find(|found| found.ends_with(&name));
+        let slot = cluster.slot(found.unwrap()).await;
+        let node = cluster.owner(&slot, 0).await;
+        if guards[node].is_none() {
+            guards[node] = Some(guard);
+        }
+    }
+    for node in 0..3 {
+        cluster.nodes[node].restart().await;
+        let guard = guards[node].take().unwrap();
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        assert_eq!(lost.expect("the loss is noticed at once"), Loss::NotOurs);
+        for guard in guards.iter().flatten() {
+            guard.confirm().await.unwrap();
+        }
+    }
 }
 
 /// The queue does not exist, so neither node has all names of the key: only scripts with one key run.

@@ -12,12 +12,13 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     ErrorKind,
-    store::{Credentials, RedisStore, Renewed, Store},
+    store::{Credentials, RedisStore, Released, Renewed, Store},
 };
 
 use crate::{
     subject::*,
     support::{
+        PATIENCE,
         proxy::{Network, Proxy},
         redis_server::{RedisServer, pass},
         sentinels::replica_of,
@@ -174,10 +175,67 @@ async fn a_lock_that_no_replica_acknowledges_is_released() {
 }
 
 #[tokio::test]
+async fn a_record_is_confirmed_once_the_replica_has_it() {
+    let pair = Pair::start().await;
+    let (hasty, patient) = (
+        pair.store(Duration::from_millis(100)).await,
+        pair.store(ENOUGH).await,
+    );
+    let (key, a) = (key("k"), owner());
+    patient.take(&key, a).await;
+    pair.replica.freeze();
+    let recording = || recording(&key, a, b"paid");
+    for _ in 0..2 {
+        let error = hasty.start_release(recording()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        let words = "0 replicas of Redis, not 1, have acknowledged the record";
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(hasty.see(&key).await.record.as_deref(), Some(&b"paid"[..]));
+        assert_eq!(hasty.owed(), 0, "the record is there");
+    }
+    let confirming = tokio::spawn(patient.start_release(recording()));
+    pass(100).await;
+    assert!(!confirming.is_finished());
+    pair.replica.thaw();
+    assert_eq!(confirming.await.unwrap().unwrap(), Released::Freed);
+    let found = pair.replica.leftovers().await;
+    assert!(found[0].ends_with(key.as_str()), "{found:?}");
+}
+
+#[tokio::test]
+async fn many_refused_releases_are_repeated_few_at_a_time() {
+    const OWED: usize = 300;
+    let pair = Pair::start().await;
+    let store = RedisStore::builder(pair.primary.url()).replicas(1, ENOUGH);
+    let store = store.timeout(ENOUGH * 2).connect().await.unwrap();
+    let keys: Vec<_> = (0..OWED).map(|n| key(&format!("k/{n}"))).collect();
+    let a = owner();
+    let asking = keys.iter().map(|key| store.acquire(attempt(key, a)));
+    for answer in join_all(asking).await {
+        granted(answer.unwrap());
+    }
+    pair.primary.refuse_writes(true).await;
+    let releasing = keys.iter().map(|key| store.start_release(ending(key, a)));
+    for answer in join_all(releasing).await {
+        answer.unwrap_err();
+    }
+    pair.primary.reset_stats().await;
+    pass(1_000).await;
+    let repeated = pair.primary.commands().await["evalsha"];
+    // Each of them would be repeated four times a second.
+    assert!((1..=OWED as u64).contains(&repeated), "{repeated} scripts");
+    pair.primary.refuse_writes(false).await;
+    tokio::time::timeout(PATIENCE, store.settled())
+        .await
+        .expect("the server carries all of them out");
+    assert_eq!(pair.primary.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
 async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let pair = Pair::start().await;
     let mut proxy = Proxy::start(pair.primary.port()).await;
-    let limit = Duration::from_millis(250);
+    let limit = Duration::from_secs(1);
     let store = RedisStore::builder(proxy.url()).replicas(1, ENOUGH);
     let store = store.timeout(limit).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
@@ -216,7 +274,7 @@ async fn a_primary_without_replicas_grants_nothing() {
         .acquire(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("released again"), "{error}");
+    assert!(error.to_string().contains("was released again"), "{error}");
     assert_eq!(server.leftovers().await, [""; 0]);
     let Renewed::NotOurs = store.renew_one(renewal(&key("k"), owner(), 0)).await else {
         panic!("the lock was given back");

@@ -1,19 +1,24 @@
-//! Acquires that count only once replicas have acknowledged them.
+//! Acquires and records that count only once replicas have acknowledged them.
 //!
 //! ```text
 //! connection of the pool:   EVALSHA acquire.lua … ──> granted ──> WAIT <replicas> <ms> ──> acknowledged: the caller has the lock
 //!                                                                        │
 //! lane of the key:                                                       └──> too few: release, then the caller gets the error
+//!
+//! connection of the pool:   EVALSHA release.lua … ──> recorded ─> WAIT <replicas> <ms> ──> acknowledged: the caller may answer
+//!                                                                        └──> too few: the caller gets the error, and tries again
 //! ```
 //!
-//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. An acquire and its WAIT
-//!    therefore have a connection of a pool to themselves.
+//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. A call and its WAIT therefore
+//!    have a connection of a pool to themselves. A record that is there already is waited for as well: the server counts all writes up
+//!    to the last command of the connection.
 //! 2. Hence no connection keeps the order of an acquire and its release. `key_order` keeps the order of all calls but
 //!    renewals: no lease is renewed before its grant was answered, and no renewal should wait for a replica. Calls for
 //!    different keys never wait for each other, except for a connection.
 //! 3. An acquire of unknown outcome can still take effect as long as its connection lives. The server therefore closes that connection
 //!    before the acquire is released (see `in_order`).
-//! 4. There are never more than [`CONNECTIONS`] connections: an acquire waits for a permit before the acquire looks at the pool.
+//! 4. A record of unknown outcome, or one that was refused, is repeated on the lane like any other release: the caller has its answer.
+//! 5. There are never more than [`CONNECTIONS`] connections: a call waits for a permit before it looks at the pool.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -34,27 +39,28 @@ use super::{
     floors::Floors,
     in_order::InDoubt,
     lane::is_noscript,
-    operations::{Call, Dialect, Operation},
+    operations::{Call, Dialect, Operation, ReleaseAll, released},
+    outcome::Answered,
     script::By,
     topology::Upstream,
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired},
+    store::{Acquire, Acquired, Released},
     trace::{StoreCall, StoreOperation, StoreResult},
 };
 
-/// The number of connections, and so of acquires that wait for their replicas at the same time.
+/// The number of connections, and so of calls that wait for their replicas at the same time.
 const CONNECTIONS: u32 = 16;
 
-/// The number of replicas that must acknowledge an acquire, and the time limit.
+/// The number of replicas that must acknowledge an acquire or a record, and the time limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replicas {
     pub(super) count: usize,
     pub(super) timeout: Duration,
 }
 
-/// The pool of connections for acquires that wait for replicas.
+/// The pool of connections for calls that wait for replicas.
 #[derive(Debug)]
 pub(super) struct Replicated {
     upstream: Arc<dyn Upstream>,
@@ -68,7 +74,7 @@ pub(super) struct Replicated {
     wanted: Replicas,
 }
 
-/// A connection for one acquire.
+/// A connection for one call.
 struct CheckedOut<'a> {
     connection: PooledConnection<'a, Connector>,
     /// Declared after the connection, so that the connection is returned first.
@@ -160,8 +166,8 @@ impl Replicated {
         }
     }
 
-    /// Waits until the replicas have acknowledged all writes of a connection.
-    async fn wait(&self, connection: &Connection) -> Result<(), Error> {
+    /// Waits until the replicas have acknowledged all writes of a connection. The error says `what` was not acknowledged.
+    async fn wait(&self, connection: &Connection, what: &str) -> Result<(), Error> {
         let Replicas { count, timeout } = self.wanted;
         let millis = timeout.as_micros().div_ceil(1000).max(1);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
@@ -171,7 +177,7 @@ impl Replicated {
         let reply = send(connection, &wait, Instant::now() + limit, limit).await?;
         match reply.extract_error().map_err(explain::refused)? {
             Value::Int(found) if usize::try_from(found).is_ok_and(|found| found >= count) => Ok(()),
-            Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout)),
+            Value::Int(found) => Err(explain::too_few_replicas(found, count, timeout, what)),
             _ => Err(explain::unexpected_reply()),
         }
     }
@@ -195,7 +201,8 @@ impl Shared {
         let connection = &checked_out.connection;
         let time = StoreCall::begin(StoreOperation::Acquire);
         *in_doubt = Some(InDoubt::SentOn(connection.peer.clone()));
-        let reply = match self.acquire_on(connection, request, deadline).await {
+        let call = Call::from(Operation::Acquire(request.clone()));
+        let reply = match self.call_on(connection, &call, deadline).await {
             Ok(reply) => {
                 time.end(StoreResult::Answered);
                 reply.extract_error()
@@ -208,19 +215,51 @@ impl Shared {
         *in_doubt = reply.is_ok().then_some(InDoubt::Answered);
         let acquired = self.acquired(request, reply.map_err(explain::refused)?)?;
         if matches!(acquired, Acquired::Granted(_)) {
-            replicated.wait(connection).await?;
+            let what = "the lock, which was released again,";
+            replicated.wait(connection, what).await?;
         }
         Ok(acquired)
     }
 
-    /// Sends an acquire: by hash, and once more by text if the server does not have the script.
-    async fn acquire_on(
+    /// Puts a record into the lease's place on a connection of the pool, and waits for the replicas. The outer error is that of a record
+    /// which the server has not answered, or has refused.
+    pub(super) async fn record_replicated(
+        &self,
+        replicated: &Replicated,
+        record: ReleaseAll,
+        deadline: Instant,
+    ) -> Result<Result<Released, Error>, Error> {
+        let checked_out = replicated.connection(deadline).await?;
+        let connection = &checked_out.connection;
+        let time = StoreCall::begin(StoreOperation::Release);
+        let call = Call::from(Operation::Release(record));
+        let reply = self.call_on(connection, &call, deadline).await;
+        time.end(match &reply {
+            Ok(_) => StoreResult::Answered,
+            Err(_) => StoreResult::Failed,
+        });
+        let value = reply?.extract_error().map_err(explain::refused)?;
+        let released = released(Answered {
+            value,
+            repeated: false,
+            predecessors_closed: true,
+        })?;
+        if released == Released::Freed {
+            let what = "the record, which a fail-over may forget,";
+            if let Err(error) = replicated.wait(connection, what).await {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(released))
+    }
+
+    /// Sends a call: by hash, and once more by text if the server does not have the script.
+    async fn call_on(
         &self,
         connection: &Connection,
-        request: &Acquire,
+        call: &Call,
         deadline: Instant,
     ) -> Result<Value, Error> {
-        let call = Call::from(Operation::Acquire(request.clone()));
         let dialect = Dialect {
             names: &self.names,
             floors: &self.floors,

@@ -25,10 +25,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Waker,
     time::Duration,
 };
 
 use bb8_redis::bb8::ManageConnection;
+use futures_util::task::AtomicWaker;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, ServerError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
@@ -66,15 +68,25 @@ pub(super) struct Connection {
 
 /// Whether a connection is known to be broken.
 #[derive(Debug, Default)]
-pub(super) struct Health(AtomicBool);
+pub(super) struct Health {
+    is_broken: AtomicBool,
+    /// Wakes the driver of the lane.
+    waker: AtomicWaker,
+}
 
 impl Health {
     pub(super) fn is_broken(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.is_broken.load(Ordering::Acquire)
     }
 
     pub(super) fn broke(&self) {
-        self.0.store(true, Ordering::Release);
+        self.is_broken.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Lets the end of the connection wake this task.
+    pub(super) fn wakes(&self, waker: &Waker) {
+        self.waker.register(waker);
     }
 }
 
@@ -137,6 +149,10 @@ impl Connector {
             client_name,
             lane: None,
         }
+    }
+
+    pub(super) fn stays_connected(&self) -> bool {
+        self.upstream.stays_connected()
     }
 
     pub(super) fn can_fail_over(&self) -> bool {

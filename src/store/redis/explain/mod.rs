@@ -17,6 +17,8 @@ const SLOT_IS_MOVING: &str =
     "the slot of this key is moving to another node of the Redis Cluster: try again later";
 const WRONG_PASSWORD: &str =
     "Redis refused the user name or password, of the URL or of the provider of credentials";
+const RECORD_TOO_LARGE: &str =
+    "a record is larger than Redis takes: raise `proto-max-bulk-len`, or keep smaller answers";
 const CLUSTER_IS_DOWN: &str =
     "the Redis Cluster is down: a fail-over is under way, or a slot has no node";
 
@@ -135,11 +137,10 @@ pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
     no_server_answers(message, error)
 }
 
-/// The error of an acquire that too few replicas have acknowledged.
-pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration) -> Error {
+/// The error of an acquire or a record that too few replicas have acknowledged. `what` is said of it.
+pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration, what: &str) -> Error {
     unreachable(format!(
-        "{found} replicas of Redis, not {wanted}, have acknowledged the lock within {limit:?}: \
-             the lock was released again"
+        "{found} replicas of Redis, not {wanted}, have acknowledged {what} within {limit:?}"
     ))
 }
 
@@ -205,6 +206,14 @@ pub(super) fn freed_or_lost() -> Error {
 pub(super) fn foreign() -> Error {
     let message = "Redis holds a value that this crate did not write where the lock or its token counter would be";
     Error::new(ErrorKind::Foreign, message)
+}
+
+/// The error of a large record that was alone in flight each time that the connection broke. The server may have said why, but its answer
+/// can be lost with the connection.
+pub(super) fn record_too_large() -> Error {
+    unreachable(format!(
+        "the connection to Redis broke whenever the record was sent; perhaps {RECORD_TOO_LARGE}"
+    ))
 }
 
 /// The error of a call that was redirected until its deadline.

@@ -10,6 +10,7 @@
 //! | `NOPERM …`, `WRONGPASS …`, `NOAUTH …` | `Unreachable` | the login has too few rights |
 //! | `WRONGTYPE …`, `TDLFOREIGN …` | `Foreign` | the name has data of another program |
 //! | `TDLLOCKS …`, `TDLPERMITS …` | `Foreign` | the key is used for locks and for permits |
+//! | `ERR Protocol error …` | `InvalidConfig` | an argument is too long, which can only be a record |
 
 use redis::{ErrorKind as Kind, RedisError, Value};
 
@@ -42,7 +43,7 @@ const fn foreign(code: &'static str, message: &'static str) -> Meaning {
 
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-const MEANINGS: [Meaning; 20] = [
+const MEANINGS: [Meaning; 21] = [
     foreign(
         "WRONGTYPE",
         "Redis holds a value of another type where the lock, its queue or its token counter would be: \
@@ -106,6 +107,11 @@ const MEANINGS: [Meaning; 20] = [
         "NOSCRIPT",
         "Redis lost a script right after the script was loaded: does a program run SCRIPT FLUSH?",
     ),
+    Meaning {
+        code: "ERR Protocol error",
+        kind: ErrorKind::InvalidConfig,
+        message: super::RECORD_TOO_LARGE,
+    },
     unreachable(
         "ERR max number of clients reached",
         "Redis accepts no more connections: raise `maxclients`",

@@ -5,6 +5,7 @@
 //!                         │
 //!                         └──> failed with a possible effect, or the answer is not taken ──> release until answered ──> end
 //! job of a release:    release until answered ──> end
+//! job of a record:     as a release; with replicas, the first attempt is made on the pool (`replicated`)
 //! ```
 //!
 //! 1. Every call but a renewal is a job in the key's queue (see `key_order`). The caller only waits for the answer.
@@ -30,7 +31,7 @@
 mod answer;
 mod release;
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use redis::Value;
 use tokio::{sync::oneshot, time::Instant};
@@ -51,7 +52,7 @@ use super::{
 };
 use crate::{
     Error, LockKey,
-    store::{Acquire, Acquired, Queueing, Release, Released, StoreFuture},
+    store::{Acquire, Acquired, Ending, Queueing, Release, Released, StoreFuture},
     trace,
 };
 
@@ -183,16 +184,27 @@ impl Shared {
     ) -> StoreFuture<Result<Released, Error>> {
         let (sender, answer) = oneshot::channel();
         let (key, owner) = (request.key.clone(), request.owner);
+        let is_record = matches!(request.ending, Ending::Record { .. });
         let repeated = self.repeated(request.into(), None);
         let owed = self.owed.clone();
-        let tell = move |outcome: Outcome| {
-            if let Some(error) = outcome.error() {
-                trace::release_failed(owner, &error, owed.failed());
+        let tell = move |answer: Result<Released, Error>| {
+            if let Err(error) = &answer {
+                trace::release_failed(owner, error, owed.failed());
             }
-            let _ = sender.send(outcome.answered().and_then(released));
+            let _ = sender.send(answer);
         };
-        order.push(key, repeated.until_answered(tell));
-        self.answer_in_time(answer)
+        match &self.replicated {
+            Some(replicated) if is_record => {
+                let (deadline, store) = (self.deadline(), Arc::downgrade(self));
+                order.push(key, repeated.once_replicated(store, deadline, tell));
+                self.answer_in_time(answer, self.timeout + replicated.time_to_wait())
+            }
+            _ => {
+                let tell = move |outcome: Outcome| tell(outcome.answered().and_then(released));
+                order.push(key, repeated.until_answered(tell));
+                self.answer_in_time(answer, self.timeout)
+            }
+        }
     }
 
     /// Makes a call that needs no release when it fails.
@@ -214,15 +226,16 @@ impl Shared {
             let outcome = topology.call(&key, deadline, start).await;
             let _ = sender.send(outcome.value());
         });
-        self.answer_in_time(answer)
+        self.answer_in_time(answer, self.timeout)
     }
 
     /// Waits for the answer of a job within the time limit.
     fn answer_in_time<T: Send + 'static>(
         self: &Arc<Self>,
         mut answer: oneshot::Receiver<Result<T, Error>>,
+        limit: Duration,
     ) -> StoreFuture<Result<T, Error>> {
-        let (mut time_up, limit) = (TimeUp::at(self.deadline()), self.timeout);
+        let mut time_up = TimeUp::at(Instant::now() + limit);
         Box::pin(poll_fn(move |cx| match Pin::new(&mut answer).poll(cx) {
             Poll::Ready(Ok(answer)) => Poll::Ready(answer),
             // The job was dropped with its runtime.

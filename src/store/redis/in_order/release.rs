@@ -1,4 +1,5 @@
-//! Releases that are repeated until the server has answered.
+//! Releases that are repeated until the server has answered. Few are repeated at the same time ([`Lane::repetitions`]), each with a pause:
+//! a server that refuses one release, because it is full or has too few replicas, refuses all of them, and thousands can be owed.
 //!
 //! | the acquire before | may take effect after the release | settled by |
 //! |---|---|---|
@@ -11,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     super::{
@@ -25,7 +26,10 @@ use super::{
     },
     plain,
 };
-use crate::store::Ending;
+use crate::{
+    Error, ErrorKind,
+    store::{Ending, Released},
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -81,17 +85,28 @@ impl Repeated {
     pub(super) async fn until_answered(mut self, tell: impl FnOnce(Outcome)) {
         let mut tell = Some(tell);
         let mut pause = FIRST_PAUSE;
+        let mut repetition = None;
         while let Some(topology) = self.next_topology() {
             let outcome = self.attempt(&topology).await;
+            drop(repetition);
             let is_done = match &outcome {
                 Outcome::Answered(it) => self.is_settled_by(it) || self.is_left_to_lane(&topology),
-                _ => false,
+                // A release that cannot work is not repeated.
+                other => other.error().map(|error| error.kind()) == Some(ErrorKind::InvalidConfig),
             };
+            let repetitions = self.lane(&topology).map(|lane| lane.repetitions());
             drop(topology);
             if let Some(tell) = tell.take() {
                 tell(outcome);
             }
-            if is_done || Instant::now() + pause >= self.expires {
+            if is_done {
+                break;
+            }
+            repetition = match repetitions {
+                Some(all) => timeout_at(self.expires, all.acquire_owned()).await.ok(),
+                None => None,
+            };
+            if Instant::now() + pause >= self.expires {
                 break;
             }
             sleep(pause).await;
@@ -100,10 +115,49 @@ impl Repeated {
         self.debt = None;
     }
 
+    /// Makes the first attempt, to put a record into the lease's place, on a connection of the pool, and calls `tell` with the answer.
+    /// Repeats the record if the server has not answered.
+    pub(super) async fn once_replicated(
+        mut self,
+        store: Weak<Shared>,
+        deadline: Instant,
+        tell: impl FnOnce(Result<Released, Error>),
+    ) {
+        let store = store.upgrade();
+        let replicated = store
+            .as_ref()
+            .and_then(|store| Some((store, store.replicated.as_ref()?)));
+        let Some((shared, replicated)) = replicated else {
+            // Without the store there is no pool, and nobody who could be told that replicas have the record.
+            return self.until_answered(|_| {}).await;
+        };
+        let record = self.releasing.clone();
+        match shared.record_replicated(replicated, record, deadline).await {
+            Ok(answer) => {
+                self.debt = None;
+                tell(answer);
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => {
+                self.debt = None;
+                tell(Err(error));
+            }
+            Err(error) => {
+                tell(Err(error));
+                drop(store);
+                self.until_answered(|_| {}).await;
+            }
+        }
+    }
+
     /// The topology for the next attempt. `None` if the store is gone, unless the attempt is the first.
     fn next_topology(&mut self) -> Option<Arc<Topology>> {
         let first = self.topology.take();
         first.or_else(|| Some(self.store.upgrade()?.topology.clone()))
+    }
+
+    /// The lane of the key. `None` while the slot map is stale.
+    fn lane(&self, topology: &Topology) -> Option<Arc<Lane>> {
+        topology.lane_of(&self.releasing.release.key)
     }
 
     async fn attempt(&self, topology: &Topology) -> Outcome {
@@ -136,7 +190,7 @@ impl Repeated {
     fn is_left_to_lane(&self, topology: &Topology) -> bool {
         let mut releasing = self.releasing.clone();
         releasing.release.ending = Ending::Free;
-        let lane = topology.lane_of(&releasing.release.key);
+        let lane = self.lane(topology);
         lane.map(|lane| lane.clean_up(releasing, true)).is_some()
     }
 }

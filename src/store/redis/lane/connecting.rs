@@ -40,6 +40,7 @@ impl Inner {
                     .queue
                     .connected(connection.predecessors_closed, &broke);
                 state.connection = Some(connection);
+                state.was_connected = true;
                 self.send(&mut state);
                 Ok(())
             }

@@ -148,6 +148,9 @@ impl Inner {
 
     fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         state.waker.clone_from(cx.waker());
+        if let Some(connection) = &state.connection {
+            connection.health.wakes(cx.waker());
+        }
         // Replies come before deadlines: a reply that has arrived counts, however late the driver is.
         let answered = self.hear(state, cx);
         let gathers = state.begins_to_gather(answered);
@@ -183,7 +186,9 @@ impl Inner {
         let silent_at = state.silent_since().map(|since| since + silence);
         let deadlines = [state.queue.next_deadline(), last_moment, silent_at];
         let mut until = deadlines.into_iter().flatten().min();
-        let wants_connection = state.queue.has_calls() || !state.connecting.is_empty();
+        let wants_connection = state.queue.has_calls()
+            || !state.connecting.is_empty()
+            || state.was_connected && self.connector.stays_connected();
         if state.connection.is_none() && !is_connecting && wants_connection {
             match state.back_off.until {
                 Some(at) if now < at => until = Some(until.map_or(at, |until| until.min(at))),

@@ -124,8 +124,8 @@ pub(super) struct Entry {
     pub(super) has_command_before: bool,
     /// An earlier sending of the call may have taken effect.
     pub(super) may_have_taken_effect: bool,
-    /// The pause of the release after its next refusal.
-    pub(super) rest: Duration,
+    /// Whether the release is repeated in a round of `resting`.
+    pub(super) is_repeated: bool,
 }
 
 impl Entry {

@@ -37,6 +37,7 @@ mod entry;
 mod order;
 mod pending;
 mod queue;
+mod resting;
 mod spare;
 mod trouble;
 
@@ -44,7 +45,7 @@ use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
 
 use tokio::{
     runtime::{self, Handle},
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::{Instant, timeout},
 };
 
@@ -85,6 +86,9 @@ const ENOUGH: usize = 2;
 /// A connection on which a reply is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 
+/// The number of releases that are repeated at the same time, by those who repeat releases by themselves.
+const REPETITIONS: usize = 4;
+
 /// An ordered stream of calls to one server. The driver shares `Inner` and ends after the lane was dropped.
 #[derive(Debug)]
 pub(super) struct Lane(Arc<Inner>);
@@ -100,12 +104,15 @@ struct Inner {
     limit: Duration,
     /// Set when the lane has calls and no driver.
     stopped: Stopped,
+    repetitions: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 struct State {
     queue: Queue,
     connection: Option<Connection>,
+    /// Whether there ever was a connection.
+    was_connected: bool,
     /// The messages that were sent on `connection`, oldest first.
     in_flight: VecDeque<Flight>,
     /// When the connection last brought a reply.
@@ -168,6 +175,7 @@ impl Lane {
             state: Mutex::new(State {
                 queue: Queue::new(settings.owed.clone()),
                 connection: None,
+                was_connected: false,
                 in_flight: VecDeque::new(),
                 last_reply: None,
                 trouble: None,
@@ -185,6 +193,7 @@ impl Lane {
             floors,
             limit,
             stopped: settings.stopped.clone(),
+            repetitions: Arc::new(Semaphore::new(REPETITIONS)),
         }))
     }
 
@@ -265,6 +274,11 @@ impl Lane {
         state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);
         self.0.drive(state);
+    }
+
+    /// Those who repeat releases by themselves (`in_order`) need one of these permits.
+    pub(super) fn repetitions(&self) -> Arc<Semaphore> {
+        self.0.repetitions.clone()
     }
 
     /// Resumes calls that wait for a runtime.

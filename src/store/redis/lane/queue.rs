@@ -6,7 +6,7 @@
 //!              │  │         ├─ NOSCRIPT ──> forgotten ──> unsent, by text
 //!              │  │         └─ the connection breaks ───> unsent
 //!              │  └──── a later call for the key, or the end of the pause
-//!              └─ resting <── a release that was refused, or is repeated until its expiry
+//!              └─ resting <── a release that was refused, or is repeated until its expiry (`resting`)
 //! ```
 //!
 //! 1. `calls` has the order in which the calls were started. Calls are sent in that order, and sent again in that order.
@@ -24,8 +24,6 @@
 //!
 //! The module `trouble` handles deadlines, callers that leave and broken connections.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::{
@@ -39,11 +37,9 @@ use super::{
     deadlines::Deadlines,
     entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
     order::{Id, Order},
+    resting::Resting,
 };
-use crate::{Error, store::Owner};
-
-const FIRST_REST: Duration = Duration::from_millis(20);
-const LONGEST_REST: Duration = Duration::from_secs(1);
+use crate::{Error, ErrorKind, store::Owner};
 
 /// The calls of a lane.
 #[derive(Debug)]
@@ -55,20 +51,16 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// The calls that were answered with NOSCRIPT and will be sent by text.
     pub(super) forgotten: Vec<Id>,
-    pub(super) resting: Vec<Resting>,
+    /// The releases that wait for their next sending: the server has refused them, or their acquires may still take effect.
+    pub(super) resting: Resting,
+    /// Whether the last call that was sent is [large](super::super::operations::Call::is_large).
+    last_is_large: bool,
     /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
     /// The releases that have failed for their callers, for the log: each of them once, because a caller is answered once. The driver
     /// logs them when the mutex is free.
     pub(super) failed_releases: Vec<(Owner, Error)>,
     pub(super) owed: Owed,
-}
-
-/// A release that waits for its next sending: the server has refused the release, or its acquire may still take effect.
-#[derive(Debug)]
-pub(super) struct Resting {
-    pub(super) until: Instant,
-    pub(super) entry: Entry,
 }
 
 impl Queue {
@@ -78,7 +70,8 @@ impl Queue {
             unsent: 0,
             in_flight: 0,
             forgotten: Vec::new(),
-            resting: Vec::new(),
+            resting: Resting::default(),
+            last_is_large: false,
             deadlines: Deadlines::default(),
             failed_releases: Vec::new(),
             owed,
@@ -97,8 +90,8 @@ impl Queue {
 
     /// When the next call is due, or the next release has rested.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let rested = self.resting.iter().map(|resting| resting.until).min();
-        self.deadlines.first().into_iter().chain(rested).min()
+        let first = self.deadlines.first();
+        first.into_iter().chain(self.resting.next_at()).min()
     }
 
     /// Appends a call.
@@ -106,7 +99,8 @@ impl Queue {
         if !self.resting.is_empty()
             && let Some(key) = start.call.key()
         {
-            self.wake(|resting| resting.entry.call.key() == Some(key));
+            let earlier = self.resting.take(key);
+            self.wake(earlier);
         }
         let due = match (&answer, &start.failure) {
             (None, Failure::Repeat { expires, .. }) => *expires,
@@ -123,7 +117,7 @@ impl Queue {
             is_in_flight: false,
             has_command_before: false,
             may_have_taken_effect: false,
-            rest: FIRST_REST,
+            is_repeated: false,
         })
     }
 
@@ -169,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// The next call to be sent, which counts as in flight from now on.
+    /// The next call to be sent, which counts as in flight from now on. A large call is in flight alone.
     pub(super) fn next_unsent(&mut self) -> Option<&mut Entry> {
         if !self.forgotten.is_empty() {
             if self.in_flight > 0 {
@@ -180,6 +174,11 @@ impl Queue {
             self.unsent = self.calls.first_id();
         }
         let (id, entry) = self.calls.first_from(self.unsent)?;
+        let is_large = entry.call.is_large();
+        if self.in_flight > 0 && (is_large || self.last_is_large) {
+            return None;
+        }
+        self.last_is_large = is_large;
         self.unsent = id + 1;
         self.in_flight += 1;
         entry.is_in_flight = true;
@@ -220,10 +219,11 @@ impl Queue {
                 None => Outcome::failed(explain::refused(error), repeated),
             },
         };
-        let has_run = matches!(outcome, Outcome::Answered(_));
+        let error = outcome.error();
+        let (has_run, failed) = (error.is_none(), error.as_ref().map(Error::kind));
         let answer = entry.answer.take();
-        if let (Some(error), true) = (outcome.error(), answer.is_some()) {
-            self.failed_releases.extend(entry.failed_release(&error));
+        if let (Some(error), true) = (&error, answer.is_some()) {
+            self.failed_releases.extend(entry.failed_release(error));
         }
         let is_heard = answer.is_some_and(|answer| answer.send(outcome));
         match entry.failure {
@@ -234,15 +234,23 @@ impl Queue {
                     self.clean_up(release, false);
                 }
             }
-            Failure::Repeat { until_expiry, .. } if !has_run || until_expiry => {
+            // A release that cannot work is not repeated.
+            Failure::Repeat { until_expiry, .. }
+                if (!has_run || until_expiry) && failed != Some(ErrorKind::InvalidConfig) =>
+            {
                 if let Some(entry) = self.remove(id) {
-                    self.rest(entry);
+                    // A key with foreign data says nothing about the others.
+                    self.rest(entry, failed == Some(ErrorKind::Unreachable));
                 }
             }
             _ => {
+                let is_repeated = entry.is_repeated;
                 self.deadlines.remove(entry.due, id);
                 self.in_flight -= 1;
                 self.calls.discard(id);
+                if is_repeated {
+                    self.resting.ended(Instant::now());
+                }
             }
         }
     }
@@ -287,30 +295,25 @@ impl Queue {
                     self.clean_up(release, false);
                 }
             }
-            self.rest(entry);
+            self.rest(entry, false);
         }
     }
 
-    /// Keeps a release for later, unless its time has passed.
-    pub(super) fn rest(&mut self, mut entry: Entry) {
+    /// Keeps a release for later, unless its time has passed. `refused`: the server would refuse other releases, too.
+    pub(super) fn rest(&mut self, entry: Entry, refused: bool) {
         let now = Instant::now();
-        let Failure::Repeat { expires, .. } = entry.failure else {
-            return;
-        };
-        if now >= expires {
-            return;
+        match entry.failure {
+            Failure::Repeat { expires, .. } if now < expires => {
+                self.resting.add(entry, refused, now);
+            }
+            _ if entry.is_repeated => self.resting.ended(now),
+            _ => {}
         }
-        entry.answer = None;
-        entry.is_in_flight = false;
-        let until = (now + entry.rest).min(expires);
-        entry.rest = (entry.rest * 2).min(LONGEST_REST);
-        self.resting.push(Resting { until, entry });
     }
 
-    /// Queues the resting releases that are due.
-    pub(super) fn wake(&mut self, is_due: impl Fn(&Resting) -> bool) {
-        let due: Vec<Resting> = self.resting.extract_if(.., |it| is_due(it)).collect();
-        for Resting { mut entry, .. } in due {
+    /// Queues releases that have rested.
+    pub(super) fn wake(&mut self, rested: Vec<Entry>) {
+        for mut entry in rested {
             if let Failure::Repeat { expires, .. } = entry.failure {
                 entry.due = expires;
                 self.insert(entry);
@@ -324,7 +327,7 @@ impl Queue {
         self.unsent = self.calls.first_id();
         self.in_flight = 0;
         self.forgotten.clear();
-        self.resting.clear();
+        self.resting = Resting::default();
         self.deadlines.clear();
     }
 }

@@ -12,7 +12,11 @@ use std::collections::HashSet;
 use tokio::time::Instant;
 
 use super::{
-    super::{operations::Operation, outcome::Outcome},
+    super::{
+        explain,
+        operations::{Call, Operation},
+        outcome::Outcome,
+    },
     entry::{Entry, Failure},
     order::Id,
     queue::Queue,
@@ -48,19 +52,13 @@ impl Queue {
             {
                 if entry.is_in_flight {
                     entry.failure = Failure::GiveUp;
-                } else {
-                    self.remove(id);
+                } else if let Some(entry) = self.remove(id) {
+                    self.rest(entry, false);
                 }
             }
         }
-        if self.resting.is_empty() {
-            return;
-        }
-        self.resting.retain(|resting| match resting.entry.failure {
-            Failure::Repeat { expires, .. } => expires > now,
-            _ => false,
-        });
-        self.wake(|resting| resting.until <= now);
+        let rested = self.resting.take_due(now);
+        self.wake(rested);
     }
 
     /// Answers a caller with an error.
@@ -119,9 +117,12 @@ impl Queue {
             }
         }
         for id in given_up {
-            self.fail(id, error.clone());
+            let call = self.calls.get_mut(id).map(|entry| &entry.call);
+            let is_large = call.is_some_and(Call::is_large);
+            let too_large = is_large.then(explain::record_too_large);
+            self.fail(id, too_large.unwrap_or_else(|| error.clone()));
             if let Some(entry) = self.remove(id) {
-                self.rest(entry);
+                self.rest(entry, true);
             }
         }
         self.unsent = self.calls.first_id();
@@ -134,7 +135,9 @@ impl Queue {
             // An acquire without a caller has its release in the queue (invariant 4 of `queue`), and any other call without a caller is
             // of no use.
             for id in self.ids_of(|entry| entry.answer.is_none() && !is_release(entry)) {
-                self.remove(id);
+                if let Some(entry) = self.remove(id) {
+                    self.rest(entry, false);
+                }
             }
             return;
         }

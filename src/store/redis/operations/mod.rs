@@ -38,8 +38,11 @@ pub(super) use self::{
 use super::{Shared, script::By};
 use crate::{
     Error, LockKey,
-    store::{Acquire, Expected, Release, Renew, StoreFuture},
+    store::{Acquire, Ending, Expected, Release, Renew, StoreFuture},
 };
+
+/// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
+const LARGE: usize = 1024 * 1024 - 256;
 
 /// One call.
 ///
@@ -110,6 +113,22 @@ impl Call {
             | Operation::Inspect(key)
             | Operation::ForceRelease { key, .. } => Some(key),
             Operation::Ping { .. } | Operation::Scan(_) => None,
+        }
+    }
+
+    /// Whether the call has a record that may be larger than the server takes. The server then closes the connection, and the calls around
+    /// the record should not suffer.
+    pub(super) fn is_large(&self) -> bool {
+        match &self.operation {
+            Operation::Release(ReleaseAll {
+                release:
+                    Release {
+                        ending: Ending::Record { content, .. },
+                        ..
+                    },
+                ..
+            }) => content.len() > LARGE,
+            _ => false,
         }
     }
 

@@ -30,6 +30,12 @@ pub(crate) trait Upstream: Debug + Send + Sync {
         false
     }
 
+    /// Whether a lane replaces a broken connection at once, even if nothing is to be sent: the next handshake shows whether the server
+    /// has restarted. Elsewhere, the subscription shows that.
+    fn stays_connected(&self) -> bool {
+        false
+    }
+
     /// Whether tokens follow the server's clock: necessary where a server can answer without the counters of its predecessor.
     fn floor_by_clock(&self) -> bool {
         false

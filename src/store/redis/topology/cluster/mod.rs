@@ -11,7 +11,9 @@
 //! 3. A call that a node has not answered can take effect there only while that node has the bucket. Once another node has the
 //!    bucket, the effect does not count: the first node answers MOVED, or is cut off and will forget its writes.
 //! 4. The slot map may be stale. The nodes are asked for the slot map again after every failure and every MOVED.
-//! 5. A node without slots is forgotten. A call on its way to such a node keeps the lane alive until the call ends.
+//! 5. A node that restarts may have lost its data. The lanes to a node stay connected, so that a restart is noticed at once, and then the
+//!    leases in the node's slots are confirmed, or reported as lost (`node`).
+//! 6. A node without slots is forgotten. A call on its way to such a node keeps the lane alive until the call ends.
 //!
 //! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes and keeps no
 //! order.
@@ -59,7 +61,7 @@ use crate::{
 /// The nodes of a Cluster, and the lanes to them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    slot_map: SlotMap,
+    slot_map: Arc<SlotMap>,
     settings: LaneSettings,
     /// The lanes to each node that has received a call, by address.
     nodes: Mutex<HashMap<Arc<str>, Arc<Lanes>>>,
@@ -90,7 +92,7 @@ impl Cluster {
 
     fn new(seeds: Vec<Server>, settings: LaneSettings) -> Self {
         Self {
-            slot_map: SlotMap::new(seeds, settings.limit),
+            slot_map: Arc::new(SlotMap::new(seeds, settings.limit)),
             settings,
             nodes: Mutex::new(HashMap::new()),
             subscriptions: AtomicUsize::new(0),
@@ -266,13 +268,13 @@ impl Cluster {
     fn lanes_to(&self, address: &Arc<str>) -> Arc<Lanes> {
         let mut nodes = self.nodes.lock();
         let lanes = nodes.entry(address.clone()).or_insert_with(|| {
-            let node = Node::new(self.slot_map.server(address));
+            let node = Node::new(self.slot_map.server(address), self.slot_map.clone());
             Arc::new(self.settings.lanes_to(Arc::new(node)))
         });
         lanes.clone()
     }
 
-    /// Forgets the nodes that have no slots (invariant 5).
+    /// Forgets the nodes that have no slots (invariant 6).
     fn forget_nodes(&self) {
         let with_slots = self.slot_map.nodes();
         let mut nodes = self.nodes.lock();

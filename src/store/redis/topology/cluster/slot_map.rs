@@ -4,6 +4,7 @@
 //! stale ──▶ refresh: ask all known nodes at once ──▶ the answer with the latest epoch ──▶ fresh
 //!   ▲                                                         │ an owner has changed: the version rises,
 //!   └── MOVED, CLUSTERDOWN, a failed call                     └▶ `changed_since` resolves, and moved leases are confirmed
+//!       a node has restarted: the version rises as well ───────┘
 //! ```
 //!
 //! While a question is under way, the map of the answer before counts as fresh. Before the first answer there is no such map: all
@@ -115,6 +116,11 @@ impl SlotMap {
             Ok(changed) => changed,
             Err(_) => std::future::pending().await,
         }
+    }
+
+    /// Counts the buckets of a node as moved: the node has restarted, perhaps without its data.
+    pub(super) fn restarted(&self, node: &Arc<str>) {
+        self.slots.send_modify(|slots| slots.restarted(node));
     }
 
     /// The node at an address, with the login of the seeds.

@@ -16,11 +16,11 @@ use crate::store::redis::names::BUCKETS;
 pub(super) struct Slots {
     /// Rises with every fail-over and every move of a slot.
     pub(super) epoch: u64,
-    /// Rises whenever this process learns of a new owner.
+    /// Rises whenever this process learns of a new owner, or of a restart.
     pub(super) version: u64,
     /// The address of each bucket's node.
     owners: Vec<Option<Arc<str>>>,
-    /// The version in which each bucket got its node.
+    /// The version in which each bucket got its node, or its node has restarted.
     since: Vec<u64>,
 }
 
@@ -52,7 +52,17 @@ impl Slots {
         self
     }
 
-    /// For each bucket, whether its node has changed since an earlier version.
+    /// Counts the buckets of a node as moved. The version rises.
+    pub(super) fn restarted(&mut self, node: &Arc<str>) {
+        self.version += 1;
+        for (owner, since) in self.owners.iter().zip(&mut self.since) {
+            if owner.as_ref() == Some(node) {
+                *since = self.version;
+            }
+        }
+    }
+
+    /// For each bucket, whether its node has changed, or has restarted, since an earlier version.
     pub(super) fn moved_since(&self, version: u64) -> Vec<bool> {
         self.since.iter().map(|since| *since > version).collect()
     }
@@ -165,6 +175,10 @@ mod tests {
         assert_eq!(third.moved_since(1), [true, true, false]);
         assert_eq!(third.moved_since(2), [true, false, false]);
         assert_eq!(third.moved_since(3), [false; 3]);
+        let mut fourth = with_owners(["c", "b", "b"]).after(&third);
+        fourth.restarted(&"b".into());
+        assert_eq!(fourth.version, 4);
+        assert_eq!(fourth.moved_since(3), [false, true, true]);
     }
 
     #[test]
