@@ -1,8 +1,11 @@
-//! How many turns a key has that several instances want, with a node that is frozen.
+//! How many turns a key has that several instances want, with a node that is frozen or late.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::task::JoinSet;
@@ -13,7 +16,10 @@ use tower_distributed_lock::{
 
 use crate::{
     Fleet,
-    support::redis_server::{RedisServer, pass},
+    support::{
+        proxy::Proxy,
+        redis_server::{RedisServer, pass},
+    },
 };
 
 /// How long turns are counted, in ms.
@@ -22,9 +28,9 @@ const MEASURED: u64 = 1_000;
 const SETTLING: u64 = 1_000;
 
 /// Another instance, with the node timeout that is the default.
-fn instance(servers: &[RedisServer]) -> Locks {
-    let node = |server: &RedisServer| RedisStore::builder(server.url()).build().unwrap();
-    let store = QuorumStore::new(servers.iter().map(node)).unwrap();
+fn instance(urls: &[String]) -> Locks {
+    let node = |url: &String| RedisStore::builder(url).build().unwrap();
+    let store = QuorumStore::new(urls.iter().map(node)).unwrap();
     Locks::builder(store).lease(crate::LEASE).build().unwrap()
 }
 
@@ -36,11 +42,11 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(fleet: &Fleet, instances: usize) -> Self {
+    fn start(urls: &[String], instances: usize) -> Self {
         let (turns, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut contenders = JoinSet::new();
         for _ in 0..instances {
-            let locks = instance(&fleet.servers);
+            let locks = instance(urls);
             let (turns, stop) = (turns.clone(), stop.clone());
             contenders.spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
@@ -71,6 +77,10 @@ impl Crowd {
     }
 }
 
+fn urls(fleet: &Fleet) -> Vec<String> {
+    fleet.servers.iter().map(RedisServer::url).collect()
+}
+
 /// How often a node is frozen, at most.
 const ROUNDS: usize = 10;
 /// How often a frozen node must have cost less than half of the turns. Other work on the machine slows down any of the windows,
@@ -85,7 +95,7 @@ const SCRIPTS_BESIDE: u64 = 2 + 2;
 /// Compares turns while all nodes are well with turns while one is frozen.
 async fn compare(instances: usize, frozen_node: usize) {
     let fleet = Fleet::start_not_young(3).await;
-    let crowd = Crowd::start(&fleet, instances);
+    let crowd = Crowd::start(&urls(&fleet), instances);
     let (mut rounds, mut good_rounds) = (Vec::new(), 0);
     let (mut all_turns, mut all_scripts) = (0, 0);
     while rounds.len() < ROUNDS && good_rounds < GOOD_ROUNDS {
@@ -130,4 +140,29 @@ async fn a_frozen_first_node_does_not_stop_a_key_that_several_instances_want() {
     for instances in [3, 5, 10] {
         compare(instances, 0).await;
     }
+}
+
+/// A node whose replies are late leads no votes, because each turn would wait for its hint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_first_node_does_not_slow_down_a_key_that_several_instances_want() {
+    let fleet = Fleet::start_not_young(3).await;
+    let delay = Duration::from_millis(200);
+    let late = Proxy::start_late(fleet.servers[0].port(), delay).await;
+    let in_time = urls(&fleet);
+    let mut with_late = in_time.clone();
+    with_late[0] = late.url();
+    let (mut best_in_time, mut best_late) = (0, 0);
+    for _ in 0..ROUNDS {
+        for (urls, best) in [(&in_time, &mut best_in_time), (&with_late, &mut best_late)] {
+            let crowd = Crowd::start(urls, 3);
+            pass(SETTLING).await;
+            *best = crowd.turns().await.max(*best);
+            crowd.stop().await;
+        }
+        println!("{best_in_time} turns; with a late node {best_late}");
+        if best_late * 2 >= best_in_time {
+            return;
+        }
+    }
+    panic!("{best_late} turns, not half of {best_in_time}");
 }

@@ -3,13 +3,15 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinSet,
+    time::{Instant, sleep_until},
 };
 
 /// The treatment of the bytes.
@@ -53,6 +55,25 @@ impl Proxy {
         Self {
             address,
             network,
+            old: Vec::new(),
+            _task: task,
+        }
+    }
+
+    /// In front of the server on a port, whose replies all arrive late. The network stays as it is.
+    pub(crate) async fn start_late(server: u16, delay: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(forward_late(client, server, delay));
+            }
+        });
+        Self {
+            address,
+            network: Arc::new(Mutex::new(watch::Sender::new(Network::Fine))),
             old: Vec::new(),
             _task: task,
         }
@@ -120,6 +141,42 @@ async fn forward(client: TcpStream, server: u16, mut network: watch::Receiver<Ne
     tokio::select! {
         ((), ()) = async { tokio::join!(requests, replies) } => {}
         _ = network.wait_for(|network| *network == Network::Cut) => {}
+    }
+}
+
+/// Forwards requests at once and replies after a delay, however many are on their way.
+async fn forward_late(client: TcpStream, server: u16, delay: Duration) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let (sender, mut replies) = mpsc::unbounded_channel();
+    let requests = tokio::io::copy(&mut from_client, &mut to_server);
+    let reading = async {
+        loop {
+            let mut buffer = vec![0; 64 * 1024];
+            let read = from_server.read(&mut buffer).await.unwrap_or(0);
+            buffer.truncate(read);
+            if read == 0 || sender.send((Instant::now() + delay, buffer)).is_err() {
+                return;
+            }
+        }
+    };
+    let writing = async {
+        while let Some((due, reply)) = replies.recv().await {
+            sleep_until(due).await;
+            if to_client.write_all(&reply).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        _ = requests => {}
+        () = reading => {}
+        () = writing => {}
     }
 }
 

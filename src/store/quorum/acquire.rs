@@ -2,8 +2,8 @@
 //!
 //! Attempts that ask at the same time may split the vote, so that none of them has a majority. Each node has its own
 //! queue, and the queues differ once a vote was split or a node was away. From then on every free key is offered to
-//! several attempts, which would split every vote again. Therefore one node leads, the first one that answers (for this
-//! key, without an error), and attempts are served in the order of the leading node's queue:
+//! several attempts, which would split every vote again. Therefore one node leads, the first one that answers in time (for
+//! this key, without an error), and attempts are served in the order of the leading node's queue:
 //!
 //! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues only after a head
 //!    start (`hints`).
@@ -13,7 +13,7 @@
 //!    the leading node sends a hint, or after a pause of its caller; otherwise it takes part in a few more votes.
 //!
 //! Safety does not depend on which node leads. Instances may disagree while some of them have not noticed that a node
-//! is away. Votes are then split, and attempts give way, until the instances agree.
+//! is away or late. Votes are then split, and attempts give way, until the instances agree.
 
 use std::{sync::Arc, time::Duration};
 

@@ -111,7 +111,7 @@ use crate::{Error, LockKey, time::later};
 /// - **Availability** lasts while a majority of nodes does: two of five may be down. With fewer, every call fails
 ///   with *no quorum*, which is not the same as *held*. A young node counts as down, unless all other nodes are up.
 /// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and attempts are served
-///   in the order of the queue of the first node that answers. An attempt that finds a majority of nodes free may be
+///   in the order of the queue of the first node that answers in time. An attempt that finds a majority of nodes free may be
 ///   served earlier.
 /// - **Records**, which are the answers of idempotent requests, are kept by at least a majority. One record on any node
 ///   that answers is enough to keep a key from being granted, and an attempt that finds a record copies it to the

@@ -7,7 +7,7 @@
 //!
 //! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing cannot change the verdict. There are
 //! two exceptions. A claim waits for all nodes that are not silent, because any of them may have the record. An attempt that is refused
-//! and queues waits a tenth of the node timeout for its places in the remaining queues.
+//! and queues waits a tenth of the node timeout for its places in the queues of the other nodes that usually answer in time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -88,6 +88,7 @@ impl Shared {
             };
             vote.took = vote.opened.elapsed();
             self.health.heard(node, is_answered(&answer));
+            self.health.took(node, vote.took);
             let part = part_of(request, node, &vote.names);
             self.note_answer(part, request, vote.queueing, &answer);
             vote.ballot.add(node, answer, self.is_young(node));
@@ -105,17 +106,15 @@ impl Shared {
         held_since: Option<Instant>,
     ) -> Option<Instant> {
         let end = vote.questions.deadline();
-        let is_answer_due = vote
-            .questions
-            .pending()
-            .any(|node| !self.health.is_silent(node));
+        let mut pending = vote.questions.pending();
         if let Some(since) = held_since {
             // The nodes that have not answered could only add a place in their queues. Such an answer comes at about
             // the same time as the others, and is not worth a node's timeout.
             let queues = matches!(vote.queueing, Queueing::Wait { .. });
-            return (queues && is_answer_due)
-                .then(|| later(since, self.node_timeout / 10).min(end));
+            let is_worth_it = queues && pending.any(|node| self.health.is_in_time(node));
+            return is_worth_it.then(|| later(since, self.node_timeout / 10).min(end));
         }
+        let is_answer_due = pending.any(|node| !self.health.is_silent(node));
         // Any node may have the record of a claimed key.
         let claims = request.fingerprint.is_some();
         let waits = match vote.ballot.is_decided() {
@@ -211,6 +210,7 @@ impl Shared {
                 } => (answer, is_released),
             };
             self.health.heard(node, is_answered(&answer));
+            self.health.took(node, vote.opened.elapsed());
             let part = part_of(&request, node, &vote.names);
             let is_wanted = self.note_answer(part, &request, vote.queueing, &answer);
             let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
