@@ -114,17 +114,20 @@ impl RedisStoreBuilder {
     ///
     /// Two kinds of calls may take longer. When several hundred leases are renewed at once, every 128 renewals have a tenth of the time
     /// limit more than those before them. An acquire that waits for [`replicas`](Self::replicas) may take three time limits and the
-    /// timeout of the replicas: for the acquire, for the acknowledgement, and for the release of a lock that was not acknowledged.
+    /// timeout of the replicas: for the acquire, for the acknowledgement, and for the release of a lock that was not acknowledged. A record
+    /// may take two time limits and the timeout of the replicas.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Grants a lock only after `replicas` replicas have acknowledged the lock (WAIT). By default, no replica is waited for.
+    /// Grants a lock, and confirms the record of an idempotent request, only after `replicas` replicas have acknowledged it (WAIT). By
+    /// default, no replica is waited for.
     ///
-    /// If fewer replicas acknowledge the lock within `timeout`, the lock is released again, and the acquire fails with
-    /// [`ErrorKind::Unreachable`]. The loss of the primary alone then does not lose a granted lock. The price is a second round trip
-    /// and the way to the replicas, on one of 16 connections for this purpose; renewals and releases do not wait.
+    /// If fewer replicas acknowledge a lock within `timeout`, the lock is released again, and the acquire fails with
+    /// [`ErrorKind::Unreachable`]. A record stays, and is confirmed by a later try, or its request is answered as one whose outcome could
+    /// not be kept. The loss of the primary alone then loses neither a granted lock nor a confirmed record. The price is a second round
+    /// trip and the way to the replicas, on one of 16 connections for this purpose; renewals and releases do not wait.
     ///
     /// This is not consensus. WAIT says that replicas have *received* the lock: not that the lock is on a disk, nor that one of
     /// these replicas will be the next primary, nor that this server still is the primary. A lock that is released again

@@ -157,12 +157,13 @@ use crate::{Error, LockKey};
 /// # When Redis does not answer
 ///
 /// Every call ends within the [timeout](RedisStoreBuilder::timeout), with two exceptions: of several hundred renewals at once, the later
-/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), an acquire also waits for the replicas. A broken connection is replaced, and all calls without an
+/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), acquires and records also wait for the replicas. A broken connection is replaced, and all calls without an
 /// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later:
 /// commands can lie unread in the buffers of a server that hangs. The store therefore has the server close the old connection first (CLIENT
 /// KILL), after which no command on that connection can run any more. As soon as the server answers again, the store releases the
 /// keys that failed acquires may have taken. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
-/// lease must have expired. Where no connection can be made, all waiting calls fail with the reason, and the pause before the next
+/// lease must have expired. Releases that a server refuses, because it is full or has too few replicas, are repeated together, one a second
+/// at least, so that they delay no other call. Where no connection can be made, all waiting calls fail with the reason, and the pause before the next
 /// attempt to connect grows, up to half the timeout, and to a second at most.
 ///
 /// # Sentinel
@@ -191,7 +192,8 @@ use crate::{Error, LockKey};
 /// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
 /// moves from one node to another, Redis refuses scripts with several keys of that slot (TRYAGAIN): the store tries again until the
 /// [timeout](RedisStoreBuilder::timeout) has passed. Calls for one key wait for each other, because redirected calls have no order. When
-/// slots have moved, the leases in these slots are confirmed, or reported as lost.
+/// slots have moved, or their node has restarted, the leases in these slots are confirmed, or reported as lost. A restart is noticed at once
+/// under RESP3, which is the default.
 ///
 /// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
@@ -202,7 +204,7 @@ use crate::{Error, LockKey};
 /// connection, which the store makes and replaces itself. A pool has no such order, nor does the manager of bb8-redis notice a
 /// broken connection. An application with a pool of its own gives the same URL to both; see
 /// [The settings of your own client or pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
-/// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires wait.)
+/// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires and records wait.)
 #[derive(Clone)]
 pub struct RedisStore(Arc<Shared>);
 
@@ -213,7 +215,7 @@ struct Shared {
     floors: Arc<Floors>,
     owed: Owed,
     persistence: Persistence,
-    /// Set if acquires wait for replicas.
+    /// Set if acquires and records wait for replicas.
     replicated: Option<Replicated>,
     /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
     order: Option<KeyOrder>,
