@@ -70,7 +70,7 @@ pub(crate) use self::{
     recording::Late,
 };
 use crate::{
-    Error, ErrorKind, LockKey,
+    Background, Error, ErrorKind, LockKey,
     store::{MemoryStore, Mode, Store},
     sync::consume_budget,
     time::{Instant, now, timeout},
@@ -136,6 +136,7 @@ impl Locks {
         Self(Arc::new(Inner::new(
             Arc::new(MemoryStore::new()),
             Config::default(),
+            Background::default(),
         )))
     }
 
