@@ -132,6 +132,12 @@ impl Runtime {
 }
 
 #[cfg(shuttle)]
+thread_local! {
+    /// The tasks that were spawned on a runtime. Shuttle runs an execution on one thread.
+    static TASKS: std::cell::RefCell<Vec<shuttle::future::AbortHandle>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(shuttle)]
 impl Runtime {
     pub(crate) fn current() -> Option<Self> {
         Some(Self {})
@@ -148,7 +154,21 @@ impl Runtime {
     pub(crate) fn enter(&self) {}
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(shuttle::future::spawn(task));
+        let task = shuttle::future::spawn(task).abort_handle();
+        TASKS.with_borrow_mut(|tasks| tasks.push(task));
+    }
+
+    /// Drops all tasks that were spawned on a runtime so far, as the end of that runtime does.
+    pub(crate) fn end() {
+        let tasks = TASKS.with(|tasks| tasks.take());
+        for task in tasks {
+            task.abort();
+        }
+    }
+
+    /// Forgets the tasks of the execution before.
+    pub(crate) fn reset() {
+        TASKS.with(|tasks| tasks.take());
     }
 }
 
