@@ -120,7 +120,8 @@ fn a_release_that_finds_only_a_runtime_without_timers_is_made_on_the_next_runtim
 fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
     let (driver, polled_first, polled_next) = (two_threads(), one_thread(), one_thread());
     let server = polled_next.block_on(RedisServer::start());
-    let store = driver.block_on(impatient(&server.url()));
+    let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(2));
+    let store = driver.block_on(store.connect()).unwrap();
     let (key, a) = (key("k"), owner());
     server.freeze();
     let (mut acquire, mut renew) = polled_first.block_on(async {
