@@ -133,6 +133,24 @@ impl Error {
         }))
     }
 
+    /// The error of a call that gets no answer because its runtime has ended. Asking again, on
+    /// another runtime, may succeed.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self::with_source(ErrorKind::Unreachable, message, RuntimeEnded)
+    }
+
+    /// Whether the end of a runtime is the reason of this error.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let mut source = self.source();
+        while let Some(error) = source {
+            if error.is::<RuntimeEnded>() {
+                return true;
+            }
+            source = error.source();
+        }
+        false
+    }
+
     /// An error that another one has led to. The message names both.
     pub(crate) fn caused_by(kind: ErrorKind, message: impl fmt::Display, cause: Self) -> Self {
         Self::with_source(kind, format!("{message}: {cause}"), cause)
@@ -150,6 +168,18 @@ impl Error {
         self.0.kind
     }
 }
+
+/// The source of an error that has nothing to do with the store.
+#[derive(Debug)]
+struct RuntimeEnded;
+
+impl fmt::Display for RuntimeEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tokio runtime has shut down")
+    }
+}
+
+impl StdError for RuntimeEnded {}
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,7 +33,7 @@ pub use self::{
         single_flight::{self, SingleFlightLayer},
     },
     key::LockKey,
-    lease::Loss,
+    lease::{Background, Loss},
     locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
     store::{Holder, Inspection, Instance, KeyPage, List, MemoryStore, Mode, Owner, QuorumStore},
 };

@@ -83,6 +83,12 @@ pub(crate) struct Runtime {
     handle: tokio::runtime::Handle,
 }
 
+/// The thread of a runtime, which ends when this value is dropped.
+pub(crate) struct Thread {
+    #[cfg(not(shuttle))]
+    _ends: oneshot::Sender<std::convert::Infallible>,
+}
+
 #[cfg(not(shuttle))]
 impl Runtime {
     /// The runtime of the current task, if there is one.
@@ -91,9 +97,32 @@ impl Runtime {
         Some(Self { handle })
     }
 
-    /// Whether the current task runs on this runtime, so that either both are driven or neither is.
-    pub(crate) fn is_current(&self) -> bool {
-        tokio::runtime::Handle::try_current().is_ok_and(|current| current.id() == self.handle.id())
+    /// The runtime of a handle.
+    pub(crate) fn of(handle: &tokio::runtime::Handle) -> Self {
+        let handle = handle.clone();
+        Self { handle }
+    }
+
+    /// Starts a thread with a runtime. Returns `None` if the system has no thread left.
+    pub(crate) fn on_own_thread() -> Option<(Self, Thread)> {
+        let (ends, ended) = oneshot::channel();
+        let (sender, handle) = std::sync::mpsc::channel();
+        let run = move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            if let Ok(runtime) = builder.enable_all().build() {
+                let _ = sender.send(runtime.handle().clone());
+                drop(runtime.block_on(ended));
+            }
+        };
+        let thread = std::thread::Builder::new().name("distributed-lock".into());
+        thread.spawn(run).ok()?;
+        let handle = handle.recv().ok()?;
+        Some((Self { handle }, Thread { _ends: ends }))
+    }
+
+    /// Makes this the current runtime until the returned value is dropped.
+    pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.handle.enter()
     }
 
     /// Spawns a task. A runtime that shuts down drops the task, now or later.
@@ -103,17 +132,43 @@ impl Runtime {
 }
 
 #[cfg(shuttle)]
+thread_local! {
+    /// The tasks that were spawned on a runtime. Shuttle runs an execution on one thread.
+    static TASKS: std::cell::RefCell<Vec<shuttle::future::AbortHandle>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(shuttle)]
 impl Runtime {
     pub(crate) fn current() -> Option<Self> {
         Some(Self {})
     }
 
-    pub(crate) fn is_current(&self) -> bool {
-        true
+    pub(crate) fn of(_: &tokio::runtime::Handle) -> Self {
+        Self {}
     }
 
+    pub(crate) fn on_own_thread() -> Option<(Self, Thread)> {
+        Some((Self {}, Thread {}))
+    }
+
+    pub(crate) fn enter(&self) {}
+
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(shuttle::future::spawn(task));
+        let task = shuttle::future::spawn(task).abort_handle();
+        TASKS.with_borrow_mut(|tasks| tasks.push(task));
+    }
+
+    /// Drops all tasks that were spawned on a runtime so far, as the end of that runtime does.
+    pub(crate) fn end() {
+        let tasks = TASKS.with(|tasks| tasks.take());
+        for task in tasks {
+            task.abort();
+        }
+    }
+
+    /// Forgets the tasks of the execution before.
+    pub(crate) fn reset() {
+        TASKS.with(|tasks| tasks.take());
     }
 }
 
@@ -130,4 +185,24 @@ pub(crate) async fn yield_now() {
 pub(crate) async fn consume_budget() {
     #[cfg(not(shuttle))]
     tokio::task::coop::consume_budget().await;
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::{future::pending, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_of_a_runtime_ends_when_its_handle_is_dropped() {
+        let (runtime, thread) = Runtime::on_own_thread().unwrap();
+        let (sender, ended) = std::sync::mpsc::channel::<()>();
+        runtime.spawn(async move {
+            let _sender = sender;
+            pending::<()>().await;
+        });
+        drop(thread);
+        let ended = ended.recv_timeout(Duration::from_secs(20));
+        assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    }
 }

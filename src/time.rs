@@ -9,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(not(shuttle))]
+use tokio::runtime::Handle;
+use tokio::runtime::Id;
 pub(crate) use tokio::time::Instant;
 
 #[cfg(shuttle)]
@@ -42,6 +45,7 @@ pub(crate) fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
         limit: Limit::After(limit),
         future,
         sleep: None,
+        runtime: None,
     }
 }
 
@@ -51,11 +55,16 @@ pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
         limit: Limit::At(at),
         future,
         sleep: None,
+        runtime: None,
     }
 }
 
-/// The future of [`timeout`] and [`timeout_at`]. The timer is created only when the inner future is first pending:
-/// many futures are ready at once, and a timer is not free.
+/// The future of [`timeout`] and [`timeout_at`]. The timer is created only when the inner future is
+/// first pending: many futures are ready at once, and a timer is not free.
+///
+/// A timer of tokio belongs to a runtime, and panics when it is polled after the end of that runtime.
+/// The timer is therefore created anew when another runtime polls the future: the question of a
+/// request, for example, which the background takes over.
 #[pin_project::pin_project]
 pub(crate) struct Timeout<F> {
     limit: Limit,
@@ -63,6 +72,8 @@ pub(crate) struct Timeout<F> {
     future: F,
     #[pin]
     sleep: Option<Sleep>,
+    /// The runtime of the timer.
+    runtime: Option<Id>,
 }
 
 #[derive(Clone, Copy)]
@@ -80,11 +91,14 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        if this.sleep.is_none() {
+        let here = current_runtime();
+        if this.sleep.is_none() || *this.runtime != here {
             let at = match *this.limit {
                 Limit::After(limit) => later(now(), limit),
                 Limit::At(at) => at,
             };
+            *this.limit = Limit::At(at);
+            *this.runtime = here;
             this.sleep.set(Some(sleep_until(at)));
         }
         let sleep = this.sleep.as_pin_mut();
@@ -92,7 +106,41 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
+/// The current runtime, if there is one.
+fn current_runtime() -> Option<Id> {
+    #[cfg(shuttle)]
+    return None;
+    #[cfg(not(shuttle))]
+    return Handle::try_current().ok().map(|runtime| runtime.id());
+}
+
 /// `now + duration`, or a far point in time if the sum cannot be represented.
 pub(crate) fn later(now: Instant, duration: Duration) -> Instant {
     now + duration.min(FAR)
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::{
+        future::{pending, poll_fn},
+        pin::pin,
+    };
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    #[test]
+    fn a_time_limit_outlives_the_runtime_of_its_first_poll() {
+        let (first, next) = (runtime(), runtime());
+        let mut limited = pin!(timeout(Duration::from_millis(20), pending::<()>()));
+        let poll_once = poll_fn(|cx| Poll::Ready(limited.as_mut().poll(cx)));
+        assert!(first.block_on(poll_once).is_pending());
+        drop(first);
+        assert_eq!(next.block_on(limited), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! The faults of the store.
+//! The faults of the store, and the ends of runtimes.
 
 use std::sync::Arc;
 
@@ -26,12 +26,15 @@ async fn forget_under_way(world: &World, forgetting: Forgetting) {
 
 /// Runs a few faults at random moments.
 async fn any(world: &World, random: &mut Random) {
-    let faults = match world.setup.may_fail {
-        true => random.within(0..4),
-        false => 0,
-    };
-    for _ in 0..faults {
+    for _ in 0..random.within(0..4) {
         moment(world, random).await;
+        if random.percent(20) {
+            world.end_runtime();
+            continue;
+        }
+        if !world.setup.may_fail {
+            continue;
+        }
         let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
         world.set_fault(Some(fault));
         moment(world, random).await;

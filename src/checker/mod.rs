@@ -3,7 +3,7 @@
 //! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run unchanged. Only the
 //! items of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world
 //! uses nothing but the public API: requests lock, try to lock, claim, are cancelled at any poll, panic and release
-//! explicitly, while the store delays, fails, mutes and forgets, and time jumps.
+//! explicitly, while the store delays, fails, mutes and forgets, runtimes end, and time jumps.
 //!
 //! The witness of the stress test checks the properties that always hold. In addition, every wait must end, a free
 //! key must not stand still while requests wait, and nothing may be left at the end.

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     LockKey, Locks, Stats,
     store::{Fault, FaultyStore, Store},
+    sync::Runtime,
     time::{Instant, model, now},
 };
 
@@ -49,6 +50,7 @@ pub(super) struct World {
 /// Runs one execution.
 pub(super) async fn run() {
     let began = clock::reset();
+    Runtime::reset();
     let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
     let mut random = Random::new(seed);
     let world = Arc::new(World::new(Setup::draw(&mut random), began));
@@ -205,6 +207,13 @@ impl World {
         self.happened();
         self.note(format_args!("the store's fault: {fault:?}"));
         self.store.set_fault(fault);
+    }
+
+    /// The runtime of the background ends, for all instances.
+    pub(super) fn end_runtime(&self) {
+        self.note("the runtime of the background ends");
+        self.happened();
+        Runtime::end();
     }
 
     /// The store restarts empty.

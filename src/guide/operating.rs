@@ -327,6 +327,22 @@
 //!
 //! All keys of a fleet share one Redis server. A Cluster spreads them; a quorum does not, because every server holds every key.
 //!
+//! # Several runtimes, and handlers that block
+//!
+//! Leases are renewed, and the store is asked for requests that wait, in the *background*: by default
+//! on the runtime of the first use. That is right for a program with one runtime. Others choose with
+//! [`LocksBuilder::background`](crate::LocksBuilder::background):
+//!
+//! - several runtimes (a pool of threads with a runtime each, `block_on` in a library, parallel
+//!   tests): [`Background::On`](crate::Background::On) the one that always runs, or
+//!   [`Background::Thread`](crate::Background::Thread);
+//! - handlers that block their runtime for longer than a lease can wait: `Background::Thread`, so
+//!   that they cost no other request its turn.
+//!
+//! When the runtime of the background ends, the work goes on at the next use of another runtime, and
+//! requests that wait there go on waiting. A runtime that exists but is not driven cannot be helped:
+//! nothing is renewed there.
+//!
 //! # Rolling deployments
 //!
 //! While two versions of a service run side by side, they exclude each other only if they agree on all of this:
@@ -360,7 +376,7 @@
 //! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_away`: it names the cause and the fix |
 //! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |
 //! | 503 `too-many-keys` | more than 131,072 keys in use in one process | a client that invents keys; [`max_keys`](crate::LocksBuilder::max_keys) |
-//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.store_away` before it; blocking code on the runtime's threads |
+//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.store_away` before it; blocking code on the runtime's threads ([`Background::Thread`](crate::Background::Thread)) |
 //! | 409 `lease-lost`, `loss` is `NotOurs` | the key was deleted, evicted, or lost in a restart or fail-over | the server's log, `INFO stats` (`evicted_keys`), `redis.evicts` |
 //! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
 //! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |

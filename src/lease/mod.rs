@@ -21,6 +21,7 @@
 //! A store that was away may have restarted without the lease. The lease is then *doubted*: turns under way go on, but no
 //! new turn begins until a renewal that was sent after the doubt is answered.
 
+mod background;
 mod renewal;
 mod schedule;
 mod scheduler;
@@ -29,6 +30,7 @@ use std::{fmt, sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 
+pub use background::Background;
 pub(crate) use renewal::{Pace, Renewal};
 pub(crate) use schedule::{Entry, Schedule};
 pub(crate) use scheduler::{LeaseEvents, Scheduler};

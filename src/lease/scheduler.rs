@@ -1,18 +1,21 @@
-//! The one background task of an instance, which handles leases when their time has come and receives the store's
-//! hints.
+//! The one background task of an instance, which handles leases when their time has come and
+//! receives the store's hints. Its runtime is that of all background work ([`Background`]).
 //!
 //! 1. The task never waits for the store, so a store that hangs cannot delay the report of a loss.
 //! 2. The task holds the instance weakly, and ends with the instance.
-//! 3. The task ends with its runtime. The next use of the instance within a runtime starts a new task, which finds
-//!    every lease as the old task left it. Watchers of a loss are woken when the task ends, so that such a use comes
-//!    soon.
-//! 4. The task looks at the leases at the time `looks_at`, which is never later than the earliest scheduled time of a
-//!    lease: scheduling a lease lowers `looks_at` ([`Scheduler::look_by`]), and only a look at all leases raises it.
-//!    A lease that is released before its time costs at most one look, which many such leases share.
+//! 3. The task ends with its runtime. The next use of the instance within a runtime starts a new
+//!    task, which finds every lease as the old task left it, and starts the contenders anew that
+//!    were dropped with the runtime. Whoever waits for a turn or watches for a loss is woken when
+//!    the task ends, so that such a use comes soon.
+//! 4. The task looks at the leases at the time `looks_at`, which is never later than the earliest
+//!    scheduled time of a lease: scheduling a lease lowers `looks_at` ([`Scheduler::look_by`]), and
+//!    only a look at all leases raises it. A lease that is released before its time costs at most
+//!    one look, which many such leases share.
 //!
 //! ```text
 //! Line::schedule ──▶ look_by(at) ──▶ looks_at ──▶ the task sleeps until then ──▶ on_time: renewals and losses
 //! Store::watch ──▶ Hints ───────────────────────▶ the task receives them ──────▶ on_hint: contenders ask, leases are doubted
+//! Contender::drop ──▶ left_behind ──────────────▶ the task is notified ────────▶ take_over: contenders start anew
 //! ```
 
 use std::{
@@ -20,10 +23,11 @@ use std::{
     time::Duration,
 };
 
+use super::Background;
 use crate::{
-    store::{Hint, Hints},
+    store::{Hint, Hints, StoreFuture},
     sync::{
-        Mutex, Notify, Runtime,
+        Mutex, Notify, Runtime, Thread,
         atomic::{AtomicBool, AtomicU64, Ordering},
         yield_now,
     },
@@ -44,17 +48,24 @@ pub(crate) trait LeaseEvents: Send + Sync + 'static {
     fn on_hint(self: &Arc<Self>, hint: Hint);
     /// Handles every lease whose time has come. Returns the time of the next one.
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant>;
-    /// Called when the task has ended. Nothing calls `on_time` until the next start.
+    /// Starts the contenders anew that were [left behind](Scheduler::left_behind).
+    fn take_over(self: &Arc<Self>);
+    /// Called when the task has ended. Nothing calls the other methods until the next start.
     fn on_stop(&self);
+    /// Resolves when the calls that outlive the instance have ended, or have taken too long.
+    fn last_calls(&self) -> StoreFuture<()>;
 }
 
 /// Starts the background task of an instance, and tells the task when to look at the leases.
 pub(crate) struct Scheduler {
-    /// Notified when `looks_at` was lowered.
+    background: Background,
+    /// Notified when `looks_at` was lowered, or contenders were left behind.
     changed: Notify,
     /// When the task looks at the leases next, in nanoseconds since `epoch`.
     looks_at: AtomicU64,
     epoch: Instant,
+    /// Contenders were dropped with their runtime, and were not taken over yet.
+    left_behind: AtomicBool,
     /// The instance is gone.
     closed: AtomicBool,
     /// The task exists.
@@ -64,54 +75,92 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(background: Background) -> Self {
         Self {
+            background,
             changed: Notify::new(),
             looks_at: AtomicU64::new(NEVER),
             epoch: now(),
+            left_behind: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicBool::new(false),
             runtime: Mutex::new(None),
         }
     }
 
-    /// Starts the task, unless the task is running. Returns `false` if the caller is not within a runtime that has a
-    /// time driver.
+    /// Starts the task, unless the task is running. Returns `false` if the caller is not within a
+    /// runtime that has a time driver. Must not be called with a lock held.
     pub(crate) fn start<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
+        self.is_running() || self.start_anew(events)
+    }
+
+    #[cold]
+    fn start_anew<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
+        if !can_sleep() {
+            return false;
+        }
+        let is_current = matches!(self.background, Background::Current);
+        // A runtime that was given may have ended, and the current one is used in its place.
+        !is_current && self.start_on(|| Home::given(&self.background), events)
+            || self.start_on(Home::current, events)
+    }
+
+    /// Starts the task on the given runtime. Returns `false` if that runtime has ended.
+    fn start_on<E: LeaseEvents>(
+        self: &Arc<Self>,
+        home: impl FnOnce() -> Option<Home>,
+        events: &Arc<E>,
+    ) -> bool {
+        let mut current = self.runtime.lock();
         if self.is_running() {
             return true;
         }
-        let Some(runtime) = Runtime::current().filter(|_| can_sleep()) else {
+        let Some(home) = home() else {
             return false;
         };
-        if !self.running.swap(true, Ordering::AcqRel) {
-            // Made first: a store that panics in `watch` must not leave the scheduler marked as running.
-            let running = Running {
-                scheduler: self.clone(),
-                events: Arc::downgrade(events),
-            };
-            *self.runtime.lock() = Some(runtime.clone());
-            let hints = events.watch();
-            runtime.spawn(run(running, hints));
-        }
+        *current = Some(home.runtime.clone());
+        self.running.store(true, Ordering::Release);
+        drop(current);
+        // Made first: a store that panics in `watch` must not leave the scheduler marked as running.
+        let running = Running {
+            scheduler: self.clone(),
+            events: Arc::downgrade(events),
+        };
+        let hints = {
+            let _entered = home.runtime.enter();
+            events.watch()
+        };
+        let last_calls = home.thread.as_ref().map(|_| events.last_calls());
+        home.runtime.spawn(async move {
+            run(running, hints).await;
+            if let Some(last_calls) = last_calls {
+                last_calls.await;
+            }
+            drop(home.thread);
+        });
         // A runtime that is shutting down has dropped the task by now.
         self.is_running()
     }
 
-    /// Whether the task exists. A task whose runtime is not driven counts as running.
+    /// Whether the task exists.
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// The runtime of the task, or of the last one.
-    pub(crate) fn runtime(&self) -> Option<Runtime> {
-        self.runtime.lock().clone()
+    /// Spawns a task on the runtime of the background, or of the last one. Without any, or on one
+    /// that has ended, the task is dropped.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let runtime = self.runtime.lock().clone();
+        if let Some(runtime) = runtime {
+            runtime.spawn(task);
+        }
     }
 
-    /// Whether the task and the caller are on the same runtime, so that either both are driven or neither is.
-    pub(crate) fn is_on_this_runtime(&self) -> bool {
-        let runtime = self.runtime.lock();
-        runtime.as_ref().is_some_and(Runtime::is_current)
+    /// Notes that a line has lost its contender together with a runtime. The task, or the next one,
+    /// takes over.
+    pub(crate) fn left_behind(&self) {
+        self.left_behind.store(true, Ordering::Release);
+        self.changed.notify_one();
     }
 
     /// Ends the task, because the instance is gone.
@@ -165,6 +214,11 @@ async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
         if scheduler.closed.load(Ordering::Acquire) {
             return;
         }
+        if scheduler.left_behind.swap(false, Ordering::AcqRel)
+            && let Some(events) = running.events.upgrade()
+        {
+            events.take_over();
+        }
         tokio::select! {
             biased;
             () = scheduler.changed.notified() => {}
@@ -191,6 +245,42 @@ async fn sleep_until_some(at: Option<Instant>) {
         Some(at) if at <= now() => {}
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The runtime for the task.
+struct Home {
+    runtime: Runtime,
+    /// The runtime's own thread, if it has one, which ends when this is dropped.
+    thread: Option<Thread>,
+}
+
+impl Home {
+    /// The current runtime.
+    fn current() -> Option<Self> {
+        let runtime = Runtime::current()?;
+        Some(Self {
+            runtime,
+            thread: None,
+        })
+    }
+
+    /// The runtime that was chosen. `None` if no thread can be started.
+    fn given(background: &Background) -> Option<Self> {
+        match background {
+            Background::Current => Self::current(),
+            Background::On(handle) => Some(Self {
+                runtime: Runtime::of(handle),
+                thread: None,
+            }),
+            Background::Thread => {
+                let (runtime, thread) = Runtime::on_own_thread()?;
+                Some(Self {
+                    runtime,
+                    thread: Some(thread),
+                })
+            }
+        }
     }
 }
 

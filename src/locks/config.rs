@@ -15,7 +15,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{Holding, Locks, inner::Inner, line::Limits};
 use crate::{
-    Error, ErrorKind,
+    Background, Error, ErrorKind,
     lease::{Pace, drift},
     store::{Queueing, Store},
 };
@@ -167,6 +167,7 @@ impl Config {
 /// | [`waiter_deadline`](Self::waiter_deadline) | 3 s | how long a silent instance keeps its place in the store's queue |
 /// | [`pass_turns`](Self::pass_turns) | 16 | how many more turns a lease serves once another instance waits |
 /// | [`pass_time`](Self::pass_time) | 10 ms | for how long a lease is passed on once another instance waits |
+/// | [`background`](Self::background) | the runtime of the first use | where leases are renewed and requests are served |
 ///
 /// [`build`](Self::build) refuses a combination of settings that cannot work, rather than adjusting the values. All
 /// instances that share a store should have the same settings.
@@ -192,6 +193,7 @@ impl Config {
 pub struct LocksBuilder {
     store: Arc<dyn Store>,
     config: Config,
+    background: Background,
 }
 
 impl LocksBuilder {
@@ -199,6 +201,7 @@ impl LocksBuilder {
         Self {
             store,
             config: Config::default(),
+            background: Background::default(),
         }
     }
 
@@ -493,6 +496,28 @@ impl LocksBuilder {
         self
     }
 
+    /// Sets where leases are renewed, the store is asked for requests that wait, and the connections
+    /// of the store are kept.
+    ///
+    /// The default is [`Background::Current`]: the runtime of the first use. A program with several
+    /// runtimes, or whose handlers block their runtime at times, gives one that always runs, or a
+    /// thread of its own.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::{Background, Locks, store::MemoryStore};
+    ///
+    /// let locks = Locks::builder(MemoryStore::new())
+    ///     .background(Background::Thread)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn background(mut self, background: Background) -> Self {
+        self.background = background;
+        self
+    }
+
     /// Checks the settings and creates the locks.
     ///
     /// The store is not asked: `build` returns at once, also while the store is away.
@@ -513,7 +538,8 @@ impl LocksBuilder {
     /// [`ErrorKind::InvalidConfig`] if the settings do not fit together. The message names the values.
     pub fn build(self) -> Result<Locks, Error> {
         self.config.check()?;
-        Ok(Locks(Arc::new(Inner::new(self.store, self.config))))
+        let inner = Inner::new(self.store, self.config, self.background);
+        Ok(Locks(Arc::new(inner)))
     }
 }
 

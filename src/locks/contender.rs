@@ -1,12 +1,17 @@
 //! Asking the store for a key, on behalf of all requests in a line.
 //!
-//! 1. A line that contends has exactly one [`Contender`]. A contender settles its line once: with a lease, a record,
-//!    a failure, or because no request is left. A contender that is dropped before (its runtime shuts down, or a
-//!    store panics) fails the line.
-//! 2. The request that came first polls the first question to the store, which saves two task switches. The contender
-//!    moves to a task of its own when that request goes away, and for all further questions.
+//! 1. A line that contends has exactly one [`Contender`]. A contender settles its line once: with a
+//!    lease, a record, a failure, or because no request is left. A contender that is dropped before,
+//!    with its runtime, leaves the line behind: the background gives it another contender, on the
+//!    next runtime if necessary ([`Lines::take_over`](super::lines::Lines::take_over)). Only a store
+//!    that panics fails the line.
+//! 2. The request that came first polls the first question to the store, which saves two task
+//!    switches. The contender moves to a task of the background when that request goes away, or is
+//!    not alone any more, and for all further questions. So nobody but the first request depends on
+//!    whether its task is polled.
 //! 3. The attempt belongs to the line, not to a request: the attempt keeps its place in the store's queue while
-//!    requests come and go, and leaves the queue with the last request.
+//!    requests come and go, and leaves the queue with the last request. A question that the end of
+//!    a runtime has interrupted is asked again in the name of a new owner.
 //! 4. A question that is dropped, or that fails, leaves no lease behind: the store ensures that. The line gives up
 //!    the place in the queue that an earlier question took.
 //!
@@ -135,7 +140,7 @@ impl Contender {
         }
     }
 
-    /// Continues in a task of its own.
+    /// Continues in a task of the background.
     pub(crate) fn go_on(self) {
         self.inner.clone().run_in_background(self.contend());
     }
@@ -153,8 +158,6 @@ impl Contender {
         let mut question = match self.question.take() {
             Some(question) => question,
             None => {
-                // The runtime of the scheduler, which also receives the hints, may have ended in the meantime.
-                self.inner.scheduler.start(&self.inner);
                 let Some(demand) = self.demand() else {
                     return Poll::Ready(Step::Settled);
                 };
@@ -220,7 +223,9 @@ impl Contender {
                 Step::Settled
             }
             Err(error) => {
-                self.inner.troubles.question_failed(question.owner, &error);
+                if !error.is_interrupted() {
+                    self.inner.troubles.question_failed(question.owner, &error);
+                }
                 self.failed(&error)
             }
         }
@@ -303,6 +308,15 @@ impl Contender {
     /// patient requests wait.
     fn failed(&mut self, error: &Error) -> Step {
         let queued = self.queued.take();
+        if error.is_interrupted() {
+            let asks_again = self.line(|line, t| line.interrupted(&self.key, queued, t));
+            self.settled = asks_again != Some(true);
+            return if self.settled {
+                Step::Settled
+            } else {
+                Step::AskAgain(Some(self.inner.jittered(FIRST_BACK_OFF)))
+            };
+        }
         let after = self.line(|line, t| line.ask_failed(&self.key, error, queued, t));
         if after != Some(AfterFailure::AskAgain) {
             self.settled = true;
@@ -349,11 +363,18 @@ impl Drop for Contender {
         if self.settled {
             return;
         }
-        let error = Error::new(
-            ErrorKind::Unreachable,
-            "the question to the store was dropped before its answer came: its runtime has shut down, or the store panicked",
-        );
         let queued = self.queued.take();
-        self.line(|line, t| line.abandoned(&self.key, &error, queued, t));
+        if std::thread::panicking() {
+            let error = Error::new(
+                ErrorKind::Unreachable,
+                "the question to the store was dropped before its answer came, because the store panicked",
+            );
+            self.line(|line, t| line.abandoned(&self.key, &error, queued, t));
+            return;
+        }
+        let is_needed = self.line(|line, t| line.left_behind(&self.key, queued, t));
+        if is_needed == Some(true) {
+            self.inner.scheduler.left_behind();
+        }
     }
 }

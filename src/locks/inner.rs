@@ -5,6 +5,7 @@
 //! ```text
 //! a request ──▶ with_line ──▶ Lines ──▶ FollowUp ──▶ finish_transition ──▶ a contender starts, the log is written
 //! scheduler ──▶ on_time   ──▶ Lines::look ──▶ renewals ──▶ Renewing ──▶ the store
+//! scheduler ──▶ take_over ──▶ Lines::take_over ──▶ contenders in the place of those that ended with their runtime
 //! store     ──▶ on_hint   ──▶ the line of the key, or all lines
 //! ```
 
@@ -22,19 +23,20 @@ use super::{
 };
 use crate::{
     Error, LockKey, Loss,
-    lease::{Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Renew, Renewed, Store},
+    lease::{Background, Lease, LeaseEvents, Scheduler},
+    store::{Hint, Hints, Instance, Renew, Renewed, Store, StoreFuture},
     sync::{
-        Notify, Runtime,
+        Notify,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         consume_budget, random,
     },
-    time::{Instant, later, now, sleep_until},
+    time::{Instant, now, timeout},
     trace,
 };
 
-/// How often a stand-in for the scheduler looks at the leases.
-const STAND_IN_PAUSE: Duration = Duration::from_millis(50);
+/// How long the releases that are left when the instance is gone may take, if they run on the
+/// instance's own thread.
+const LAST_CALLS: Duration = Duration::from_secs(2);
 
 /// The state that the clones of a [`Locks`](crate::Locks) share.
 pub(crate) struct Inner {
@@ -56,9 +58,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn new(store: Arc<dyn Store>, config: Config) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, config: Config, background: Background) -> Self {
         trace::describe();
-        let scheduler = Arc::new(Scheduler::new());
+        let scheduler = Arc::new(Scheduler::new(background));
         let instance = Instance::new();
         Self {
             space: store.space(),
@@ -114,8 +116,11 @@ impl Inner {
         if let Some(number) = follow_up.contend {
             Contender::new(self.clone(), key.clone(), number).go_on();
         }
-        if follow_up.renews_now && !self.scheduler.is_on_this_runtime() {
-            self.run_in_background(stand_in(self.clone(), key.clone()));
+        if let Some(contender) = follow_up
+            .asks_alone
+            .and_then(|first| first.give_up_contender())
+        {
+            contender.go_on();
         }
     }
 
@@ -176,32 +181,18 @@ impl Inner {
         self.reconnects.load(Ordering::Acquire)
     }
 
-    /// Spawns a task on the current runtime, or else on the scheduler's. The task is dropped if neither runtime
-    /// exists.
+    /// Spawns a task on the runtime of the background. The task is dropped if there is none, or when
+    /// that runtime ends.
     pub(crate) fn run_in_background(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         self.scheduler.start(self);
         let under_way = Counter::one(&self.background);
-        let task = async move {
+        self.scheduler.spawn(async move {
             task.await;
             drop(under_way);
-        };
-        if let Some(runtime) = Runtime::current().or_else(|| self.scheduler.runtime()) {
-            runtime.spawn(task);
-        }
-    }
-}
-
-/// Does the scheduler's work while a line waits for a renewal: the scheduler may be on a runtime that is not being
-/// driven.
-async fn stand_in(inner: Arc<Inner>, key: LockKey) {
-    let is_confirming = || inner.with_line(&key, |line, _| line.is_confirming());
-    inner.on_time(now());
-    while is_confirming().unwrap_or(false) {
-        sleep_until(later(now(), STAND_IN_PAUSE)).await;
-        inner.on_time(now());
+        });
     }
 }
 
@@ -246,12 +237,28 @@ impl LeaseEvents for Inner {
         looks.into_iter().flatten().min()
     }
 
+    fn take_over(self: &Arc<Self>) {
+        for (key, number) in self.lines.take_over() {
+            Contender::new(self.clone(), key, number).go_on();
+        }
+    }
+
     fn on_stop(&self) {
-        // No scheduler is left to report a loss. Watchers on another runtime must start one, or watch the clock
-        // themselves.
+        // Nothing is left that renews a lease, reports a loss or asks the store. Those who wait on
+        // another runtime start the background again.
         for lease in self.lines.leases() {
             lease.wake_watchers();
         }
+        for turn in self.lines.waiting() {
+            turn.wake();
+        }
+    }
+
+    fn last_calls(&self) -> StoreFuture<()> {
+        let settled = self.store.settled();
+        Box::pin(async move {
+            let _ = timeout(LAST_CALLS, settled).await;
+        })
     }
 }
 

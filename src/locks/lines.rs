@@ -214,6 +214,28 @@ impl Lines {
         leases
     }
 
+    /// The requests that wait, in all lines.
+    pub(crate) fn waiting(&self) -> Vec<Arc<Turn>> {
+        let mut turns = Vec::new();
+        self.each(|line| turns.extend(line.waiters().cloned()));
+        turns
+    }
+
+    /// Gives a new contender to each line whose contender has ended with its runtime. Returns the
+    /// keys of these lines, with the numbers of the contenders.
+    pub(crate) fn take_over(&self) -> Vec<(LockKey, u64)> {
+        let mut left_behind = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let (lines, mut t) = self.transition(&mut shard, now());
+            for (key, line) in lines {
+                let number = line.take_over(&mut t);
+                left_behind.extend(number.map(|number| (key.clone(), number)));
+            }
+        }
+        left_behind
+    }
+
     /// What all lines have done so far.
     pub(crate) fn totals(&self) -> Totals {
         let mut sum = Totals::default();

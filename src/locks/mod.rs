@@ -70,7 +70,7 @@ pub(crate) use self::{
     recording::Late,
 };
 use crate::{
-    Error, ErrorKind, LockKey,
+    Background, Error, ErrorKind, LockKey,
     store::{MemoryStore, Mode, Store},
     sync::consume_budget,
     time::{Instant, now, timeout},
@@ -81,7 +81,8 @@ use crate::{
 ///
 /// `Locks` is a cheap handle that can be cloned freely. A process normally has one; two `Locks` in one process
 /// compete like two processes. Every method that waits must be called within a tokio runtime whose time driver is
-/// enabled, and fails with [`ErrorKind::Unreachable`] outside of one.
+/// enabled, and fails with [`ErrorKind::Unreachable`] outside of one. [`LocksBuilder::background`] decides where
+/// leases are renewed.
 ///
 /// # Example
 /// ```
@@ -136,6 +137,7 @@ impl Locks {
         Self(Arc::new(Inner::new(
             Arc::new(MemoryStore::new()),
             Config::default(),
+            Background::default(),
         )))
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Renewing {
     sent: Instant,
     /// The renewals that have not been answered, by their index in the request.
     renewals: Vec<Option<DueRenewal>>,
+    /// The store gives no further answers.
+    is_answered: bool,
 }
 
 impl Renewing {
@@ -41,6 +43,7 @@ impl Renewing {
             inner,
             sent,
             renewals: renewals.into_iter().map(Some).collect(),
+            is_answered: false,
         }
     }
 
@@ -61,13 +64,21 @@ impl Renewing {
                 self.inner.answered(&renewal, self.sent, answer);
             }
         }
+        self.is_answered = true;
     }
 }
 
 impl Drop for Renewing {
     fn drop(&mut self) {
         for renewal in std::mem::take(&mut self.renewals).into_iter().flatten() {
-            self.inner.answered(&renewal, self.sent, no_answer());
+            let answer = if std::thread::panicking() || self.is_answered {
+                no_answer()
+            } else {
+                Renewed::Unknown(Error::interrupted(
+                    "the renewal was not answered before its runtime has shut down",
+                ))
+            };
+            self.inner.answered(&renewal, self.sent, answer);
         }
     }
 }
@@ -94,7 +105,10 @@ impl Inner {
             }
             Renewed::NotOurs if !lease.is_recording() => drop(self.lose(lease, Loss::NotOurs)),
             Renewed::NotOurs => self.unanswered(lease, recorded_or_lost(), false),
-            Renewed::Unknown(error) => self.unanswered(lease, error, true),
+            Renewed::Unknown(error) => {
+                let is_outage = !error.is_interrupted();
+                self.unanswered(lease, error, is_outage);
+            }
         }
     }
 
@@ -130,7 +144,7 @@ impl Inner {
 pub(super) fn no_answer() -> Renewed {
     Renewed::Unknown(Error::new(
         ErrorKind::Unreachable,
-        "the renewal was not answered: its runtime has shut down, or the store gave no answer",
+        "the renewal was not answered: the store gave no answer",
     ))
 }
 

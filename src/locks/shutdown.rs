@@ -132,6 +132,10 @@ impl Locks {
         let inner = &self.0;
         trace::closing(inner.lines.len());
         inner.lines.close();
+        if inner.lines.len() > 0 {
+            // The background may have ended with its runtime.
+            inner.scheduler.start(inner);
+        }
         if timeout(grace, self.idle()).await.is_none() {
             for lease in inner.lines.leases() {
                 inner.lose(&lease, Loss::Closed);

@@ -22,7 +22,7 @@
 use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, Waker},
 };
 
 use super::{
@@ -51,8 +51,9 @@ pub(crate) struct Waiter<'a> {
     request: WaitRequest,
     /// Set while the request is in line or has a turn that no guard holds yet.
     turn: Option<Arc<Turn>>,
-    /// Set while this request, as the first of its line, polls the first question to the store.
-    contender: Option<Contender>,
+    /// The request was the first of its line, and polls the question to the store while it is alone
+    /// there.
+    asks: bool,
 }
 
 impl<'a> Waiter<'a> {
@@ -63,7 +64,7 @@ impl<'a> Waiter<'a> {
             key,
             request,
             turn: None,
-            contender: None,
+            asks: false,
         }
     }
 
@@ -77,13 +78,22 @@ impl<'a> Waiter<'a> {
             )));
         }
         let joined = inner.lines.join(inner, key, self.request.clone())?;
-        let number = joined.turn.id;
-        self.turn = Some(joined.turn);
+        let turn = self.turn.insert(joined.turn);
         inner.finish_transition(key, joined.follow_up);
         if let Some(demand) = joined.first {
-            self.contender = Some(Contender::first(inner, key, number, demand));
+            let contender = Contender::first(inner, key, turn.id, demand);
+            self.asks = turn.keep_contender(contender);
         }
         Ok(())
+    }
+
+    /// Lets the background poll the question from now on, if this request does.
+    fn stop_asking(&mut self) {
+        let turn = self.turn.as_ref().filter(|_| self.asks);
+        if let Some(contender) = turn.and_then(|turn| turn.give_up_contender()) {
+            contender.go_on();
+        }
+        self.asks = false;
     }
 }
 
@@ -97,13 +107,18 @@ impl Future for Waiter<'_> {
                 this.join()?;
             }
             let turn = this.turn.as_ref().expect("the request has just joined");
-            // Taken out, so that a contender that panics is not polled again.
-            if let Some(contender) = this.contender.take() {
-                // The contender may begin this very turn, and the task need not wake itself for that.
-                turn.forget_waker();
-                this.contender = contender.poll_first(cx);
+            if this.asks {
+                // Taken out, so that a contender that panics is not polled again.
+                let contender = turn.take_contender();
+                let pending = contender.and_then(|contender| contender.poll_first(cx));
+                this.asks = pending.is_some_and(|contender| turn.keep_contender(contender));
             }
-            let outcome = ready!(turn.poll(cx));
+            let Poll::Ready(outcome) = turn.poll(cx) else {
+                // Looked at last: whoever ends the background wakes the requests that wait.
+                this.inner.scheduler.start(this.inner);
+                return Poll::Pending;
+            };
+            this.stop_asking();
             let turn = this.turn.take().expect("the request has a turn");
             outcome?;
             let guard = LockGuard::new(turn);
@@ -117,7 +132,7 @@ impl Future for Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
+        if let Some(turn) = &self.turn {
             self.inner
                 .with_line(self.key, |line, t| line.leave(turn.id, t));
             // The request has left the line: the turn has been granted, or never will be.
@@ -125,9 +140,7 @@ impl Drop for Waiter<'_> {
                 drop(self.inner.end_turn(granted, false));
             }
         }
-        if let Some(contender) = self.contender.take() {
-            contender.go_on();
-        }
+        self.stop_asking();
     }
 }
 
@@ -170,6 +183,10 @@ pub(crate) struct Granted {
 struct Waiting {
     refused: Option<NoTurn>,
     waker: Option<Waker>,
+    /// The contender of the line, while this request polls the first question to the store.
+    contender: Option<Contender>,
+    /// The background polls the question.
+    gave_up_contender: bool,
 }
 
 impl Turn {
@@ -215,10 +232,41 @@ impl Turn {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes no task until the next poll. For a task that is about to poll again.
-    pub(super) fn forget_waker(&self) {
-        let waker = self.waiting.lock().waker.take();
+    /// Takes the contender, for a poll of its question. That poll may begin this very turn, and the
+    /// task need not wake itself for that.
+    fn take_contender(&self) -> Option<Contender> {
+        let mut waiting = self.waiting.lock();
+        let contender = waiting.contender.take()?;
+        let waker = waiting.waker.take();
+        drop(waiting);
         drop(waker);
+        Some(contender)
+    }
+
+    /// Keeps the contender between two polls of its question. Returns `false` if the background
+    /// polls the question from now on.
+    fn keep_contender(&self, contender: Contender) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !waiting.gave_up_contender {
+            waiting.contender = Some(contender);
+            return true;
+        }
+        drop(waiting);
+        contender.go_on();
+        false
+    }
+
+    /// Takes the contender for the background. A contender that is being polled follows.
+    pub(super) fn give_up_contender(&self) -> Option<Contender> {
+        let mut waiting = self.waiting.lock();
+        waiting.gave_up_contender = true;
+        waiting.contender.take()
+    }
+
+    /// Makes the task of the request poll again.
+    pub(super) fn wake(&self) {
+        let waker = self.waiting.lock().waker.clone();
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Polls for the begin of the turn, or for the reason why there is none.

@@ -15,6 +15,7 @@
 
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
+mod home;
 mod listing;
 mod memory;
 mod quorum;
@@ -126,8 +127,11 @@ pub(crate) mod sealed {
 /// goes on when its future is dropped. A renewal whose stream is dropped may have taken effect.
 ///
 /// **Runtimes.** The methods are called within a tokio runtime, except `start_release`, which works
-/// anywhere and never panics. Without a runtime (or when that runtime has ended), a release is sent with the next call
-/// from within one, or the lease's time ends the lease.
+/// anywhere and never panics. The tasks of a store run on the runtime of the last `watch`, with their
+/// connections and timers; the futures of the answers may be polled on any runtime, also after the
+/// runtime of an earlier poll has ended. When the runtime of the tasks ends, calls under way fail with
+/// an error that says so (`Error::is_interrupted`), and releases go on with the next `watch`, or with a
+/// later call for the same key; or the lease's time ends the lease.
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Takes the key for an owner, if the mode leaves room beside the holders and this owner is next.
     ///
@@ -331,8 +335,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
 
     /// Subscribes to the hints for an instance, until the receiver is dropped.
     ///
-    /// The method is called within a runtime, before an instance's first `acquire`, and again when that runtime has
-    /// ended and the instance is used on another. A hint only saves waiting: hints may be lost, late, repeated or
+    /// The method is called within a runtime, before an instance's first `acquire`, and again when
+    /// that runtime has ended and the instance is used on another. The store's tasks run on that
+    /// runtime from now on. A hint only saves waiting: hints may be lost, late, repeated or
     /// wrong. [`Hint::Listening`] marks the time from which hints arrive.
     #[doc(hidden)]
     fn watch(&self, instance: Instance) -> Hints;

@@ -12,7 +12,8 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, Locks, LocksBuilder, Loss, Stats, store::Fault,
+    Background, ErrorKind, LockGuard, Locks, LocksBuilder, Loss, Stats,
+    store::{Fault, FaultyStore},
 };
 
 use crate::support::{MS, SECOND, eventually, fleet, fleet_with, poll_once};
@@ -221,42 +222,166 @@ fn a_runtime_without_a_clock_is_refused() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
-/// A runtime of one thread stands still between two calls of `block_on`, and with it the scheduler.
+/// The background is on the given runtime from here on.
+fn background_on(runtime: &Runtime, locks: &Locks) {
+    drop(runtime.block_on(locks.lock("unrelated")).unwrap());
+}
+
+/// A runtime of one thread stands still between two calls of `block_on`.
 #[test]
-fn a_loss_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
-    let (store, [locks]) = fleet_with(|builder| builder.lease(SECOND).poll_interval(100 * MS));
-    let (idle, driven) = (one_thread(), one_thread());
-    let guard = idle.block_on(locks.lock("k")).unwrap();
-    store.set_fault(Some(Fault::Unreachable));
-    assert_eq!(driven.block_on(promptly(guard.lost())), Loss::Expired);
-    assert!(!guard.is_held());
-    store.set_fault(None);
+fn a_request_that_gave_up_on_a_runtime_that_stands_still_leaves_the_key_obtainable() {
+    let (driven, idle) = (two_threads(), one_thread());
+    for background in [Background::Current, Background::On(driven.handle().clone())] {
+        let (store, [locks, other]) = fleet_with(|it| it.background(background.clone()));
+        let elsewhere = driven.block_on(other.lock("k")).unwrap();
+        background_on(&driven, &locks);
+        let gave_up = idle.block_on(locks.lock_within("k", 50 * MS));
+        assert_eq!(gave_up.unwrap_err().kind(), ErrorKind::Held);
+        drop(elsewhere);
+        drop(driven.block_on(promptly(locks.lock("k"))).unwrap());
+        driven.block_on(nothing_is_left(&store, &locks));
+    }
+}
+
+async fn nothing_is_left(store: &FaultyStore, locks: &Locks) {
+    eventually(|| locks.stats() == Stats::default()).await;
+    eventually(|| store.is_empty()).await;
+}
+
+#[test]
+fn with_a_thread_of_its_own_no_runtime_has_to_be_driven() {
+    let (store, [locks, other]) = fleet_with(|builder| builder.background(Background::Thread));
+    let (idle, next) = (one_thread(), one_thread());
+    let elsewhere = next.block_on(other.lock("k")).unwrap();
+    let gave_up = idle.block_on(locks.lock_within("k", 50 * MS));
+    assert_eq!(gave_up.unwrap_err().kind(), ErrorKind::Held);
+    drop(elsewhere);
+    drop(next.block_on(promptly(locks.lock("k"))).unwrap());
+    next.block_on(nothing_is_left(&store, &locks));
+}
+
+#[test]
+fn with_a_thread_of_its_own_a_handler_that_blocks_its_runtime_costs_no_lease() {
+    let (store, [locks]) = fleet_with(|builder| {
+        let builder = builder.background(Background::Thread);
+        builder.lease(2 * SECOND).renew_every(50 * MS)
+    });
+    one_thread().block_on(async {
+        let guard = locks.lock("k").await.unwrap();
+        std::thread::sleep(4 * SECOND);
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        nothing_is_left(&store, &locks).await;
+    });
+}
+
+#[test]
+fn with_a_thread_of_its_own_a_lease_is_renewed_although_the_runtime_of_its_guard_has_ended() {
+    let (store, [locks]) = fleet_with(|builder| often(builder).background(Background::Thread));
+    let guard = orphan(&locks);
+    let before = store.calls().renewals;
+    one_thread().block_on(eventually(|| store.calls().renewals >= before + 3));
     drop(guard);
-    assert!(store.is_empty());
+    one_thread().block_on(nothing_is_left(&store, &locks));
 }
 
 #[test]
-fn the_end_of_max_hold_is_reported_while_the_runtime_of_the_scheduler_is_not_driven() {
-    let (_store, [locks]) = fleet_with(|builder| builder.max_hold(200 * MS));
-    let (idle, driven) = (one_thread(), one_thread());
-    let guard = idle.block_on(locks.lock("k")).unwrap();
-    assert_eq!(driven.block_on(promptly(guard.lost())), Loss::MaxHold);
+fn the_work_goes_on_where_it_is_used_if_the_given_runtime_has_ended() {
+    let ended = one_thread();
+    let background = Background::On(ended.handle().clone());
+    drop(ended);
+    let (store, [locks, other]) = fleet_with(|it| often(it).background(background.clone()));
+    two_threads().block_on(async {
+        let guard = locks.lock("k").await.unwrap();
+        eventually(|| store.calls().renewals >= 3).await;
+        let waiting = tokio::spawn(async move { other.lock("k").await.map(drop) });
+        drop(guard);
+        promptly(waiting).await.unwrap().unwrap();
+        nothing_is_left(&store, &locks).await;
+    });
 }
 
 #[test]
-fn a_lease_is_passed_on_while_the_runtime_of_the_scheduler_is_not_driven() {
-    let (store, [locks]) = fleet_with(|builder| builder.lease(60 * SECOND));
-    let (idle, driven) = (one_thread(), one_thread());
-    let guard = idle.block_on(locks.lock("k")).unwrap();
-    driven.block_on(async {
-        let (waiter, waiting) = (locks.clone(), locks.clone());
-        let waiter = tokio::spawn(async move { waiter.lock("k").await });
-        while waiting.stats().waiting == 0 {
-            tokio::task::yield_now().await;
+fn requests_on_a_living_runtime_wait_on_when_the_runtime_of_the_background_ends() {
+    for ending in runtimes() {
+        let (store, [locks, other]) = fleet();
+        let living = two_threads();
+        let elsewhere = living.block_on(other.lock("k")).unwrap();
+        background_on(&ending, &locks);
+        let wait = || {
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        };
+        // The contender has asked for the first request, and pauses in the background.
+        ending.spawn(wait());
+        ending.block_on(eventually(|| locks.stats().calls == 1));
+        let waiting = [living.spawn(wait()), living.spawn(wait())];
+        living.block_on(eventually(|| locks.stats().waiting == 3));
+        drop(ending);
+        living.block_on(eventually(|| locks.stats().waiting == 2));
+        drop(elsewhere);
+        for waiting in waiting {
+            living.block_on(promptly(waiting)).unwrap().unwrap();
         }
-        promptly(guard.release()).await.unwrap();
-        drop(promptly(waiter).await.unwrap().unwrap());
-        assert!(store.is_empty());
-        promptly(eventually(|| locks.stats() == Stats::default())).await;
+        living.block_on(nothing_is_left(&store, &locks));
+    }
+}
+
+#[test]
+fn a_question_under_way_is_asked_again_when_the_runtime_of_the_background_ends() {
+    let (store, [locks]) = fleet();
+    let (ending, living) = (one_thread(), two_threads());
+    background_on(&ending, &locks);
+    store.set_fault(Some(Fault::Hang));
+    let wait = || {
+        let locks = locks.clone();
+        async move { locks.lock("k").await.map(drop) }
+    };
+    let waiting = [living.spawn(wait()), living.spawn(wait())];
+    // The question has moved to the background with the second request.
+    ending.block_on(eventually(|| locks.stats().calls == 1));
+    drop(ending);
+    store.set_fault(None);
+    for waiting in waiting {
+        living.block_on(promptly(waiting)).unwrap().unwrap();
+    }
+    living.block_on(nothing_is_left(&store, &locks));
+}
+
+#[test]
+fn a_request_that_is_not_polled_any_more_does_not_keep_its_question_from_others() {
+    let (store, [locks]) = fleet();
+    let (driven, idle) = (two_threads(), one_thread());
+    background_on(&driven, &locks);
+    store.set_fault(Some(Fault::Hang));
+    let mut first = pin!(locks.lock_shared("k"));
+    assert!(idle.block_on(poll_once(first.as_mut())).is_pending());
+    let second = driven.spawn({
+        let locks = locks.clone();
+        async move { locks.lock_shared("k").await.map(drop) }
+    });
+    driven.block_on(eventually(|| locks.stats().waiting == 2));
+    store.set_fault(None);
+    driven.block_on(promptly(second)).unwrap().unwrap();
+    drop(idle.block_on(first).unwrap());
+    driven.block_on(nothing_is_left(&store, &locks));
+}
+
+#[test]
+fn a_renewal_that_ended_with_its_runtime_does_not_count_as_unanswered() {
+    let (store, [locks]) = fleet_with(often);
+    let (ending, living) = (one_thread(), two_threads());
+    let guard = ending.block_on(locks.lock("k")).unwrap();
+    store.set_fault(Some(Fault::Hang));
+    ending.block_on(eventually(|| store.calls().renewals >= 1));
+    drop(ending);
+    store.set_fault(None);
+    living.block_on(async {
+        drop(locks.lock("unrelated").await.unwrap());
+        let before = store.calls().renewals;
+        eventually(|| store.calls().renewals >= before + 3).await;
+        assert!(guard.is_held(), "{:?}", guard.status());
+        drop(guard);
+        nothing_is_left(&store, &locks).await;
     });
 }

@@ -1,9 +1,11 @@
-//! A store whose lanes are driven on one runtime and used on another. On real time, as runtimes share no clock.
+//! A store whose lanes are driven on one runtime and used on another, and locks whose background is
+//! elsewhere. On real time, as runtimes share no clock.
 
 use std::{
     future::pending,
     pin::pin,
     task::{Context, Waker},
+    time::Duration,
 };
 
 use futures_util::StreamExt;
@@ -12,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 use tower_distributed_lock::{
-    ErrorKind, LockKey,
+    Background, ErrorKind, LockKey, Locks,
     store::{Owner, RedisStore, Renewed, Store},
 };
 
@@ -83,31 +85,6 @@ fn calls_are_answered_although_the_runtime_of_the_lane_ends() {
     }
 }
 
-/// A runtime of one thread stands still between two calls of `block_on`.
-#[test]
-fn calls_are_answered_while_the_runtime_of_the_lane_is_not_driven() {
-    let (idle, driven) = (one_thread(), one_thread());
-    let server = driven.block_on(RedisServer::start());
-    let store = idle.block_on(impatient(&server.url()));
-    let (key, a) = (key("k"), owner());
-    driven.block_on(async {
-        let error = in_time(store.acquire(attempt(&key, a))).await;
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
-        assert!(in_time(store.inspect(key.clone())).await.is_err());
-        let mut renew = store.renew(vec![renewal(&key, a, 0)]);
-        let answer = in_time(renew.next()).await;
-        assert!(matches!(answer, Some((0, Renewed::Unknown(_)))));
-    });
-    idle.block_on(async {
-        eventually("the lane works again", async || {
-            store.inspect(key.clone()).await.is_ok()
-        })
-        .await;
-        assert_clean(&server).await;
-        in_time(store.settled()).await;
-    });
-}
-
 #[test]
 fn a_release_on_a_runtime_without_timers_is_made() {
     let runtime = two_threads();
@@ -141,10 +118,12 @@ fn a_release_that_finds_only_a_runtime_without_timers_is_made_on_the_next_runtim
 
 #[test]
 fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
-    let (idle, polled_first, polled_next) = (one_thread(), one_thread(), one_thread());
+    let (driver, polled_first, polled_next) = (two_threads(), one_thread(), one_thread());
     let server = polled_next.block_on(RedisServer::start());
-    let store = idle.block_on(impatient(&server.url()));
+    let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(2));
+    let store = driver.block_on(store.connect()).unwrap();
     let (key, a) = (key("k"), owner());
+    server.freeze();
     let (mut acquire, mut renew) = polled_first.block_on(async {
         let mut acquire = store.acquire(attempt(&key, a));
         let mut renew = store.renew(vec![renewal(&key, a, 0)]);
@@ -204,7 +183,7 @@ fn a_release_that_fails_while_its_runtime_shuts_down_is_logged_on_the_next_runti
 }
 
 #[test]
-fn the_releases_of_all_lanes_go_on_with_the_first_call_on_the_next_runtime() {
+fn the_releases_of_all_lanes_go_on_with_the_first_use_of_locks_on_the_next_runtime() {
     let (first, next) = (two_threads(), two_threads());
     let server = next.block_on(RedisServer::start());
     let mut proxy = next.block_on(Proxy::start(server.port()));
@@ -224,11 +203,98 @@ fn the_releases_of_all_lanes_go_on_with_the_first_call_on_the_next_runtime() {
     proxy.cut();
     assert_eq!(store.owed(), keys().len());
     next.block_on(async {
-        // One call, on one of the lanes.
-        let seen = in_time(store.renew_one(renewal(&keys()[0], owner(), 0))).await;
-        assert!(!is_renewed(&seen));
+        let locks = Locks::builder(store.clone()).build().unwrap();
+        // The key is on one of the lanes.
+        drop(in_time(locks.lock("other")).await.unwrap());
         assert_clean(&server).await;
     });
+}
+
+/// Two instances, each with a store of its own. The first one has its background on `runtime`.
+fn two_instances(runtime: &Runtime, server: &RedisServer) -> [Locks; 2] {
+    let locks = [(); 2].map(|()| {
+        let store = RedisStore::builder(server.url()).timeout(PATIENCE * 2);
+        Locks::builder(store.build().unwrap()).wait_forever()
+    });
+    let locks = locks.map(|builder| builder.build().unwrap());
+    drop(runtime.block_on(locks[0].lock("unrelated")).unwrap());
+    locks
+}
+
+#[test]
+fn requests_on_a_living_runtime_wait_on_when_the_runtime_of_the_connection_ends() {
+    for ending in [one_thread(), two_threads()] {
+        let living = two_threads();
+        let server = living.block_on(RedisServer::start());
+        let [locks, other] = two_instances(&ending, &server);
+        let elsewhere = living.block_on(other.lock("k")).unwrap();
+        let wait = || {
+            let locks = locks.clone();
+            async move { locks.lock("k").await.map(drop) }
+        };
+        let waiting = [living.spawn(wait()), living.spawn(wait())];
+        let has_asked = || async { other.inspect("k").await.unwrap().queue.len() == 1 };
+        let until_asked = eventually("the key is asked for", async || has_asked().await);
+        // Both runtimes are driven.
+        ending.block_on(until_asked);
+        drop(ending);
+        drop(elsewhere);
+        for waiting in waiting {
+            living.block_on(in_time(waiting)).unwrap().unwrap();
+        }
+        living.block_on(assert_clean(&server));
+    }
+}
+
+#[test]
+fn a_question_is_asked_again_when_the_runtime_of_the_connection_ends() {
+    let (ending, living) = (two_threads(), two_threads());
+    let server = living.block_on(RedisServer::start());
+    let [locks, _] = two_instances(&ending, &server);
+    server.freeze();
+    let asking = living.spawn({
+        let locks = locks.clone();
+        async move { locks.lock("k").await.map(drop) }
+    });
+    living.block_on(eventually("the request is in line", async || {
+        locks.stats().waiting == 1
+    }));
+    drop(ending);
+    server.thaw();
+    living.block_on(in_time(asking)).unwrap().unwrap();
+    living.block_on(assert_clean(&server));
+}
+
+#[test]
+fn with_a_thread_of_its_own_no_runtime_that_stands_still_costs_a_lease() {
+    let (idle, blocked) = (one_thread(), one_thread());
+    let server = blocked.block_on(RedisServer::start());
+    // The connection is made on a runtime that is not driven any more.
+    let store = idle.block_on(RedisStore::connect(server.url())).unwrap();
+    let locks = Locks::builder(store).background(Background::Thread);
+    let second = Duration::from_secs(1);
+    let locks = locks.lease(2 * second).renew_every(second / 10).build();
+    let locks = locks.unwrap();
+    blocked.block_on(async {
+        let guard = in_time(locks.lock("k")).await.unwrap();
+        std::thread::sleep(4 * second);
+        assert!(guard.is_held());
+        in_time(guard.release()).await.unwrap();
+        assert_clean(&server).await;
+    });
+}
+
+#[test]
+fn a_thread_of_its_own_makes_the_last_release_after_the_last_handle_is_gone() {
+    let runtime = one_thread();
+    let server = runtime.block_on(RedisServer::start());
+    let store = RedisStore::builder(server.url()).build().unwrap();
+    let locks = Locks::builder(store).background(Background::Thread);
+    let locks = locks.build().unwrap();
+    let guard = runtime.block_on(locks.lock("k")).unwrap();
+    drop(guard);
+    drop(locks);
+    runtime.block_on(assert_clean(&server));
 }
 
 #[test]

@@ -62,7 +62,13 @@ impl LeaseEvents for AlwaysDue {
         Some(now)
     }
 
+    fn take_over(self: &Arc<Self>) {}
+
     fn on_stop(&self) {}
+
+    fn last_calls(&self) -> StoreFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 #[test]
@@ -72,7 +78,10 @@ fn a_task_that_is_always_busy_lets_other_tasks_run() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().build().unwrap();
         runtime.block_on(async {
-            let (scheduler, events) = (Arc::new(Scheduler::new()), Arc::new(AlwaysDue));
+            let (scheduler, events) = (
+                Arc::new(Scheduler::new(Background::default())),
+                Arc::new(AlwaysDue),
+            );
             assert!(scheduler.start(&events));
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -102,13 +111,22 @@ impl LeaseEvents for PanicsOnce {
         None
     }
 
+    fn take_over(self: &Arc<Self>) {}
+
     fn on_stop(&self) {}
+
+    fn last_calls(&self) -> StoreFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Fault: the scheduler was marked as running for ever, and no lease was renewed.
 #[tokio::test]
 async fn a_store_that_panics_in_watch_does_not_keep_the_task_from_starting_later() {
-    let (scheduler, events) = (Arc::new(Scheduler::new()), Arc::<PanicsOnce>::default());
+    let (scheduler, events) = (
+        Arc::new(Scheduler::new(Background::default())),
+        Arc::<PanicsOnce>::default(),
+    );
     let start = AssertUnwindSafe(|| scheduler.start(&events));
     assert!(catch_unwind(start).is_err());
     assert!(!scheduler.is_running());

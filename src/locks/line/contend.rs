@@ -41,8 +41,11 @@ pub(crate) enum Wake {
 /// The part of a line's state that concerns its contender.
 #[derive(Debug)]
 pub(super) struct Contending {
-    /// The number of the contender.
-    contender: u64,
+    /// The number of the contender. `None` while the contender is gone with its runtime, and the next
+    /// one has not started yet.
+    contender: Option<u64>,
+    /// The contender may be with the first request of the line, which has been alone so far.
+    is_alone: bool,
     /// The strongest wake-up that the contender has not taken yet.
     wake: Option<Wake>,
     /// Notified about wake-ups while the contender pauses.
@@ -62,7 +65,8 @@ impl Contending {
     /// the line had until now.
     pub(super) fn new(contender: u64, answered: bool, away: Option<Away>) -> Self {
         Self {
-            contender,
+            contender: Some(contender),
+            is_alone: !answered,
             wake: None,
             woken: None,
             answered,
@@ -144,7 +148,16 @@ impl Line {
     /// Whether the line contends, and the contender has this number.
     pub(crate) fn is_contended_by(&self, contender: u64) -> bool {
         let contending = self.contending.as_ref();
-        contending.is_some_and(|contending| contending.contender == contender)
+        contending.is_some_and(|contending| contending.contender == Some(contender))
+    }
+
+    /// Lets the background poll the question that the first request has polled while it was alone:
+    /// a request that joins must not depend on whether the task of the first one is polled.
+    pub(super) fn not_alone(&mut self, t: &mut Transition<'_>) {
+        let contending = self.contending.as_mut();
+        if contending.is_some_and(|contending| std::mem::take(&mut contending.is_alone)) {
+            t.follow_up.asks_alone = self.waiters.front().cloned();
+        }
     }
 
     /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`. Requests that do not wait are refused, and
@@ -208,7 +221,55 @@ impl Line {
         AfterFailure::AskAgain
     }
 
-    /// Fails the requests that wait, because their contender was dropped.
+    /// Handles a question that gets no answer because a runtime has ended, which is no failure of
+    /// the store. Returns whether a request is left, and the store is to be asked again.
+    pub(crate) fn interrupted(
+        &mut self,
+        key: &LockKey,
+        queued: Option<Place>,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        if let Some(place) = queued {
+            t.release_place(key.clone(), place);
+        }
+        if self.waiters.is_empty() {
+            self.contending = None;
+        } else if let Some(contending) = &mut self.contending {
+            contending.asked = None;
+        }
+        self.contending.is_some()
+    }
+
+    /// Handles the end of the contender with its runtime. Returns whether the line needs another one,
+    /// which [`take_over`](Self::take_over) gives to it.
+    pub(crate) fn left_behind(
+        &mut self,
+        key: &LockKey,
+        queued: Option<Place>,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        let is_needed = self.interrupted(key, queued, t);
+        if let Some(contending) = &mut self.contending {
+            contending.contender = None;
+        }
+        is_needed
+    }
+
+    /// Whether the line has lost its contender with a runtime.
+    pub(super) fn is_left_behind(&self) -> bool {
+        let contending = self.contending.as_ref();
+        contending.is_some_and(|contending| contending.contender.is_none())
+    }
+
+    /// Returns the number of a new contender, if the line was left behind.
+    pub(crate) fn take_over(&mut self, t: &mut Transition<'_>) -> Option<u64> {
+        let contending = self.contending.as_mut();
+        let contending = contending.filter(|contending| contending.contender.is_none())?;
+        contending.contender = Some(t.number());
+        contending.contender
+    }
+
+    /// Fails the requests that wait, because the store has panicked.
     pub(crate) fn abandoned(
         &mut self,
         key: &LockKey,

@@ -215,7 +215,6 @@ impl HeldLease {
     pub(super) fn renew_now(&mut self, t: &mut Transition<'_>) {
         self.renewal.renew_now(t.now);
         self.schedule(t);
-        t.follow_up.renews_now = true;
     }
 
     /// Renews the lease at the pace of a lease that is passed on.

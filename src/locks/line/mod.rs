@@ -146,8 +146,9 @@ impl Numbers {
 pub(crate) struct FollowUp {
     /// Starts a contender with this number.
     pub(crate) contend: Option<u64>,
-    /// A lease is to be renewed at once. That is the scheduler's task, unless the scheduler may not be driven.
-    pub(crate) renews_now: bool,
+    /// The first request of the line, which is not alone any more: the background polls the
+    /// question in its place.
+    pub(crate) asks_alone: Option<Arc<Turn>>,
     /// The leases that were lost, for the log.
     pub(crate) lost: Vec<(Arc<Lease>, Loss)>,
     /// The owner of a lease that is being released, for the log.
@@ -213,12 +214,6 @@ impl Line {
         }
         let contending = self.contending.as_ref()?;
         contending.holder().map(|label| elsewhere(label))
-    }
-
-    /// Whether the next turn waits for a renewal.
-    pub(crate) fn is_confirming(&self) -> bool {
-        let waits = |held: &HeldLease| held.is_confirming() || !held.lease.is_confirmed();
-        !self.waiters.is_empty() && self.leases.iter().any(waits)
     }
 
     /// Since when the store has been away, for a request that has waited for `limit` without a turn.

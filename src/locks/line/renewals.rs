@@ -8,6 +8,7 @@
 //! | renewed, but without the tokens that were requested | the same, and the next renewal, which requests them again, follows soon |
 //! | renewed, but doubted since the renewal was sent | the next renewal is due at once |
 //! | unknown | the lease is doubted, and the next renewal follows soon |
+//! | interrupted: a runtime has ended before the answer came | the lease is doubted, and the next renewal is due at once |
 //! | wanted (a hint, or the answer to a renewal) | the lease serves a few more turns only |
 //! | lost | the turns end, and the store is told to release what may be left |
 
@@ -166,6 +167,12 @@ impl Line {
     ) -> Option<bool> {
         let held = self.held_lease(lease)?;
         lease.doubt();
+        if error.is_interrupted() {
+            // The store has not failed. The next renewal is sent on the next runtime.
+            held.renewal.outdated(t.now);
+            held.schedule(t);
+            return Some(false);
+        }
         let gives_up = held.renewal.unknown(&t.limits.pace, t.now);
         held.schedule(t);
         let away = held.away.get_or_insert(Away {

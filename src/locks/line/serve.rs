@@ -203,7 +203,9 @@ impl Line {
         self.settle_idle_leases(t);
         let first = self.waiters.front();
         let needs_lease = first.is_some_and(|first| self.needs_lease(&first.request));
-        if !needs_lease {
+        if !needs_lease && self.is_left_behind() {
+            self.contending = None;
+        } else if !needs_lease {
             // The contender gives up its place in the store's queue.
             self.wake_contender();
         } else if self.contending.is_none() {

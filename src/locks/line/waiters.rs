@@ -106,6 +106,7 @@ impl Line {
         if !request.patient {
             self.wake_contender();
         }
+        self.not_alone(t);
         self.waiters.push_back(turn.clone());
         self.serve(t);
         Ok(())
@@ -151,6 +152,11 @@ impl Line {
             turn.refuse(error.clone());
         }
         self.wake_contender();
+    }
+
+    /// The requests that wait.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Arc<Turn>> {
+        self.waiters.iter()
     }
 
     /// How many requests wait.

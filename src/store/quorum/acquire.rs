@@ -15,23 +15,21 @@
 //! Safety does not depend on which node leads. Instances may disagree while some of them have not noticed that a node
 //! is away or late. Votes are then split, and attempts give way, until the instances agree.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep};
 
 use super::{
     Shared,
     attempts::{Attempt, PartState, can_be_named},
     ballot::Verdict,
-    round::detach,
     vote::{Vote, release_of},
 };
 use crate::{
     Error, ErrorKind,
     store::{Acquire, Acquired, Grant, Held, Owner, Queueing, StoreFuture, Tokens},
     sync::random,
-    time::later,
+    time::{Instant, later, timeout},
 };
 
 /// How many votes one call takes part in while the votes are split.
@@ -156,7 +154,7 @@ impl Entered {
                 let gives_way = split && !is_refused;
                 return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
             }
-            sleep(pause.min(limit)).await;
+            let _ = timeout(pause.min(limit), pending::<()>()).await;
             let queueing = match self.waits() {
                 true => Queueing::Skip,
                 false => request.queueing,
@@ -250,7 +248,8 @@ impl Shared {
         }
         self.leave(request, attempt);
         if !missing.is_empty() {
-            detach(self.clone().copy_record(request.clone(), record, missing));
+            let copying = self.clone().copy_record(request.clone(), record, missing);
+            self.home.spawn(copying);
         }
     }
 

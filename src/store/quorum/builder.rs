@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis};
-use crate::{Error, ErrorKind, store::Store};
+use crate::{
+    Error, ErrorKind,
+    store::{Store, home::Home},
+};
 
 /// Far beyond any use, and small enough that multiples of the timeout do not overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -151,6 +154,7 @@ impl QuorumStoreBuilder {
             longest_lease: AtomicU64::new(millis(self.longest_lease)),
             healing: tokio::sync::Mutex::default(),
             space: format!("quorum:{}", spaces.join(",")).into(),
+            home: Home::default(),
         })))
     }
 

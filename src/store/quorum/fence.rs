@@ -12,12 +12,7 @@
 
 use futures_util::FutureExt;
 
-use super::{
-    Shared,
-    ballot::majority,
-    failures::Failures,
-    round::{Round, detach},
-};
+use super::{Shared, ballot::majority, failures::Failures, round::Round};
 use crate::{
     Error, LockKey,
     store::{Renew, Tokens},
@@ -66,7 +61,7 @@ impl Shared {
         }
         // The other counters are raised in the background, so that the counters agree next time.
         if raising.pending().next().is_some() {
-            detach(raising.all().map(drop));
+            self.home.spawn(raising.all().map(drop));
         }
         Ok(agreed_on)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 
-use super::{Shared, round::detach};
+use super::Shared;
 use crate::{
     store::{Hint, Hints, Instance},
     sync::mpsc,
@@ -18,6 +18,7 @@ use crate::{
 impl Shared {
     /// Subscribes to the hints of all nodes, adapted to their meaning for the quorum.
     pub(super) fn watch(self: &Arc<Self>, instance: Instance) -> Hints {
+        let resident = self.home.settle();
         let (sender, hints) = mpsc::unbounded_channel();
         let nodes = self.nodes.iter().enumerate().map(|(node, store)| {
             let next = move |mut hints: Hints| async move {
@@ -28,7 +29,8 @@ impl Shared {
         });
         let mut nodes = stream::select_all(nodes);
         let health = self.health.clone();
-        detach(async move {
+        self.home.spawn(async move {
+            let _resident = resident;
             loop {
                 tokio::select! {
                     () = sender.closed() => return,

@@ -58,7 +58,7 @@ pub use builder::QuorumStoreBuilder;
 use self::{attempts::Attempts, ballot::majority, health::Health};
 use super::{
     Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
-    Renew, RenewAnswers, Store, StoreFuture, sealed::Sealed,
+    Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
 
@@ -139,6 +139,7 @@ struct Shared {
     /// Locked by the task that heals in the background.
     healing: tokio::sync::Mutex<()>,
     space: Arc<str>,
+    home: Home,
 }
 
 impl QuorumStore {

@@ -13,10 +13,10 @@ use super::{
     attempts::{Attempt, PartState, next_name},
     ballot::majority,
     failures::Failures,
-    round::{Round, detach},
+    round::Round,
 };
 use crate::{
-    Error, ErrorKind, LockKey,
+    Error, LockKey,
     store::{
         Acquire, Acquired, Ending, Inspection, Mode, Owner, Queueing, Release, Released,
         StoreFuture,
@@ -65,10 +65,10 @@ impl Shared {
             attempt,
             Round::new(releasing, self.node_timeout),
         );
-        match (request.ending, tokio::runtime::Handle::try_current()) {
+        match (request.ending, self.home.runtime()) {
             // A record is copied to further nodes when the release is answered, even if the caller does not wait for
             // the answer.
-            (Ending::Record { .. }, Ok(runtime)) => {
+            (Ending::Record { .. }, Some(runtime)) => {
                 let (sender, receiver) = oneshot::channel();
                 runtime.spawn(async move {
                     let _ = sender.send(answer.await);
@@ -95,7 +95,8 @@ impl Shared {
                 let others = attempt.parts.iter().enumerate();
                 for (node, part) in others.filter(|(_, part)| !part.is_held()) {
                     let (key, name) = (request.key.clone(), next_name(part.name));
-                    detach(self.clone().add_record(key, record.clone(), (node, name)));
+                    let adding = self.clone().add_record(key, record.clone(), (node, name));
+                    self.home.spawn(adding);
                 }
             }
             (Err(_), _) => {
@@ -196,8 +197,5 @@ impl Shared {
 }
 
 fn shut_down() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the runtime that waited for the release has shut down",
-    )
+    Error::interrupted("the runtime that waited for the release has shut down")
 }

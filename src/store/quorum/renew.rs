@@ -30,7 +30,6 @@ use super::{
     attempts::{Part, PartOf},
     ballot::majority,
     failures::{Failures, is_answer},
-    round::detach,
 };
 use crate::{
     store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture, Tokens},
@@ -91,7 +90,7 @@ impl Shared {
         let asked = requests.len();
         let (answers, mut receiver) = mpsc::unbounded_channel();
         let (renewal, from_nodes) = Renewal::start(self.clone(), requests, answers);
-        detach(renewal.run(from_nodes));
+        self.home.spawn(renewal.run(from_nodes));
         // The background task goes on to hear the remaining nodes after the last answer.
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
     }
@@ -275,7 +274,8 @@ impl Renewal {
             .flat_map(|(lease, count)| count.gaps.iter().map(move |node| (lease, *node)));
         let gaps: Vec<(usize, usize)> = gaps.collect();
         if !gaps.is_empty() {
-            detach(self.store.heal_all(self.requests, gaps));
+            let home = self.store.home.clone();
+            home.spawn(self.store.heal_all(self.requests, gaps));
         }
     }
 }

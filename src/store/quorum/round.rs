@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use crate::{
+    store::StoreFuture,
+    time::{Instant, later, timeout_at},
+};
 use futures_util::FutureExt;
-use tokio::time::{Instant, timeout_at};
-
-use crate::{store::StoreFuture, time::later};
 
 /// Calls under way, each to a different node. A call starts when the node's method is called, so all calls of a round
 /// were started before the round was created.
@@ -65,7 +66,7 @@ impl<T> Round<T> {
     /// Waits for the next answer until the given time.
     pub(super) async fn next_before(&mut self, until: Instant) -> Option<(usize, T)> {
         let next = poll_fn(|cx| self.poll_next(cx));
-        timeout_at(until, next).await.unwrap_or(None)
+        timeout_at(until, next).await.flatten()
     }
 
     /// Returns the next answer, if one is ready.
@@ -99,12 +100,5 @@ impl<T> Round<T> {
             }
         }
         Poll::Pending
-    }
-}
-
-/// Runs a future in the background. Without a runtime the future is dropped, and the remaining leases expire.
-pub(super) fn detach(work: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(work);
     }
 }

@@ -19,7 +19,7 @@ use super::{
     ballot::{Ballot, Verdict},
     failures::is_answered,
     question::{Heard, Question},
-    round::{Round, detach},
+    round::Round,
 };
 use crate::{
     Error,
@@ -194,7 +194,8 @@ impl Shared {
                 opened: vote.opened,
                 took: vote.took,
             };
-            detach(self.clone().hear_late(vote, request.clone()));
+            let hearing = self.clone().hear_late(vote, request.clone());
+            self.home.spawn(hearing);
         }
     }
 

@@ -11,13 +11,12 @@ use super::{
     owed::Owed,
     persistence::Persistence,
     replicated::{Replicas, Replicated},
-    stopped::Stopped,
     topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers},
     value::{is_label, label_of_host},
 };
-use crate::Error;
 #[cfg(doc)]
 use crate::ErrorKind;
+use crate::{Error, store::home::Home};
 
 /// The shortest time limit in which a server can answer.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
@@ -254,7 +253,7 @@ impl RedisStoreBuilder {
         self.check()?;
         let floors = Arc::new(Floors::new());
         let names = Names::new(&self.prefix, self.label);
-        let (owed, stopped) = (Owed::default(), Stopped::default());
+        let (owed, home) = (Owed::default(), Home::default());
         let persistence = Persistence::default();
         let settings = LaneSettings {
             count: self.lanes,
@@ -263,7 +262,7 @@ impl RedisStoreBuilder {
             names: names.clone(),
             owed: owed.clone(),
             persistence: persistence.clone(),
-            stopped: stopped.clone(),
+            home: home.clone(),
         };
         let topology = self.servers.topology(self.access, settings)?;
         let only_upstream = topology.only_upstream();
@@ -290,8 +289,8 @@ impl RedisStoreBuilder {
             owed,
             persistence,
             replicated,
-            order: (!lanes_keep_order).then(|| KeyOrder::new(stopped.clone())),
-            stopped,
+            order: (!lanes_keep_order).then(|| KeyOrder::new(home.clone())),
+            home,
             space,
             timeout: self.timeout,
         })))

@@ -2,9 +2,11 @@
 //!
 //! 1. Calls are made in the order of [`KeyOrder::push`], which needs no runtime. Each key with calls has one task, which makes the calls
 //!    one after another and ends after the last one.
-//! 2. A key whose task could not be started (there is no runtime, or one without timers), or has ended with its runtime, is `stopped`. The
-//!    next `push` or `resume` from within a runtime starts the tasks of all stopped keys. A call that was under way is dropped with its
-//!    runtime. The release that such a call owes to the server is put back as the key's next call ([`KeyOrder::put_back`]).
+//! 2. Tasks run at the store's [`Home`]. A key whose task could not be started (there is no runtime,
+//!    or one without timers), or has ended with its runtime, is `stopped`. The next `push` or `resume`
+//!    with a runtime starts the tasks of all stopped keys. A call that was under way is dropped with
+//!    its runtime. The release that such a call owes to the server is put back as the key's next call
+//!    ([`KeyOrder::put_back`]).
 //! 3. Tasks are started when the mutex is free: a runtime that shuts down drops a new task at once, and the drop takes the mutex.
 //!
 //! ```text
@@ -20,11 +22,9 @@ use std::{
     sync::Arc,
 };
 
-use tokio::runtime::Handle;
-
-use super::stopped::Stopped;
 use crate::{
     LockKey,
+    store::home::Home,
     sync::{Mutex, MutexGuard},
     time::can_sleep,
 };
@@ -36,8 +36,7 @@ type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeyOrder {
     keys: Arc<Mutex<Keys>>,
-    /// Set when a key is stopped.
-    stopped: Stopped,
+    home: Home,
 }
 
 #[derive(Default)]
@@ -56,10 +55,10 @@ struct Running {
 }
 
 impl KeyOrder {
-    pub(super) fn new(stopped: Stopped) -> Self {
+    pub(super) fn new(home: Home) -> Self {
         Self {
             keys: Arc::default(),
-            stopped,
+            home,
         }
     }
 
@@ -95,9 +94,8 @@ impl KeyOrder {
         if new.is_none() && keys.stopped.is_empty() {
             return;
         }
-        let Ok(runtime) = Handle::try_current() else {
+        let Some(runtime) = self.home.runtime() else {
             keys.stopped.extend(new);
-            self.stopped.set();
             return;
         };
         let stopped = mem::take(&mut keys.stopped);
@@ -142,7 +140,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.order.keys.lock().stopped.push(key);
-            self.order.stopped.set();
         }
     }
 }

@@ -24,9 +24,7 @@ mod owed;
 mod persistence;
 mod replicated;
 mod script;
-mod stopped;
 mod subscription;
-mod time_up;
 mod topology;
 mod value;
 
@@ -44,12 +42,11 @@ use self::{
     owed::Owed,
     persistence::Persistence,
     replicated::Replicated,
-    stopped::Stopped,
     topology::{Servers, Topology},
 };
 use super::{
     Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
-    Renew, RenewAnswers, Store, StoreFuture, sealed::Sealed,
+    Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
 use crate::{Error, LockKey};
 
@@ -220,7 +217,7 @@ struct Shared {
     /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
     order: Option<KeyOrder>,
     /// Shared with the lanes and with `order`.
-    stopped: Stopped,
+    home: Home,
     space: Arc<str>,
     timeout: Duration,
 }
@@ -389,13 +386,19 @@ impl Store for RedisStore {
     }
 
     fn watch(&self, instance: Instance) -> Hints {
+        let resident = self.0.home.settle();
+        self.0.resume();
         let (sender, hints) = mpsc::unbounded_channel();
-        tokio::spawn(subscription::listen(
+        let listening = subscription::listen(
             self.0.topology.clone(),
             self.0.names.hints(instance),
             self.0.timeout,
             sender,
-        ));
+        );
+        tokio::spawn(async move {
+            listening.await;
+            drop(resident);
+        });
         hints
     }
 }

@@ -185,7 +185,7 @@ pub(super) fn connection_ended() -> Error {
 
 /// The error of a call whose lane has lost its runtime before the reply.
 pub(super) fn runtime_ended() -> Error {
-    unreachable(
+    Error::interrupted(
         "the tokio runtime of the connection to Redis has shut down before the answer came: try again",
     )
 }

@@ -31,7 +31,7 @@
 mod answer;
 mod release;
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 use tokio::{sync::oneshot, time::Instant};
@@ -47,12 +47,12 @@ use super::{
     lane::{Before, Failure, Lane, Pending, Start, after},
     operations::{Call, Operation, ReleaseAll, release_of, released},
     outcome::{Answered, Outcome},
-    time_up::TimeUp,
     topology::CallForm,
 };
 use crate::{
     Error, LockKey,
     store::{Acquire, Acquired, Ending, Queueing, Release, Released, StoreFuture},
+    time::timeout_at,
     trace,
 };
 
@@ -123,12 +123,8 @@ impl Shared {
             };
             repeated.until_answered(tell).await;
         });
-        Box::pin(Answer {
-            answer,
-            time_up: TimeUp::at(Instant::now() + time),
-            limit: time,
-            undo: Some(undo),
-        })
+        let undo = Some(undo);
+        Box::pin(Answer { answer, undo }.within(time))
     }
 
     /// Makes an acquire, within the job: all earlier calls for the key have been made. `in_doubt` is set before the sending, and
@@ -232,16 +228,18 @@ impl Shared {
     /// Waits for the answer of a job within the time limit.
     fn answer_in_time<T: Send + 'static>(
         self: &Arc<Self>,
-        mut answer: oneshot::Receiver<Result<T, Error>>,
+        answer: oneshot::Receiver<Result<T, Error>>,
         limit: Duration,
     ) -> StoreFuture<Result<T, Error>> {
-        let mut time_up = TimeUp::at(Instant::now() + limit);
-        Box::pin(poll_fn(move |cx| match Pin::new(&mut answer).poll(cx) {
-            Poll::Ready(Ok(answer)) => Poll::Ready(answer),
-            // The job was dropped with its runtime.
-            Poll::Ready(Err(_)) => Poll::Ready(Err(explain::runtime_ended())),
-            Poll::Pending => time_up.poll(cx).map(|()| Err(explain::no_answer(limit))),
-        }))
+        let until = Instant::now() + limit;
+        Box::pin(async move {
+            match timeout_at(until, answer).await {
+                Some(Ok(answer)) => answer,
+                // The job was dropped with its runtime.
+                Some(Err(_)) => Err(explain::runtime_ended()),
+                None => Err(explain::no_answer(limit)),
+            }
+        })
     }
 }
 

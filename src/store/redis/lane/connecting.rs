@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Inner;
+use super::{DriverId, Inner};
 use crate::{
     Error,
     store::redis::{connection::Connection, explain},
@@ -26,8 +26,11 @@ pub(super) struct BackOff {
 impl Inner {
     /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
     /// failed.
-    pub(super) fn connected(&self, outcome: Result<Connection, Error>) {
+    pub(super) fn connected(&self, driver: DriverId, outcome: Result<Connection, Error>) {
         let mut state = self.state.lock();
+        if state.driver != Some(driver) {
+            return;
+        }
         // The pause lasts until the connection has brought a reply, because some connections break right after they were made.
         state.back_off.lengthen(self.limit);
         let verdict = match outcome {

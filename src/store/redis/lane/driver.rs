@@ -32,7 +32,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
     super::{connection::Connection, explain, outcome::Redirect},
-    Inner, SILENT_LIMITS, State,
+    DriverId, Inner, SILENT_LIMITS, State,
     connecting::BackOff,
     entry::Reply,
 };
@@ -54,15 +54,17 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>
 /// The task of a lane.
 pub(super) struct Driver {
     inner: Arc<Inner>,
+    id: DriverId,
     connecting: Option<Connecting>,
     timer: Option<Pin<Box<Sleep>>>,
     was_polled: bool,
 }
 
 impl Driver {
-    pub(super) fn new(inner: Arc<Inner>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, id: DriverId) -> Self {
         Self {
             inner,
+            id,
             connecting: None,
             timer: None,
             was_polled: false,
@@ -92,14 +94,15 @@ impl Driver {
     }
 }
 
-/// The driver is dropped with its runtime, or after its last step.
+/// The driver is dropped with its runtime, or after its last step, or because the lane has moved.
 ///
 /// A driver that was never polled may be dropped within the call that has started it, and so under locks of the caller, where nothing may
 /// be logged. The next driver logs the releases that have failed.
 impl Drop for Driver {
     fn drop(&mut self) {
-        let state = self.inner.driver_ended();
-        if self.was_polled {
+        if let Some(state) = self.inner.driver_ended(self.id)
+            && self.was_polled
+        {
             self.inner.log_failures(state);
         }
     }
@@ -116,7 +119,10 @@ impl Future for Driver {
             return Poll::Ready(());
         }
         loop {
-            let until = match driver.inner.step(driver.connecting.is_some(), cx) {
+            let until = match driver
+                .inner
+                .step(driver.id, driver.connecting.is_some(), cx)
+            {
                 Step::End => return Poll::Ready(()),
                 Step::Connect => {
                     let inner = driver.inner.clone();
@@ -129,7 +135,7 @@ impl Future for Driver {
                 Step::Wait(until) => until,
             };
             if let Poll::Ready(outcome) = driver.poll_connecting(cx) {
-                driver.inner.connected(outcome);
+                driver.inner.connected(driver.id, outcome);
             } else if driver.poll_timer(until, cx).is_pending() {
                 return Poll::Pending;
             }
@@ -139,8 +145,11 @@ impl Future for Driver {
 
 impl Inner {
     /// Does all that is due, and returns the next action.
-    fn step(&self, is_connecting: bool, cx: &mut Context<'_>) -> Step {
+    fn step(&self, driver: DriverId, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         let mut state = self.state.lock();
+        if state.driver != Some(driver) {
+            return Step::End;
+        }
         let step = self.step_locked(&mut state, is_connecting, cx);
         self.log_failures(state);
         step
@@ -202,7 +211,7 @@ impl Inner {
     }
 
     /// Answers the callers whose deadlines have passed.
-    pub(super) fn expire(&self, state: &mut State, now: Instant) {
+    fn expire(&self, state: &mut State, now: Instant) {
         let (trouble, is_connected) = (&state.trouble, state.connection.is_some());
         state.queue.expire(now, |was_sent| match trouble {
             _ if was_sent || is_connected => explain::no_answer(self.limit),

@@ -22,10 +22,13 @@
 //!    `connection`): otherwise the first sending could take effect after the second one, and after the calls that follow. A release ends
 //!    only the lease of its own owner, so a late first sending does no harm.
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
-//!    were started have been answered or have run out of time. A call from within a runtime starts the driver if there is none.
-//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error. Releases that are
-//!    left are resumed by the next call of the store on any lane ([`Stopped`]). A caller on another runtime also keeps the time limit by
-//!    itself ([`Lane::answer_overdue`]), because the driver's runtime may stand still.
+//!    were started have been answered or have run out of time. A call starts the driver if there is
+//!    none, at the store's [`Home`].
+//! 7. The driver and the connection end with their runtime. All callers, which may be on other
+//!    runtimes, then get an error that says so. Releases that are left go on with the next driver. A
+//!    lane that is driven elsewhere when the store gets its home moves there ([`Lane::resume`]): a new
+//!    driver takes its place, and the old one, which finds that it is not the driver any more, ends
+//!    without a trace.
 //! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
 //!    client library's buffer, wakers, channels to callers, and the recorder of metrics. Log events, and the spawning of the driver, follow
 //!    when the mutex is free: a runtime that shuts down drops a new driver at once, and the drop takes the mutex.
@@ -67,12 +70,11 @@ use super::{
     names::Names,
     operations::{Dialect, ReleaseAll},
     outcome::Outcome,
-    stopped::Stopped,
-    time_up::TimeUp,
     topology::{LaneSettings, Upstream},
 };
 use crate::{
     Error,
+    store::home::Home,
     sync::{Mutex, MutexGuard},
     trace,
 };
@@ -102,8 +104,7 @@ struct Inner {
     /// The time limit of a connect, and of the calls that are left when the lane is dropped. [`SILENT_LIMITS`] times
     /// this limit is the longest silence of a connection.
     limit: Duration,
-    /// Set when the lane has calls and no driver.
-    stopped: Stopped,
+    home: Home,
     repetitions: Arc<Semaphore>,
 }
 
@@ -122,8 +123,10 @@ struct State {
     /// The callers of [`Lane::connect`] that wait for a connection.
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
     back_off: BackOff,
-    /// The runtime of the driver. `None` if there is no driver.
-    driven_on: Option<runtime::Id>,
+    /// `None` if there is no driver.
+    driver: Option<DriverId>,
+    /// The number of drivers so far.
+    drivers: u64,
     /// Wakes the driver.
     waker: Waker,
     /// When the timer of the driver ends.
@@ -132,6 +135,13 @@ struct State {
     closed: Option<Instant>,
     gathering: Gathering,
     spare: Spare,
+}
+
+/// A driver of a lane, and its runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DriverId {
+    number: u64,
+    runtime: runtime::Id,
 }
 
 /// Whether calls wait in the queue to be sent as one message.
@@ -181,7 +191,8 @@ impl Lane {
                 trouble: None,
                 connecting: Vec::new(),
                 back_off: BackOff::default(),
-                driven_on: None,
+                driver: None,
+                drivers: 0,
                 waker: Waker::noop().clone(),
                 wakes_at: None,
                 closed: None,
@@ -192,7 +203,7 @@ impl Lane {
             names,
             floors,
             limit,
-            stopped: settings.stopped.clone(),
+            home: settings.home.clone(),
             repetitions: Arc::new(Semaphore::new(REPETITIONS)),
         }))
     }
@@ -225,47 +236,33 @@ impl Lane {
         let (answer, outcome) = oneshot::channel();
         let undo = start.failure.undo(&start.call);
         let answer = AnswerTo::one(&start.call, answer);
-        let deadline = start.deadline;
         let mut state = self.0.state.lock();
         let id = state.queue.push(start, Some(answer));
         if state.sends_now() {
             self.0.send(&mut state);
         }
-        let is_elsewhere = state.is_driven_elsewhere();
         self.0.drive(state);
         Pending {
             lane: self.clone(),
             id,
             outcome,
             undo,
-            time_up: is_elsewhere.then(|| TimeUp::at(deadline)),
         }
     }
 
-    /// Starts calls, whose outcomes go to a channel, each with the index that came with the call. Returns whether the lane is driven on
-    /// another runtime than the caller's.
+    /// Starts calls, whose outcomes go to a channel, each with the index that came with the call.
     pub(super) fn call_all(
         &self,
         calls: impl IntoIterator<Item = (usize, Start)>,
         to: &mpsc::UnboundedSender<(usize, Outcome)>,
-    ) -> bool {
+    ) {
         let mut state = self.0.state.lock();
         for (index, start) in calls {
             let answer = AnswerTo::batch(&start.call, index, to.clone());
             state.queue.push(start, Some(answer));
         }
         self.0.send(&mut state);
-        let is_elsewhere = state.is_driven_elsewhere();
         self.0.drive(state);
-        is_elsewhere
-    }
-
-    /// Answers the callers whose deadlines have passed, in the place of a driver on another runtime.
-    pub(super) fn answer_overdue(&self) {
-        let mut state = self.0.state.lock();
-        self.0.expire(&mut state, Instant::now());
-        self.0.send(&mut state);
-        self.0.log_failures(state);
     }
 
     /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
@@ -281,11 +278,20 @@ impl Lane {
         self.0.repetitions.clone()
     }
 
-    /// Resumes calls that wait for a runtime.
+    /// Resumes calls that wait for a runtime, and moves home.
     pub(super) fn resume(&self) {
-        let state = self.0.state.lock();
-        if !state.queue.is_empty() {
-            self.0.drive(state);
+        let mut state = self.0.state.lock();
+        let (driver, home) = (state.driver, self.0.home.settled());
+        let is_at = |home: Handle| driver.is_none_or(|driver| driver.runtime == home.id());
+        if !home.is_none_or(is_at) {
+            // The connection belongs to the other runtime as well.
+            state.broke(explain::connection_ended());
+            state.trouble = None;
+            let old = mem::replace(&mut state.waker, Waker::noop().clone());
+            self.0.start_driver(state);
+            old.wake();
+        } else if driver.is_none() && !state.queue.is_empty() {
+            self.0.start_driver(state);
         }
     }
 }
@@ -352,27 +358,39 @@ impl Inner {
         }
     }
 
-    /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep. Outside of a runtime, the lane is stopped.
-    fn drive(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.driven_on.is_some() {
-            if state.driver_must_wake() {
-                state.waker.wake_by_ref();
-            }
-        } else if let Ok(runtime) = Handle::try_current() {
-            state.wakes_at = None;
-            state.driven_on = Some(runtime.id());
-            drop(state);
-            runtime.spawn(Driver::new(self.clone()));
-        } else {
-            self.stopped.set();
+    /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep.
+    fn drive(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+        if state.driver.is_none() {
+            self.start_driver(state);
+        } else if state.driver_must_wake() {
+            state.waker.wake_by_ref();
         }
     }
 
+    /// Starts a driver, in the place of the last one. Without a runtime, the calls wait for one.
+    fn start_driver(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let Some(runtime) = self.home.runtime() else {
+            return;
+        };
+        state.wakes_at = None;
+        state.drivers += 1;
+        let driver = DriverId {
+            number: state.drivers,
+            runtime: runtime.id(),
+        };
+        state.driver = Some(driver);
+        drop(state);
+        runtime.spawn(Driver::new(self.clone(), driver));
+    }
+
     /// Handles the end of the driver: no connection is left, and no caller would be answered any more. Releases go on with the next driver.
-    /// Returns the state, with the failed releases to be logged.
-    fn driver_ended(&self) -> MutexGuard<'_, State> {
+    /// Returns the state, with the failed releases to be logged; or `None` if another driver has taken the place of this one.
+    fn driver_ended(&self, driver: DriverId) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
-        state.driven_on = None;
+        if state.driver != Some(driver) {
+            return None;
+        }
+        state.driver = None;
         state.waker = Waker::noop().clone();
         let error = explain::runtime_ended();
         state.broke(error.clone());
@@ -382,10 +400,7 @@ impl Inner {
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
         }
-        if !state.queue.is_empty() {
-            self.stopped.set();
-        }
-        state
+        Some(state)
     }
 
     /// Logs the releases that have failed, when the mutex is free.
@@ -412,18 +427,10 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the caller is within another runtime than the driver, if there is a driver.
-    fn is_driven_elsewhere(&self) -> bool {
-        let (Some(driven_on), Ok(current)) = (self.driven_on, Handle::try_current()) else {
-            return false;
-        };
-        current.id() != driven_on
-    }
-
     /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for that.
     fn sends_now(&mut self) -> bool {
         let (waiting, in_flight) = (self.queue.unsent_at_most(), self.queue.in_flight);
-        if self.gathering.is_enough(waiting, in_flight) || self.driven_on.is_none() {
+        if self.gathering.is_enough(waiting, in_flight) || self.driver.is_none() {
             return true;
         }
         if self.gathering == Gathering::No {

@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    super::{explain, operations::ReleaseAll, outcome::Outcome, time_up::TimeUp},
+    super::{explain, operations::ReleaseAll, outcome::Outcome},
     Lane,
     order::Id,
 };
@@ -32,24 +32,13 @@ pub(in super::super) struct Pending {
     pub(super) outcome: oneshot::Receiver<Outcome>,
     /// The release that follows if the outcome is not taken.
     pub(super) undo: Option<ReleaseAll>,
-    /// The deadline, if the driver is on another runtime, which may stand still.
-    pub(super) time_up: Option<TimeUp>,
 }
 
 impl Future for Pending {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut outcome = Pin::new(&mut self.outcome).poll(cx);
-        if outcome.is_pending()
-            && let Some(time_up) = &mut self.time_up
-            && time_up.poll(cx).is_ready()
-        {
-            self.time_up = None;
-            self.lane.answer_overdue();
-            outcome = Pin::new(&mut self.outcome).poll(cx);
-        }
-        let outcome = ready!(outcome);
+        let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
         self.undo = None;
         let limit = self.lane.0.limit;
         Poll::Ready(

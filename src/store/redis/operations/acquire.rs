@@ -41,7 +41,6 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Result<Acquired, Error>> {
-        self.resume_if_stopped();
         if let Some(order) = &self.order {
             return self.acquire_in_order(order, request);
         }

@@ -66,7 +66,6 @@ impl Shared {
         self: &Arc<Self>,
         request: List,
     ) -> StoreFuture<Result<KeyPage, Error>> {
-        self.resume_if_stopped();
         let shared = self.clone();
         Box::pin(async move {
             let now = Instant::now();

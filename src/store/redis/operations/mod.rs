@@ -168,14 +168,8 @@ impl Shared {
         Instant::now() + self.timeout
     }
 
-    /// Resumes calls that wait for a runtime, if there are any.
-    fn resume_if_stopped(&self) {
-        if self.stopped.take() {
-            self.resume();
-        }
-    }
-
-    /// Resumes calls that wait for a runtime: they were started outside of one, or their runtime has ended.
+    /// Resumes calls that wait for a runtime: they were started outside of one, or their runtime has
+    /// ended. Lanes that are driven on another runtime than the home move there.
     pub(super) fn resume(&self) {
         self.topology.resume();
         if let Some(order) = &self.order {

@@ -24,7 +24,6 @@ impl Shared {
     ///
     /// The check has no effect on the servers.
     pub(in super::super) fn ping(self: &Arc<Self>) -> StoreFuture<Result<(), Error>> {
-        self.resume_if_stopped();
         let shared = self.clone();
         Box::pin(async move {
             let deadline = shared.deadline();

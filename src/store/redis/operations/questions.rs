@@ -74,7 +74,6 @@ impl Shared {
         key: LockKey,
         operation: impl Fn() -> Operation + Send + Sync + 'static,
     ) -> StoreFuture<Result<Value, Error>> {
-        self.resume_if_stopped();
         let deadline = self.deadline();
         let start = move |lane: &Arc<Lane>, form: CallForm| {
             lane.call(Start {

@@ -5,11 +5,7 @@
 //! | `[1, 75, 16]` | renewed; others wait; the last token of the refill, and the number of its tokens |
 //! | `0` | not ours |
 
-use std::{
-    future::poll_fn,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use redis::Value;
@@ -22,7 +18,6 @@ use super::{
         lane::{BATCH, Failure, Lane, Start},
         outcome::{Outcome, Redirect},
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
-        time_up::TimeUp,
         topology::CallForm,
     },
     Operation, Writer,
@@ -31,44 +26,16 @@ use super::{
 };
 use crate::store::{Mode, Renew, RenewAnswers, Renewed};
 
-/// The outcomes of renewals that were started together.
-struct Outcomes {
-    receiver: mpsc::UnboundedReceiver<(usize, Outcome)>,
-    /// The lanes that are driven on another runtime, which may stand still.
-    elsewhere: Vec<Arc<Lane>>,
-    /// The latest deadline of the renewals.
-    time_up: TimeUp,
-}
-
 /// A renewal under way.
 struct Asked {
     request: Renew,
     deadline: Instant,
 }
 
-impl Outcomes {
-    /// The next outcome, with the index of its renewal.
-    async fn next(&mut self) -> Option<(usize, Outcome)> {
-        poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Outcome)>> {
-        let outcome = self.receiver.poll_recv(cx);
-        let must_keep_time = outcome.is_pending() && !self.elsewhere.is_empty();
-        if must_keep_time && self.time_up.poll(cx).is_ready() {
-            let overdue = self.elsewhere.drain(..);
-            overdue.for_each(|lane| lane.answer_overdue());
-            return self.receiver.poll_recv(cx);
-        }
-        outcome
-    }
-}
-
 impl Shared {
     /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
-        self.resume_if_stopped();
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (sender, mut receiver) = mpsc::unbounded_channel();
         let mut deadlines = vec![self.deadline(); requests.len()];
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
@@ -85,7 +52,6 @@ impl Shared {
                 None => groups.push((lane, vec![index])),
             }
         }
-        let mut elsewhere = Vec::new();
         for (lane, indices) in groups {
             // Batches are answered one after another, so each batch gets more time than the one before.
             let now = self.deadline();
@@ -96,21 +62,11 @@ impl Shared {
                 let start = renewal_of(&requests[index], CallForm::default(), deadline);
                 (index, start)
             });
-            if lane.call_all(starts, &sender) {
-                elsewhere.push(lane);
-            }
+            lane.call_all(starts, &sender);
         }
         drop(sender);
-        let outcomes = Outcomes {
-            receiver,
-            elsewhere,
-            time_up: TimeUp::at(deadlines.iter().copied().max().unwrap_or_else(Instant::now)),
-        };
         let shared = self.clone();
-        let answers = stream::unfold(outcomes, |mut outcomes| async {
-            let outcome = outcomes.next().await?;
-            Some((outcome, outcomes))
-        });
+        let answers = stream::poll_fn(move |cx| receiver.poll_recv(cx));
         let asked = requests.into_iter().zip(deadlines);
         let asked: Arc<[Asked]> = asked
             .map(|(request, deadline)| Asked { request, deadline })

@@ -49,9 +49,11 @@ use super::{
     outcome::Outcome,
     owed::Owed,
     persistence::Persistence,
-    stopped::Stopped,
 };
-use crate::{Error, LockKey, store::MovedKeys};
+use crate::{
+    Error, LockKey,
+    store::{MovedKeys, home::Home},
+};
 
 /// The servers of a store, and the lanes to them.
 #[derive(Debug)]
@@ -81,7 +83,7 @@ pub(super) struct LaneSettings {
     pub(super) names: Names,
     pub(super) owed: Owed,
     pub(super) persistence: Persistence,
-    pub(super) stopped: Stopped,
+    pub(super) home: Home,
 }
 
 /// A server at which all hints arrive.

@@ -326,8 +326,9 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::store::redis::{
-        floors::Floors, names::Names, owed::Owed, persistence::Persistence, stopped::Stopped,
+    use crate::store::{
+        home::Home,
+        redis::{floors::Floors, names::Names, owed::Owed, persistence::Persistence},
     };
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
             names: Names::new("tdl", None),
             owed: Owed::default(),
             persistence: Persistence::default(),
-            stopped: Stopped::default(),
+            home: Home::default(),
         };
         let cluster = Cluster::new(vec![Server::at(seed, None)], settings);
         let under_way = cluster.lane_to(&"127.0.0.1:2".into(), 0);
