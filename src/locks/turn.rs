@@ -287,10 +287,14 @@ impl Turn {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
+    /// Marks the turn as released on behalf of all guards, and wakes the futures that run under
+    /// them. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
         let was_released = self.released.swap(true, Ordering::AcqRel);
         self.end_hold();
+        if let Some(granted) = self.granted() {
+            granted.lease.wake_watchers();
+        }
         was_released
     }
 
