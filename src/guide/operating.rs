@@ -294,7 +294,8 @@
 //! }
 //! ```
 //!
-//! The holder is not stopped: until the holder's next renewal (10 s with the default lease), two requests may be inside, and only their tokens tell them apart. Then the holder's
+//! The holder is not stopped: until the holder's next renewal (10 s with the default lease; at once if the holder is the instance that takes the key away), two requests may be
+//! inside, and only their tokens tell them apart. Then the holder's
 //! handler is dropped, and its client gets 409. After a plain `DEL`, the next in the queue finds out at its next poll, within a second.
 //!
 //! Deleting a **record** lets the same request run again. Do not delete the counters (`…:fence`). The queue needs no cleaning: places expire by

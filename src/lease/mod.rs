@@ -292,12 +292,12 @@ impl Lease {
         self.turn_ends.store(ends, Ordering::Release);
     }
 
-    /// Ends the lease and sets the loss. Called under the lock of the key's line.
+    /// Ends the lease and sets the loss. Called under the lock of the key's line. The watchers are woken when that lock is
+    /// free.
     pub(crate) fn lose(&self, loss: Loss) {
         let was_over = self.deadline.swap(ENDED, Ordering::AcqRel) == ENDED;
         // A guard may have reported the passed deadline before, and must continue to report that.
         let _ = self.loss.set(if was_over { Loss::Expired } else { loss });
-        self.wake_watchers();
     }
 
     /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past its deadline is lost

@@ -355,7 +355,9 @@ impl LocksBuilder {
     /// Sets how many requests of this process may wait for one key. A further request fails with
     /// [`ErrorKind::LineFull`].
     ///
-    /// The default is 1,024.
+    /// The default is 1,024. Requests that wait for no turn of another, but for the answer to a
+    /// question that has just been asked, do not count: readers that ask for a free key at once, for
+    /// example.
     ///
     /// A full line is a sign of overload: the layer answers 503 with `Retry-After`, and the client can try another time.
     ///

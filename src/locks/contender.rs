@@ -218,7 +218,7 @@ impl Contender {
             Ok(Acquired::Granted(grant)) => self.granted(question, &grant),
             Ok(Acquired::Held(held)) => self.held(&question, &held),
             Ok(Acquired::Recorded(record)) => {
-                self.line(|line, _| line.recorded(&record));
+                self.line(|line, t| line.recorded(&record, t));
                 self.settled = true;
                 Step::Settled
             }
@@ -286,10 +286,10 @@ impl Contender {
             owner: question.owner,
             mode: question.mode,
         });
-        let waiters_left = self
-            .line(|line, _| line.held(held, question.mode))
+        let pauses = self
+            .line(|line, t| line.held(held, question.mode, question.waits, t))
             .unwrap_or(false);
-        if !waiters_left {
+        if !pauses {
             // At once, so that the contender of a line without requests ends here, and not in a task of its own.
             return match self.demand() {
                 Some(demand) => {
@@ -301,7 +301,7 @@ impl Contender {
         }
         let poll = self.inner.jittered(self.inner.config.poll_interval);
         let pause = held.remaining.max(SHORTEST_PAUSE).min(poll);
-        Step::AskAgain(question.waits.then_some(pause))
+        Step::AskAgain(Some(pause))
     }
 
     /// Handles a failure: gives up the place in the store's queue, and asks again with growing pauses as long as

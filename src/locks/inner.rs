@@ -101,7 +101,12 @@ impl Inner {
 
     /// Does the follow-up of a transition, after the lock of the line is free.
     pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        drop(follow_up.wakers);
+        for (release, outcome) in follow_up.confirmed {
+            let _ = release.send(outcome);
+        }
         for (lease, loss) in follow_up.lost {
+            lease.wake_watchers();
             if let Some(at) = self.troubles.lost(lease.owner, loss) {
                 self.scheduler.look_by(at);
             }

@@ -5,8 +5,8 @@
 //!    under the same lock, so no line is ever in the middle of being removed.
 //! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
 //!    the same step.
-//! 3. Under the lock of a shard, releases are started in the store, the scheduler's task is notified, and waiting
-//!    tasks are woken. Nothing is called that could come back to a line.
+//! 3. Under the lock of a shard, releases are started in the store, and the tasks of this crate (the scheduler's, and
+//!    those of contenders) are notified. Nothing is called that could come back to a line, and no waker of a caller.
 //!
 //! A call for a key takes this way:
 //!
@@ -148,13 +148,18 @@ impl Lines {
         let line = lines.get_mut(key)?;
         let outcome = work(line, &mut t);
         let follow_up = t.follow_up;
-        self.remove_if_gone(lines, key);
+        let is_last = self.remove_if_gone(lines, key);
+        drop(shard);
+        if is_last {
+            self.emptied.notify_waiters();
+        }
         Some((outcome, follow_up))
     }
 
     /// Handles all leases whose scheduled time has come.
     pub(crate) fn look(&self, now: Instant) -> Due {
         let mut due = Due::default();
+        let mut is_last = false;
         let soon = later(now, self.limits.pace.together());
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -163,12 +168,15 @@ impl Lines {
                 if let Some(line) = lines.get_mut(&key) {
                     due.renewals.extend(line.look(attempt, &mut t));
                     let follow_up = t.follow_up;
-                    self.remove_if_gone(lines, &key);
+                    is_last |= self.remove_if_gone(lines, &key);
                     due.follow_ups.push((key, follow_up));
                 }
             }
             let next = shard.schedule.next();
             due.next = due.next.into_iter().chain(next).min();
+        }
+        if is_last {
+            self.emptied.notify_waiters();
         }
         due
     }
@@ -194,7 +202,15 @@ impl Lines {
     /// Refuses all requests that wait, and all that ask later.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.each(|line| line.refuse_all(&closed()));
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let (lines, mut t) = self.transition(&mut shard, now());
+            let waiting = lines.values_mut();
+            waiting.for_each(|line| line.refuse_all(&closed(), &mut t));
+            let refused = t.follow_up;
+            drop(shard);
+            drop(refused);
+        }
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -270,14 +286,14 @@ impl Lines {
         self.emptied.notified()
     }
 
-    /// Removes a line that has ended. Called at the end of every transition.
-    fn remove_if_gone(&self, lines: &mut KeyMap<Line>, key: &LockKey) {
-        if lines.get(key).is_some_and(Line::is_gone) {
+    /// Removes a line that has ended. Called at the end of every transition. Returns whether that was the last line:
+    /// `emptied` is then to be notified when the lock is free.
+    fn remove_if_gone(&self, lines: &mut KeyMap<Line>, key: &LockKey) -> bool {
+        let is_gone = lines.get(key).is_some_and(Line::is_gone);
+        if is_gone {
             lines.remove(key);
-            if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.emptied.notify_waiters();
-            }
         }
+        is_gone && self.count.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Counts a new line, unless the limit of `max_keys` is reached.

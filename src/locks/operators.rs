@@ -159,9 +159,11 @@ impl Locks {
     /// Takes a key away from all of its holders, or removes the record of an idempotent request. Returns whether there
     /// was a lease or a record.
     ///
-    /// **The holder is not stopped.** A holder learns of the loss at its next renewal, by default within a third of the
-    /// lease; the loss is [`Loss::NotOurs`]. Until then, two requests may hold the key, and only their
-    /// [tokens](crate::LockGuard::token) tell them apart. Requests that wait for the key get their turns from now on.
+    /// **The holder is not stopped.** A holder of these locks learns of the loss at once, and a
+    /// holder of another instance at its next renewal, by default within a third of the lease; the
+    /// loss is [`Loss::NotOurs`]. Until then, two requests may hold the key, and only their
+    /// [tokens](crate::LockGuard::token) tell them apart. Requests that wait for the key get their
+    /// turns from now on.
     ///
     /// Without its record, a repeated idempotent request runs again. An idempotent request that still runs goes on to its
     /// end, beside a repetition that has taken the key meanwhile.
@@ -203,7 +205,11 @@ impl Locks {
         expected: Expected,
     ) -> Result<bool, Error> {
         trace::force_releasing(key.as_str());
-        let freed = self.0.store.force_release_if(key, expected).await?;
+        let freeing = self.0.store.force_release_if(key.clone(), expected);
+        // The renewals of this instance's own leases are started after the release, and so find out.
+        // No further turn begins under these leases before that.
+        self.0.with_line(&key, |line, t| line.doubt_leases(t));
+        let freed = freeing.await?;
         if freed {
             trace::force_released(self.0.instance);
         }

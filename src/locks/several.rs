@@ -193,8 +193,9 @@ impl Locks {
             let guards = self.lock_each(&keys, held, left).await?;
             // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of the turns
             // that this call began counts from now. A turn from before the call goes on as before.
+            let is_in_hand = |guard: &LockGuard| held.iter().any(|held| held.is_clone_of(guard));
             let is_usable = |guard: &LockGuard| {
-                if held.iter().any(|held| held.is_clone_of(guard)) {
+                if is_in_hand(guard) {
                     guard.is_held() && guard.mode() == Mode::Exclusive
                 } else {
                     guard.begin_anew()
@@ -203,7 +204,9 @@ impl Locks {
             if guards.iter().all(is_usable) {
                 return Ok(guards);
             }
-            if let Some(loss) = held.iter().find_map(LockGuard::loss) {
+            // A guard in hand that is for none of the keys does not matter.
+            let mut in_hand = guards.iter().filter(|guard| is_in_hand(guard));
+            if let Some(loss) = in_hand.find_map(LockGuard::loss) {
                 return Err(line::lost_error(Some(loss)));
             }
         }

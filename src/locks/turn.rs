@@ -210,26 +210,22 @@ impl Turn {
         })
     }
 
-    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the request.
-    pub(super) fn grant(&self, granted: Granted) {
-        self.resolve(|_| {
-            let _ = self.granted.set(granted);
-        });
+    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the request. Returns the
+    /// task to wake when that lock is free.
+    #[must_use]
+    pub(super) fn grant(&self, granted: Granted) -> Option<Waker> {
+        let mut waiting = self.waiting.lock();
+        let _ = self.granted.set(granted);
+        waiting.waker.take()
     }
 
     /// Tells the waiter why there is no turn. Called once, under the lock of the line, by the transition that removes the
-    /// request.
-    pub(super) fn refuse(&self, why: impl Into<NoTurn>) {
-        self.resolve(|waiting| waiting.refused = Some(why.into()));
-    }
-
-    /// Changes the outcome under the lock, and wakes the waiter after the lock is free.
-    fn resolve(&self, change: impl FnOnce(&mut Waiting)) {
+    /// request. Returns the task to wake when that lock is free.
+    #[must_use]
+    pub(super) fn refuse(&self, why: impl Into<NoTurn>) -> Option<Waker> {
         let mut waiting = self.waiting.lock();
-        change(&mut waiting);
-        let waker = waiting.waker.take();
-        drop(waiting);
-        waker.into_iter().for_each(Waker::wake);
+        waiting.refused = Some(why.into());
+        waiting.waker.take()
     }
 
     /// Takes the contender, for a poll of its question. That poll may begin this very turn, and the
@@ -290,8 +286,8 @@ impl Turn {
         self.granted.get()
     }
 
-    /// Ends the turn as lost, while its lease goes on. The caller wakes the lease's watchers. Called under the lock of the
-    /// line.
+    /// Ends the turn as lost, while its lease goes on. Called under the lock of the line; the lease's watchers are woken
+    /// when that lock is free.
     pub(super) fn lose(&self, loss: Loss) {
         let _ = self.loss.set(loss);
     }
@@ -335,10 +331,14 @@ impl Turn {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Marks the turn as released on behalf of all guards. Returns whether the turn was marked before.
+    /// Marks the turn as released on behalf of all guards, and wakes the futures that run under
+    /// them. Returns whether the turn was marked before.
     pub(super) fn set_released(&self) -> bool {
         let was_released = self.released.swap(true, Ordering::AcqRel);
         self.end_hold();
+        if let Some(granted) = self.granted() {
+            granted.lease.wake_watchers();
+        }
         was_released
     }
 

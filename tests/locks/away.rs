@@ -87,6 +87,91 @@ async fn a_limit_that_is_reached_while_the_store_is_away_is_reported_as_unreacha
     nothing_left(store, [locks, other]).await;
 }
 
+/// Fault: the doubted lease of the readers did not count as waiting for its confirmation.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_reported_to_readers_beside_others() {
+    let (store, [locks]) = fleet();
+    let reading = locks.lock_shared("k").await.unwrap();
+    store.set_fault(Some(Fault::Unreachable));
+    sleep(11 * SECOND).await;
+    let began = Instant::now();
+    let error = locks.try_lock_shared("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(began.elapsed().is_zero());
+    let error = locks.lock_shared_within("k", SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(reading.is_held(), "the turn under way goes on");
+    store.set_fault(None);
+    let second = locks.lock_shared_within("k", SECOND).await.unwrap();
+    drop((reading, second));
+    nothing_left(store, [locks]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_that_fail_fast_do_not_wait_for_a_doubted_lease() {
+    let (store, [locks]) = fleet_with(|builder| builder.fail_fast(true));
+    let reading = locks.lock_shared("k").await.unwrap();
+    // The lease is doubted after a moment of absence, and this request waits for its confirmation.
+    store.set_fault(Some(Fault::Unreachable));
+    store.set_fault(None);
+    store.set_fault(Some(Fault::Hang));
+    settle().await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock_shared("k").await.map(drop) }
+    });
+    sleep(SECOND).await;
+    assert!(!waiting.is_finished(), "the renewal has not failed yet");
+    let began = Instant::now();
+    store.set_fault(Some(Fault::Unreachable));
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = locks.lock_shared("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(began.elapsed().is_zero());
+    store.set_fault(None);
+    drop(reading);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: each of them made the contender ask at once, and undid its back-off.
+#[tokio::test(start_paused = true)]
+async fn requests_that_give_up_at_the_head_of_a_line_cost_no_questions() {
+    for fault in [None, Some(Fault::Unreachable)] {
+        for is_mixed in [false, true] {
+            if is_mixed && fault.is_none() {
+                // Each of them needs a place of another mode in the queue.
+                continue;
+            }
+            let (store, [locks, other]) = fleet();
+            let elsewhere = other.lock("k").await.unwrap();
+            let mut waiting = Vec::new();
+            for number in 0..520_u32 {
+                let locks = locks.clone();
+                waiting.push(tokio::spawn(async move {
+                    let limit = 10 * MS * (number + 1);
+                    match is_mixed && number % 2 == 1 {
+                        true => locks.lock_shared_within("k", limit).await,
+                        false => locks.lock_within("k", limit).await,
+                    }
+                }));
+            }
+            settle().await;
+            store.set_fault(fault);
+            let before = store.calls().acquires;
+            sleep(5 * SECOND).await;
+            let asked = store.calls().acquires - before;
+            assert!((4..=12).contains(&asked), "asked {asked} times: {fault:?}");
+            for waiting in waiting {
+                waiting.await.unwrap().unwrap_err();
+            }
+            store.set_fault(None);
+            drop(elsewhere);
+            nothing_left(store, [locks, other]).await;
+        }
+    }
+}
+
 /// Commands while the store is away do not grow with the time, and not with the lease.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_is_asked_about_once_in_a_poll_interval() {

@@ -1,9 +1,12 @@
 //! Several keys at once.
 
 use tokio::time::{Instant, sleep, timeout};
-use tower_distributed_lock::{ErrorKind, Locks, Loss, Status, store::Fault};
+use tower_distributed_lock::{
+    ErrorKind, LockGuard, Locks, Loss, Status,
+    store::{Fault, Store},
+};
 
-use crate::support::{MS, SECOND, fleet, fleet_with, nothing_left, poll_once, settle};
+use crate::support::{MS, SECOND, fleet, fleet_with, key, nothing_left, poll_once, settle};
 
 /// Fault: keys that were locked first were not looked at again after the wait for later ones.
 #[tokio::test(start_paused = true)]
@@ -184,6 +187,28 @@ async fn max_hold_of_a_key_in_hand_goes_on() {
     assert_eq!(error.kind(), ErrorKind::Lost);
     drop(in_hand);
     nothing_left(store, [locks]).await;
+}
+
+/// Fault: the call failed with the loss of a guard that it was given, but did not need.
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_a_guard_for_another_key_does_not_matter() {
+    let (store, [locks, other]) = fleet_with(|builder| builder.lease(3 * SECOND));
+    let in_hand = [locks.lock("unrelated").await.unwrap()];
+    store.force_release(key("unrelated")).await.unwrap();
+    in_hand[0].confirm().await.unwrap_err();
+    let elsewhere = other.lock("b").await.unwrap();
+    let mut locking = Box::pin(locks.lock_all_with(&in_hand, ["a", "b"]));
+    assert!(poll_once(locking.as_mut()).await.is_pending());
+    // The guard of `a` is lost during the wait for `b`, so the call starts over.
+    store.force_release(key("a")).await.unwrap();
+    let freeing = async {
+        sleep(2 * SECOND).await;
+        drop(elsewhere);
+    };
+    let (guards, ()) = tokio::join!(locking, freeing);
+    assert!(guards.unwrap().iter().all(LockGuard::is_held));
+    drop(in_hand);
+    nothing_left(store, [locks, other]).await;
 }
 
 #[tokio::test(start_paused = true)]

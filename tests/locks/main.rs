@@ -1,5 +1,6 @@
 //! The core, over the memory store: on paused time, unless a test needs several threads or runtimes.
 
+mod at_once;
 mod away;
 mod cancellation;
 mod close;
@@ -20,3 +21,4 @@ mod run;
 mod runtimes;
 mod shared;
 mod support;
+mod wakers;

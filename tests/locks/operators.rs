@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
-    ErrorKind, HeldKey, Loss, Status,
+    ErrorKind, HeldKey, Locks, Loss, Status,
     store::{Fault, List, Mode},
 };
 
@@ -127,6 +127,44 @@ async fn a_forced_release_is_a_loss_for_the_holder_and_a_turn_for_the_next() {
     assert_eq!(guard.status(), Status::Lost(Loss::NotOurs));
     assert!(next.is_held());
     drop((guard, next));
+    nothing_left(store, [locks, other]).await;
+}
+
+/// Fault: the lease was passed on for up to a third of its length, beside the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_of_a_key_that_the_same_instance_holds_is_a_loss_at_once() {
+    let (store, [locks, other]) = fleet();
+    let (guard, unrelated) = (
+        locks.lock("k").await.unwrap(),
+        locks.lock("unrelated").await.unwrap(),
+    );
+    let waiting = |locks: &Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.lock("k").await.unwrap() })
+    };
+    let elsewhere = waiting(&other);
+    settle().await;
+    let here = waiting(&locks);
+    settle().await;
+    let renewals = store.calls().renewals;
+    assert!(locks.force_release("k").await.unwrap());
+    // The turn ends before the loss is known, and the lease must not be passed on.
+    let began = Instant::now();
+    drop(guard);
+    let elsewhere = elsewhere.await.unwrap();
+    settle().await;
+    assert!(!here.is_finished() && elsewhere.is_held());
+    assert!(unrelated.is_held());
+    assert_eq!(store.calls().renewals, renewals + 1, "one key is concerned");
+    drop(elsewhere);
+    drop(here.await.unwrap());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+
+    let guard = locks.lock("k").await.unwrap();
+    assert!(locks.force_release("k").await.unwrap());
+    assert_eq!(guard.lost().await, Loss::NotOurs);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    drop((guard, unrelated));
     nothing_left(store, [locks, other]).await;
 }
 

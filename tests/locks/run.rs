@@ -2,13 +2,18 @@
 
 use std::{pin::pin, task::Poll};
 
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss,
     store::{Fault, Store},
 };
 
-use crate::support::{SECOND, VALIDITY, fleet, key, nothing_left, pause_of_the_process, poll_once};
+use crate::support::{
+    SECOND, VALIDITY, fleet, key, nothing_left, pause_of_the_process, poll_once, settle,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_future_runs_to_its_end_while_the_lease_is_held() {
@@ -36,6 +41,34 @@ async fn a_loss_ends_the_future() {
     let error = guards[1].run(begun).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     drop(guards);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the future went on beside the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_release_by_a_clone_ends_the_future() {
+    let (store, [locks]) = fleet();
+    for is_shared in [false, true] {
+        let guard = locks.lock("k").await.unwrap();
+        if is_shared {
+            guard.downgrade().await.unwrap();
+        }
+        let clone = guard.clone();
+        let running = tokio::spawn(async move {
+            let forever = std::future::pending::<()>();
+            guard.run(forever).await.unwrap_err().kind()
+        });
+        settle().await;
+        clone.release().await.unwrap();
+        let ended = timeout(SECOND, running).await.expect("the future goes on");
+        assert_eq!(ended.unwrap(), ErrorKind::Lost);
+    }
+    let guard = locks.lock("k").await.unwrap();
+    guard.clone().release().await.unwrap();
+    let begun = async { unreachable!("begun after the release") };
+    let error = guard.run(begun).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    drop(guard);
     nothing_left(store, [locks]).await;
 }
 

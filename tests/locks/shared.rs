@@ -18,7 +18,8 @@ use tower_distributed_lock::{
 };
 
 use crate::support::{
-    MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, nothing_left_soon, settle,
+    MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, nothing_left_soon, poll_once,
+    settle,
 };
 
 fn reading(locks: &Locks) -> JoinHandle<LockGuard> {
@@ -241,6 +242,96 @@ async fn a_downgrade_has_no_gap_for_a_writer() {
     assert!(guard.is_held() && !writer.is_finished());
     drop(guard);
     drop(timeout(SECOND, writer).await.unwrap());
+    nothing_left(store, [a, b]).await;
+}
+
+/// Fault: the lease had no token left for a reader, and asked for none.
+#[tokio::test(start_paused = true)]
+async fn a_downgraded_key_is_shared_with_a_reader_that_does_not_wait() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    guard.downgrade().await.unwrap();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let reader = locks.try_lock_shared("k").await.unwrap();
+        tokens.push(reader.expect("the key is shared").token());
+    }
+    assert!(tokens.iter().all(|token| *token > guard.token()));
+    assert!(locks.try_lock("k").await.unwrap().is_none());
+    drop(guard);
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the tokens for the readers came after their moment had passed.
+#[tokio::test(start_paused = true)]
+async fn readers_in_line_begin_with_a_downgrade_although_another_instance_waits() {
+    let (store, [a, b]) = fleet();
+    let guard = a.lock("k").await.unwrap();
+    let writer = writing(&b);
+    settle().await;
+    // The tokens that are asked for on behalf of the readers have not arrived when the guard is downgraded.
+    store.set_fault(Some(Fault::Hang));
+    let readers = [reading(&a), reading(&a)];
+    settle().await;
+    let mut downgrading = Box::pin(guard.downgrade());
+    assert!(poll_once(downgrading.as_mut()).await.is_pending());
+    let late = reading(&a);
+    settle().await;
+    store.set_fault(None);
+    downgrading.await.unwrap();
+    let mut inside = Vec::new();
+    for reader in readers {
+        inside.push(timeout(100 * MS, reader).await.unwrap().unwrap());
+    }
+    settle().await;
+    assert!(!writer.is_finished() && guard.is_held());
+    assert!(!late.is_finished(), "the writer came first");
+    drop((guard, inside));
+    drop(timeout(SECOND, writer).await.unwrap().unwrap());
+    drop(timeout(SECOND, late).await.unwrap().unwrap());
+    nothing_left(store, [a, b]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_comes_after_a_downgrade_does_not_overtake_a_waiting_writer() {
+    let (store, [a, b]) = fleet();
+    let guard = a.lock("k").await.unwrap();
+    guard.downgrade().await.unwrap();
+    let writer = writing(&b);
+    settle().await;
+    // No reader has used the lease since the downgrade.
+    assert!(a.try_lock_shared("k").await.unwrap().is_none());
+    let late = reading(&a);
+    settle().await;
+    assert!(!late.is_finished() && !writer.is_finished());
+    drop(guard);
+    drop(timeout(SECOND, writer).await.unwrap().unwrap());
+    drop(timeout(SECOND, late).await.unwrap().unwrap());
+    nothing_left(store, [a, b]).await;
+}
+
+/// Fault: the lease, which only had to be confirmed, was given back because a writer waited.
+#[tokio::test(start_paused = true)]
+async fn readers_begin_with_a_lease_that_is_doubted_when_it_is_granted() {
+    let (store, [a, b]) = fleet();
+    store.set_fault(Some(Fault::Mute));
+    let mut readers = [Box::pin(a.lock_shared("k")), Box::pin(a.lock_shared("k"))];
+    for reader in &mut readers {
+        assert!(poll_once(reader.as_mut()).await.is_pending());
+    }
+    let writer = writing(&b);
+    settle().await;
+    // The grant is on its way when the instance hears that the store was away.
+    store.set_fault(Some(Fault::Unreachable));
+    store.set_fault(None);
+    settle().await;
+    let mut inside = Vec::new();
+    for reader in readers {
+        inside.push(timeout(100 * MS, reader).await.unwrap().unwrap());
+    }
+    assert!(!writer.is_finished());
+    drop(inside);
+    drop(timeout(SECOND, writer).await.unwrap().unwrap());
     nothing_left(store, [a, b]).await;
 }
 

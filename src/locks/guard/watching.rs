@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | [`lost`](LockGuard::lost) | yes | with the loss, which it also finds by the clock in each poll |
 //! | [`watch`](LockGuard::watch) | no | with the loss |
-//! | [`run`](LockGuard::run), [`run_with`](LockGuard::run_with) | yes | with the future's output, or with the loss, which drops the future |
+//! | [`run`](LockGuard::run), [`run_with`](LockGuard::run_with) | yes | with the future's output, or with the end of the turn, which drops the future |
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
-use super::LockGuard;
+use super::{LockGuard, Status};
 use crate::{
     Error, Loss,
     locks::{line::lost_error, watch},
@@ -52,10 +52,11 @@ impl LockGuard {
         loss
     }
 
-    /// Runs a future for as long as the lease is held.
+    /// Runs a future for as long as the key is held.
     ///
     /// Every poll looks at the clock and checks for the loss first, so that a future which is woken after a pause of the
-    /// process makes no further step. When the lease is lost, the future is dropped.
+    /// process makes no further step. When the lease is lost, or a clone of the guard releases the
+    /// turn, the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -70,9 +71,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost: the future was dropped at one of its
-    /// `.await`s. Effects that the future had begun elsewhere, such as a statement that a database has received, may
-    /// still happen.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lease was lost, or when a clone of the
+    /// guard has [released](LockGuard::release) the turn: the future was dropped at one of its
+    /// `.await`s. Effects that the future had begun elsewhere, such as a statement that a database
+    /// has received, may still happen.
     ///
     /// # Cancel safety
     ///
@@ -81,7 +83,7 @@ impl LockGuard {
         Self::run_with(std::slice::from_ref(self), future).await
     }
 
-    /// Runs a future like [`run`](LockGuard::run), for as long as the leases of all `guards` are held.
+    /// Runs a future like [`run`](LockGuard::run), for as long as the keys of all `guards` are held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -106,16 +108,26 @@ impl LockGuard {
     pub async fn run_with<F: Future>(guards: &[Self], future: F) -> Result<F::Output, Error> {
         let losses = guards.iter().map(|guard| Box::pin(guard.lost()));
         let mut losses: FuturesUnordered<_> = losses.collect();
-        // `losses` polls only the futures that were woken, and so does not look at the clock in each poll.
-        let lost_by_the_clock = poll_fn(|_| match guards.iter().find_map(Self::loss) {
-            Some(loss) => Poll::Ready(loss),
+        // `losses` polls only the futures that were woken, and so does not look at the clock in each
+        // poll. A release wakes them, and is found here.
+        let over = poll_fn(|_| match guards.iter().find_map(Self::error_if_over) {
+            Some(error) => Poll::Ready(error),
             None => Poll::Pending,
         });
         tokio::select! {
             biased;
-            loss = lost_by_the_clock => Err(lost_error(Some(loss))),
+            error = over => Err(error),
             Some(loss) = losses.next() => Err(lost_error(Some(loss))),
             output = future => Ok(output),
+        }
+    }
+
+    /// The error of a future that would run after the end of the turn.
+    fn error_if_over(&self) -> Option<Error> {
+        match self.status() {
+            Status::Held => None,
+            Status::Released => Some(lost_error(None)),
+            Status::Lost(loss) => Some(lost_error(Some(loss))),
         }
     }
 

@@ -7,13 +7,21 @@
 //! demand ── Demand { owner, mode, block, .. } ───▶ Store::acquire
 //!                                                       │
 //! granted(lease, tokens) ◀── Granted ───────────────────┤   the contender ends
-//! held(remaining, label) ◀── Held ──────────────────────┤   pause, then the next round with the same owner
+//! held(label, asked)     ◀── Held ──────────────────────┤   pause, then the next round with the same owner
 //! recorded(content)      ◀── Recorded ──────────────────┤   the contender ends
 //! ask_failed(error)      ◀── an error ──────────────────┘   pause, then the next round with a new owner
 //! ```
 //!
 //! The demand is made anew for each round, because the requests in line change: the first request may have left, or may
 //! want another mode than the attempt that is in the store's queue. The line then gives up the place of that attempt.
+//!
+//! An answer of *held* is for the requests whose modes it covers. A key that cannot be had exclusively may
+//! still be shared, and one without room for the fourth permit may have room for the eighth:
+//!
+//! ```text
+//! [try_lock, try_lock_shared]   asked exclusively: held   the first is refused, and the second asks at once
+//! [lock, try_lock_shared]       asked exclusively: held   the first pauses, and the second, which is behind, is refused
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +61,9 @@ pub(super) struct Contending {
     /// The store has answered a question for this line before.
     answered: bool,
     /// When the unanswered question was sent.
-    pub(super) asked: Option<Instant>,
+    asked: Option<Instant>,
+    /// The contender pauses, because the key is held and its attempt is in the store's queue.
+    is_queued: bool,
     /// Set while the store fails.
     away: Option<Away>,
     /// The label of the holder's store.
@@ -71,9 +81,16 @@ impl Contending {
             woken: None,
             answered,
             asked: None,
+            is_queued: false,
             away,
             holder: None,
         }
+    }
+
+    /// Notes that a question is asked.
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.asked = Some(now);
+        self.is_queued = false;
     }
 
     /// Stores a wake-up, unless a stronger one is already there, and notifies the contender.
@@ -138,6 +155,20 @@ impl Line {
         }
     }
 
+    /// Makes a contender ask again that pauses because the key is held. A contender that asks anyway, or that backs off
+    /// from a store that is away, is left alone.
+    pub(super) fn ask_if_queued(&mut self) {
+        if self.is_queued() {
+            self.wake_contender();
+        }
+    }
+
+    /// Whether the key is held in another instance, as far as known, and the contender waits in the store's queue.
+    pub(super) fn is_queued(&self) -> bool {
+        let contending = self.contending.as_ref();
+        contending.is_some_and(|contending| contending.is_queued)
+    }
+
     /// Takes the contender's wake-up, if there is one. Later wake-ups notify `woken`.
     pub(crate) fn take_wake(&mut self, woken: &Arc<Notify>) -> Option<Wake> {
         let contending = self.contending.as_mut()?;
@@ -160,34 +191,47 @@ impl Line {
         }
     }
 
-    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`. Requests that do not wait are refused, and
-    /// so are requests with another fingerprint than the holder's. Returns whether any request is left.
+    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`. Requests that do not wait
+    /// are refused if the answer covers them, or if a request ahead goes on waiting. Requests with another fingerprint
+    /// than the holder's are refused, too.
     ///
-    /// The contender may have asked for a request that has left since, in another mode than that of the first request now: a key that
-    /// cannot be had exclusively may still be shared, so a reader waits for the answer to its own question.
-    pub(crate) fn held(&mut self, found: &Held, asked: Mode) -> bool {
+    /// Returns whether the contender pauses: its attempt is in the store's queue (`is_queued`), for the first request in
+    /// line. No request that does not wait is left in that case.
+    pub(crate) fn held(
+        &mut self,
+        found: &Held,
+        asked: Mode,
+        is_queued: bool,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        let mut waits_ahead = false;
+        self.refuse_if(t, |turn| {
+            let request = &turn.request;
+            if differ(&request.fingerprint, &found.fingerprint) {
+                return Some(NoTurn::OtherFingerprint);
+            }
+            let is_covered = covers(asked, request.mode);
+            waits_ahead |= is_covered && request.patient;
+            let is_refused = !request.patient && (is_covered || waits_ahead);
+            is_refused.then(|| held_error(found.label.as_deref().map(elsewhere)).into())
+        });
+        let first = self.waiters.front().map(|turn| turn.request.mode);
+        let pauses = is_queued && first == Some(asked);
         if let Some(contending) = &mut self.contending {
             contending.answered = true;
             contending.asked = None;
             contending.away = None;
             contending.holder = found.label.clone();
+            contending.is_queued = pauses;
         }
-        self.refuse_if(|turn| {
-            if differ(&turn.request.fingerprint, &found.fingerprint) {
-                return Some(NoTurn::OtherFingerprint);
-            }
-            let may_share = asked == Mode::Exclusive && turn.request.mode == Mode::Shared;
-            (!turn.request.patient && !may_share)
-                .then(|| held_error(found.label.as_deref().map(elsewhere)).into())
-        });
-        !self.waiters.is_empty()
+        pauses
     }
 
     /// Ends the contender, because the work that the key is claimed for is already recorded.
-    pub(crate) fn recorded(&mut self, record: &Bytes) {
+    pub(crate) fn recorded(&mut self, record: &Bytes, t: &mut Transition<'_>) {
         self.contending = None;
-        self.share(record);
-        self.refuse_all(&recorded_error());
+        self.share(record, t);
+        self.refuse_all(&recorded_error(), t);
     }
 
     /// Handles a failure of the store. All requests fail if asking again is pointless, or if the store has never
@@ -207,13 +251,13 @@ impl Line {
         }
         let is_final = error.kind() != ErrorKind::Unreachable;
         if is_final || !contending.answered || t.limits.fail_fast {
-            self.failed(error);
+            self.failed(error, t);
             return AfterFailure::End;
         }
         let since = contending.asked.take().unwrap_or(t.now);
         let away = contending.away.get_or_insert(Away { since, error: None });
         away.error = Some(error.clone());
-        self.refuse_the_impatient(error);
+        self.refuse_the_impatient(error, t);
         if self.waiters.is_empty() {
             self.contending = None;
             return AfterFailure::End;
@@ -280,23 +324,32 @@ impl Line {
         if let Some(place) = queued {
             t.release_place(key.clone(), place);
         }
-        self.failed(error);
+        self.failed(error, t);
     }
 
     /// Ends the contender, and refuses all requests.
     ///
     /// The line is gone afterwards, unless the line has leases.
-    fn failed(&mut self, error: &Error) {
+    fn failed(&mut self, error: &Error, t: &mut Transition<'_>) {
         self.contending = None;
-        self.refuse_all(error);
+        self.refuse_all(error, t);
     }
 
     /// Refuses the requests that do not wait for a store that is away.
-    pub(super) fn refuse_the_impatient(&mut self, error: &Error) {
-        self.refuse_if(|turn| {
+    pub(super) fn refuse_the_impatient(&mut self, error: &Error, t: &mut Transition<'_>) {
+        self.refuse_if(t, |turn| {
             let is_impatient = turn.request.fail_fast || !turn.request.patient;
             is_impatient.then(|| error.clone().into())
         });
+    }
+}
+
+/// Whether a key that was found held by a question in the mode `asked` is held for `mode` as well.
+fn covers(asked: Mode, mode: Mode) -> bool {
+    match (asked, mode) {
+        (Mode::Exclusive, Mode::Shared) => false,
+        (Mode::Permit { of: asked }, Mode::Permit { of }) => of <= asked,
+        (Mode::Exclusive | Mode::Shared | Mode::Permit { .. }, _) => true,
     }
 }
 

@@ -49,9 +49,9 @@ pub(super) struct HeldLease {
     pub(super) max_hold: Duration,
     /// When another instance was first known to wait, and how many turns the lease had served by then.
     pub(super) wanted: Option<(Instant, u64)>,
-    /// The lease was just granted or downgraded: the readers that have waited for this moment begin together, even if
-    /// another instance waits.
-    pub(super) is_new: bool,
+    /// Requests with numbers below this one were in line when the lease was granted or downgraded. The
+    /// readers among them begin together, even if another instance waits. Zero once they have begun.
+    pub(super) late_from: u64,
     /// A refill of tokens was requested and has not arrived.
     pub(super) refill_asked: bool,
     /// The lease serves one turn after another, and is renewed more often for that reason.
@@ -100,7 +100,7 @@ impl HeldLease {
             began: t.now,
             max_hold: Duration::MAX,
             wanted: others_wait.then_some((t.now, 0)),
-            is_new: true,
+            late_from: t.numbers.next,
             refill_asked: false,
             is_passed_on: false,
             away: None,
@@ -111,6 +111,11 @@ impl HeldLease {
     /// The mode of the lease, which a downgrade changes.
     pub(super) fn mode(&self) -> Mode {
         self.lease.mode()
+    }
+
+    /// The number of the lease's attempt, which identifies the lease in its line.
+    pub(super) fn number(&self) -> u64 {
+        self.lease.owner.attempt
     }
 
     /// How many turns are under way.
@@ -133,9 +138,16 @@ impl HeldLease {
         self.token.filter(|_| !self.is_idle())
     }
 
-    /// Whether the next renewal decides about the next turn.
+    /// Whether no turn is under way, and the next renewal decides about the next turn.
     pub(super) fn is_confirming(&self) -> bool {
         matches!(self.phase, Phase::Confirming(_))
+    }
+
+    /// Whether a request would wait for the confirmation of this lease: a doubted lease that readers
+    /// share serves no further reader, although turns are under way.
+    pub(super) fn awaits_confirmation(&self) -> bool {
+        let is_shared = matches!(self.phase, Phase::Serving) && self.mode() == Mode::Shared;
+        self.is_confirming() || (is_shared && !self.lease.is_confirmed())
     }
 
     /// How long the turn under way has lasted, or the longest one of several.
@@ -163,11 +175,11 @@ impl HeldLease {
     }
 
     /// Makes the turn of an exclusive lease the first turn of a shared lease.
-    pub(super) fn downgrade(&mut self, turn: Arc<Turn>) {
+    pub(super) fn downgrade(&mut self, turn: Arc<Turn>, t: &Transition<'_>) {
         let ends = later(self.began, self.max_hold);
         self.readers.add(self.served, self.began, ends, turn);
         self.in_turn = false;
-        self.is_new = true;
+        self.late_from = t.numbers.next;
         self.lease.downgrade();
         self.set_turn_ends();
     }

@@ -24,6 +24,9 @@
 //! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
 //! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
 //!    deadline that has moved since, changes nothing.
+//! 10. A request that does not wait is in line only while an answer of the store can begin its turn: as far as the line
+//!     knows, no turn of another has to end before. It is refused in the transition that finds out otherwise, so none is
+//!     in line beside the turn of an exclusive lease, or while a contender pauses or backs off.
 //!
 //! # Two requests at one key
 //!
@@ -60,6 +63,7 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    task::Waker,
     time::Duration,
 };
 
@@ -144,17 +148,48 @@ impl Numbers {
 /// The actions left to do after a transition, when the lock is free: everything that could come back to the line.
 #[derive(Debug, Default)]
 pub(crate) struct FollowUp {
+    /// The tasks of requests that have got their turns, or were refused.
+    pub(crate) wakers: Wakers,
+    /// The answers to releases that have waited for a renewal.
+    pub(crate) confirmed: Vec<(Confirmation, Result<(), Error>)>,
     /// Starts a contender with this number.
     pub(crate) contend: Option<u64>,
     /// The first request of the line, which is not alone any more: the background polls the
     /// question in its place.
     pub(crate) asks_alone: Option<Arc<Turn>>,
-    /// The leases that were lost, for the log.
+    /// The leases that were lost, or whose turns were: their watchers are woken, and the log is written.
     pub(crate) lost: Vec<(Arc<Lease>, Loss)>,
     /// The owner of a lease that is being released, for the log.
     pub(crate) released: Option<Owner>,
     /// The owners of further leases that are being released. Apart, so that one lease needs no allocation.
     pub(crate) more_released: Vec<Owner>,
+}
+
+/// Tasks that are woken when this list is dropped. A waker may be the user's own, and may use any lock, so
+/// the list must be dropped after the line's lock is free.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    first: Option<Waker>,
+    /// Further ones. Apart, so that one task needs no allocation.
+    more: Vec<Waker>,
+}
+
+impl Extend<Waker> for Wakers {
+    fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
+        for waker in wakers {
+            match self.first {
+                Some(_) => self.more.push(waker),
+                None => self.first = Some(waker),
+            }
+        }
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        let first = self.first.take().into_iter();
+        first.chain(self.more.drain(..)).for_each(Waker::wake);
+    }
 }
 
 /// Tells [`LockGuard::release`](crate::LockGuard::release) whether the lease was held until the end of the turn.
@@ -167,6 +202,8 @@ pub(crate) struct Line {
     contending: Option<Contending>,
     leases: Leases,
     waiters: VecDeque<Arc<Turn>>,
+    /// Some of them may be requests that do not wait for a turn of another.
+    some_are_impatient: bool,
 }
 
 /// A store that has not answered a question for this long counts as away.
@@ -218,19 +255,22 @@ impl Line {
 
     /// Since when the store has been away, for a request that has waited for `limit` without a turn.
     pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
-        match &self.contending {
-            Some(contending) => contending.away(now, contending.patience(limit)),
-            None => self.away(now),
-        }
+        let asking = self.contending.as_ref();
+        let asking = asking.and_then(|it| it.away(now, it.patience(limit)));
+        asking.or_else(|| self.away_for_leases())
     }
 
     /// Since when the store has been away, as seen by the requests for this key.
     fn away(&self, now: Instant) -> Option<Away> {
-        if let Some(contending) = &self.contending {
-            return contending.away(now, SILENT_AFTER);
-        }
-        let mut confirming = self.leases.iter().filter(|held| held.is_confirming());
-        confirming.find_map(|held| held.away.clone())
+        let asking = self.contending.as_ref();
+        let asking = asking.and_then(|contending| contending.away(now, SILENT_AFTER));
+        asking.or_else(|| self.away_for_leases())
+    }
+
+    /// Since when the store has been away, as seen by the leases that are to be confirmed.
+    fn away_for_leases(&self) -> Option<Away> {
+        let mut leases = self.leases.iter_open();
+        leases.find_map(|held| held.away.clone().filter(|_| held.awaits_confirmation()))
     }
 }
 
@@ -246,6 +286,13 @@ impl Transition<'_> {
             instance: self.instance,
             attempt: self.number(),
         }
+    }
+
+    /// Tells a release that waits for the confirmation of a lease how that has ended.
+    fn confirm(&mut self, waiting: &mut Option<Confirmation>, outcome: Result<(), Error>) {
+        let waiting = waiting.take();
+        let confirmed = waiting.map(|waiting| (waiting, outcome));
+        self.follow_up.confirmed.extend(confirmed);
     }
 
     /// Starts to release a lease that has left its line, and removes the lease from the schedule.

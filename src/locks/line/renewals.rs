@@ -7,7 +7,7 @@
 //! | renewed | the deadline moves, doubts are settled, new tokens arrive, a turn may begin |
 //! | renewed, but without the tokens that were requested | the same, and the next renewal, which requests them again, follows soon |
 //! | renewed, but doubted since the renewal was sent | the next renewal is due at once |
-//! | unknown | the lease is doubted, and the next renewal follows soon |
+//! | unknown | the lease is doubted, and the next renewal follows soon; requests that wait for this lease, and not for a store that is away, fail |
 //! | interrupted: a runtime has ended before the answer came | the lease is doubted, and the next renewal is due at once |
 //! | wanted (a hint, or the answer to a renewal) | the lease serves a few more turns only |
 //! | lost | the turns end, and the store is told to release what may be left |
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{Away, HeldLease, Line, Phase, Transition, lost_error};
 use crate::{
-    Error, Loss,
+    Error, ErrorKind, Loss,
     lease::Lease,
     store::{Mode, Tokens},
     time::Instant,
@@ -67,9 +67,10 @@ impl Line {
     pub(crate) fn look(&mut self, attempt: u64, t: &mut Transition<'_>) -> Option<DueRenewal> {
         let waiting = self.waiters.len();
         let refill = self.block(REFILL_AT_LEAST);
-        let is_due = |held: &HeldLease| held.lease.owner.attempt == attempt && !held.is_outlived();
-        let at = self.leases.iter().position(is_due)?;
-        let held = self.leases.get(at)?;
+        let held = self
+            .leases
+            .get(attempt)
+            .filter(|held| !held.is_outlived())?;
         held.was_taken_out();
         let lease = held.lease.clone();
         if !lease.is_valid(t.now) {
@@ -143,14 +144,15 @@ impl Line {
             // A hint that arrived after the renewal was sent is newer than the answer.
             held.wanted.take_if(|(since, _)| *since < answer.sent);
         }
+        let waits_for_tokens = held.refill_asked && held.tokens.left() == 0;
         if let Phase::Confirming(confirmation) = &mut held.phase {
-            if let Some(confirmation) = confirmation.take() {
-                let _ = confirmation.send(Ok(()));
-            }
-            let waits_for_tokens = held.refill_asked && held.tokens.left() == 0;
+            t.confirm(confirmation, Ok(()));
             if !waits_for_tokens {
                 held.phase = Phase::Serving;
             }
+        }
+        if waits_for_tokens {
+            self.refuse_the_impatient(&no_tokens(), t);
         }
         self.serve(t);
     }
@@ -181,13 +183,13 @@ impl Line {
         });
         away.error = Some(error.clone());
         if let Phase::Confirming(confirmation) = &mut held.phase {
-            if let Some(confirmation) = confirmation.take() {
-                let _ = confirmation.send(Err(error.clone()));
-            }
+            t.confirm(confirmation, Err(error.clone()));
+        }
+        if held.awaits_confirmation() {
             if t.limits.fail_fast {
-                self.refuse_all(error);
+                self.refuse_all(error, t);
             }
-            self.refuse_the_impatient(error);
+            self.refuse_the_impatient(error, t);
             self.serve(t);
         }
         Some(gives_up)
@@ -201,9 +203,7 @@ impl Line {
     /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that have lasted too long are
     /// lost by [`Loss::MaxHold`].
     pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
-        let at = self.leases.find(lease);
-        let held = at.and_then(|at| Some((at, self.leases.get(at)?)));
-        let Some((at, held)) = held.filter(|(_, held)| !held.is_outlived()) else {
+        let Some(held) = self.held_lease(lease) else {
             return Lost::NotHere;
         };
         if !is_due(held, loss, t) {
@@ -215,7 +215,6 @@ impl Line {
                 turn.lose(loss);
                 t.follow_up.lost.push((held.lease.clone(), loss));
             }
-            held.lease.wake_watchers();
             held.schedule(t);
         } else if held.lease.fingerprint.is_some() && !held.is_idle() {
             // The work of a turn with a fingerprint runs to its end. Until then the lease stays in the store, so that
@@ -225,10 +224,10 @@ impl Line {
             held.phase = Phase::Outlived;
             t.follow_up.lost.push((held.lease.clone(), loss));
         } else {
-            if let Phase::Confirming(Some(confirmation)) = std::mem::take(&mut held.phase) {
-                let _ = confirmation.send(Err(lost_error(Some(loss))));
+            if let Phase::Confirming(confirmation) = &mut held.phase {
+                t.confirm(confirmation, Err(lost_error(Some(loss))));
             }
-            self.over(at, loss, t);
+            self.over(lease.owner.attempt, loss, t);
         }
         self.serve(t);
         Lost::Yes
@@ -236,9 +235,17 @@ impl Line {
 
     /// The given lease, if this line has it and it is not lost.
     fn held_lease(&mut self, lease: &Lease) -> Option<&mut HeldLease> {
-        let mut leases = self.leases.iter_mut();
-        leases.find(|held| held.is_of(lease) && !held.is_outlived())
+        let held = self.leases.get(lease.owner.attempt);
+        held.filter(|held| !held.is_outlived())
     }
+}
+
+/// The error of a request that does not wait until the store can hand out a token.
+fn no_tokens() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the store has confirmed the lease, but cannot hand out a token for the next turn at the moment",
+    )
 }
 
 /// Whether the reason for a loss holds now. The deadline may have moved, or the next turn may have begun, since the

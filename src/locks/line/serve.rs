@@ -26,8 +26,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, WaitRequest,
-    differ, held_error, leases::Leases,
+    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, differ,
+    leases::Leases,
 };
 use crate::{
     LockKey, Loss,
@@ -81,6 +81,7 @@ impl Line {
         Self {
             contending: Some(Contending::new(contender, false, None)),
             leases: Leases::default(),
+            some_are_impatient: !turn.request.patient,
             waiters: VecDeque::from([turn]),
         }
     }
@@ -93,8 +94,8 @@ impl Line {
         queued: Option<Place>,
         t: &mut Transition<'_>,
     ) -> Option<Demand> {
-        let first = self.waiters.front().map(|turn| &turn.request);
-        let first = first.filter(|request| self.needs_lease(request));
+        let first = self.waiters.front().filter(|turn| self.needs_lease(turn));
+        let first = first.map(|turn| &turn.request);
         let place = queued.filter(|place| first.is_some_and(|first| first.mode == place.mode));
         if let Some(queued) = queued
             && place.is_none()
@@ -105,7 +106,7 @@ impl Line {
             self.contending = None;
             return None;
         };
-        contending.asked = Some(t.now);
+        contending.ask(t.now);
         let permits = self.permits_to_ask_for();
         Some(Demand {
             at: t.now,
@@ -114,7 +115,7 @@ impl Line {
             mode: first.mode,
             fingerprint: first.fingerprint.clone(),
             lease: first.holding.lease,
-            patient: self.waiters.iter().any(|turn| turn.request.patient),
+            patient: self.waits_for(first.mode),
             block: match first.mode {
                 Mode::Shared => 1,
                 // As many for each lease as it serves turns while others wait: more of them would be lost with the lease.
@@ -125,6 +126,14 @@ impl Line {
                 }
             },
         })
+    }
+
+    /// Whether a place in the store's queue is of use. The requests that do not wait leave the line if the key is held, so
+    /// the place is for the first one that does.
+    fn waits_for(&self, mode: Mode) -> bool {
+        let mut waiters = self.waiters.iter().map(|turn| &turn.request);
+        let first = waiters.find(|request| request.patient);
+        first.is_some_and(|request| request.mode == mode)
     }
 
     /// How many permits the requests at the head of the line can use beside those that the line has. One in other modes.
@@ -151,45 +160,23 @@ impl Line {
         let each = grant.tokens.left() / grant.count.max(1);
         let mut first_token = grant.tokens.first().unwrap_or_default();
         for lease in leases {
-            self.refuse_other_work(&lease.fingerprint);
+            self.refuse_other_work(&lease.fingerprint, t);
             let tokens = Tokens::new(first_token, each);
             first_token += u64::from(each);
             let held = HeldLease::new(lease, tokens, grant.others_wait, sent, t);
             self.leases.add(held);
         }
         self.serve(t);
-        if self.contending.is_none() {
-            let served_next = self.served_after_confirmations();
-            let first_behind = self.waiters.get(served_next).map(|turn| turn.id);
-            self.refuse_if(|turn| {
-                let is_behind = first_behind.is_some_and(|first| turn.id >= first);
-                (is_behind && !turn.request.patient).then(|| held_error(None).into())
-            });
-        }
-    }
-
-    /// How many requests at the head of the line begin their turns when the leases that are being confirmed are
-    /// confirmed. A lease is doubted from the start if the store was away between the question and the grant.
-    fn served_after_confirmations(&self) -> usize {
-        let confirming = self.leases.iter().filter(|held| held.is_confirming());
-        let is_reader = |turn: &&Arc<Turn>| turn.request.mode == Mode::Shared;
-        match confirming.count() {
-            0 => 0,
-            leases => self
-                .waiters
-                .iter()
-                .take_while(is_reader)
-                .count()
-                .max(leases),
-        }
     }
 
     /// Refuses the requests with another fingerprint than the lease's, unless the first request in line is one of them:
     /// the lease is then not for this line any more.
-    fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>) {
+    fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>, t: &mut Transition<'_>) {
         let first = self.waiters.front();
-        if first.is_none_or(|first| first.request.fingerprint == *fingerprint) {
-            self.refuse_if(|turn| {
+        if fingerprint.is_some()
+            && first.is_none_or(|first| first.request.fingerprint == *fingerprint)
+        {
+            self.refuse_if(t, |turn| {
                 let is_other = differ(&turn.request.fingerprint, fingerprint);
                 is_other.then_some(NoTurn::OtherFingerprint)
             });
@@ -202,7 +189,7 @@ impl Line {
         self.begin_turns(t);
         self.settle_idle_leases(t);
         let first = self.waiters.front();
-        let needs_lease = first.is_some_and(|first| self.needs_lease(&first.request));
+        let needs_lease = first.is_some_and(|first| self.needs_lease(first));
         if !needs_lease && self.is_left_behind() {
             self.contending = None;
         } else if !needs_lease {
@@ -220,76 +207,91 @@ impl Line {
 
     /// Begins the turns of the requests at the head of the line, as far as there are leases for them.
     fn begin_turns(&mut self, t: &mut Transition<'_>) {
-        while let Some(first) = self.waiters.front() {
-            let mut leases = self.leases.iter_mut();
-            let Some(held) = leases.find(|held| held.can_serve(&first.request, t)) else {
-                break;
-            };
-            if let Some(first) = self.waiters.pop_front() {
-                held.begin(first, t);
+        while let Some((lease, mode)) = self.begin_turn(t) {
+            match mode {
+                Mode::Exclusive => self.refuse_those_who_would_wait(t),
+                Mode::Shared => {}
+                Mode::Permit { .. } => self.leases.sort(lease),
             }
         }
-        self.leases.iter_mut().for_each(|held| held.is_new = false);
+        // The readers that were in line when a lease was granted or downgraded have begun, unless the lease has to be
+        // confirmed before, or to get a token for them.
+        let ready = self.leases.iter_open_mut().filter(|held| held.is_ready(t));
+        ready.for_each(|held| held.late_from = 0);
+    }
+
+    /// Begins the turn of the first request in line, if there is a lease for it. Returns the number and the mode of that
+    /// lease.
+    fn begin_turn(&mut self, t: &mut Transition<'_>) -> Option<(u64, Mode)> {
+        let first = self.waiters.front()?;
+        let mut leases = self.leases.iter_open_mut();
+        let held = leases.find(|held| held.can_serve(first, t))?;
+        held.begin(self.waiters.pop_front()?, t);
+        if held.mode().is_permit() {
+            held.look_ahead(self.waiters.len(), t);
+        }
+        Some((held.number(), held.mode()))
     }
 
     /// Decides about the leases without a turn: a lease that is passed on, but cannot serve yet, is confirmed first, and
     /// every other one is released.
     fn settle_idle_leases(&mut self, t: &mut Transition<'_>) {
-        let mut at = 0;
-        while let Some(held) = self.leases.get(at) {
-            let is_settled = !held.is_idle()
-                || matches!(held.phase, Phase::Outlived | Phase::Confirming(Some(_)));
-            if is_settled {
-                at += 1;
-            } else if !held.lease.is_valid(t.now) {
-                self.over(at, Loss::Expired, t);
-            } else if self.is_passed_on(at, t) {
-                if let Some(held) = self.leases.get(at).filter(|held| !held.is_confirming()) {
-                    held.confirm(None, t);
-                }
-                at += 1;
-            } else if let Some(held) = self.leases.remove(at) {
-                drop(t.release(held));
+        let mut next = self.leases.next_open(None);
+        while let Some(number) = next {
+            self.settle_if_idle(number, t);
+            next = self.leases.next_open(Some(number));
+        }
+    }
+
+    fn settle_if_idle(&mut self, number: u64, t: &mut Transition<'_>) {
+        let is_passed_on = self.is_passed_on(number, t);
+        let Some(held) = self.leases.get(number).filter(|held| held.is_idle()) else {
+            return;
+        };
+        if matches!(held.phase, Phase::Outlived | Phase::Confirming(Some(_))) {
+            return;
+        }
+        if !held.lease.is_valid(t.now) {
+            self.over(number, Loss::Expired, t);
+        } else if is_passed_on {
+            if !held.is_confirming() {
+                held.confirm(None, t);
             }
+        } else if let Some(held) = self.leases.remove(number) {
+            drop(t.release(held));
         }
     }
 
     /// Whether a lease serves the first request in line next.
-    pub(super) fn is_passed_on(&mut self, at: usize, t: &Transition<'_>) -> bool {
-        match (self.leases.get(at), self.waiters.front()) {
-            (Some(held), Some(first)) => held.is_passed_on_to(&first.request, t),
+    pub(super) fn is_passed_on(&mut self, number: u64, t: &Transition<'_>) -> bool {
+        match (self.leases.get(number), self.waiters.front()) {
+            (Some(held), Some(first)) => held.is_passed_on_to(first, t),
             _ => false,
         }
     }
 
     /// Whether the store must be asked for a lease before the request can have its turn. If not, the turn begins after
     /// a turn or a renewal that is under way.
-    pub(super) fn needs_lease(&self, request: &WaitRequest) -> bool {
+    pub(super) fn needs_lease(&self, turn: &Turn) -> bool {
         let is_exclusive = |held: &HeldLease| held.mode() == Mode::Exclusive;
-        match request.mode {
+        match turn.request.mode {
             Mode::Exclusive => !self.leases.iter().any(is_exclusive),
             // Later readers wait behind the request of another instance, and need a lease after that.
             Mode::Shared => !self
                 .leases
                 .iter()
-                .any(|held| is_exclusive(held) || held.wanted.is_none()),
+                .any(|held| is_exclusive(held) || !held.is_too_late_for(turn)),
             Mode::Permit { of } => self.leases.len() < of as usize,
         }
     }
 
-    /// Requests further tokens before they run out. A turn with a fingerprint most likely ends with a record, and
-    /// needs no further tokens.
+    /// Requests further tokens before they run out. A permit has its own look at the begin of each turn, because there
+    /// may be thousands of them.
     fn look_ahead(&mut self, t: &mut Transition<'_>) {
         let waiting = self.waiters.len();
-        for held in self.leases.iter_mut() {
-            if matches!(held.phase, Phase::Serving)
-                && held.lease.fingerprint.is_none()
-                && held.lacks_tokens(waiting, t)
-                && !held.refill_asked
-            {
-                held.refill_asked = true;
-                held.renew_now(t);
-            }
+        let leases = self.leases.iter_open_mut();
+        for held in leases.filter(|held| !held.mode().is_permit()) {
+            held.look_ahead(waiting, t);
         }
     }
 
@@ -302,10 +304,15 @@ impl Line {
 
 impl HeldLease {
     /// Whether a turn of this request can begin now.
-    pub(super) fn can_serve(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
+    fn can_serve(&self, turn: &Turn, t: &Transition<'_>) -> bool {
+        (self.mode() == Mode::Shared || self.is_idle())
+            && self.is_passed_on_to(turn, t)
+            && self.is_ready(t)
+    }
+
+    /// Whether turns can begin under the lease, as far as the lease is concerned.
+    fn is_ready(&self, t: &Transition<'_>) -> bool {
         matches!(self.phase, Phase::Serving)
-            && (self.mode() == Mode::Shared || self.is_idle())
-            && self.is_passed_on_to(request, t)
             && self.lease.is_valid(t.now)
             && self.lease.is_confirmed()
             && self.tokens.left() > 0
@@ -315,24 +322,41 @@ impl HeldLease {
     ///
     /// A lease has one fingerprint, because the store shows it to other instances. A lease whose record was sent and
     /// not confirmed may have been replaced by now.
-    fn is_passed_on_to(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
-        self.mode() == request.mode
-            && self.lease.fingerprint == request.fingerprint
+    fn is_passed_on_to(&self, turn: &Turn, t: &Transition<'_>) -> bool {
+        self.mode() == turn.request.mode
+            && self.lease.fingerprint == turn.request.fingerprint
             && !self.lease.is_recording()
-            && !self.is_used_up(t)
+            && !self.is_used_up(turn, t)
     }
 
-    /// Whether the lease has served enough turns since another instance began to wait. Readers that come later than
-    /// another instance's request do not overtake that request.
-    fn is_used_up(&self, t: &Transition<'_>) -> bool {
+    /// Whether the lease has served enough turns since another instance began to wait.
+    fn is_used_up(&self, turn: &Turn, t: &Transition<'_>) -> bool {
         let Some((since, served)) = self.wanted else {
             return false;
         };
         if self.mode() == Mode::Shared {
-            return !self.is_new;
+            return self.is_too_late_for(turn);
         }
         let enough_turns = self.served >= served + u64::from(t.limits.pass_turns);
         self.served > 0 && (enough_turns || t.now >= later(since, t.limits.pass_time))
+    }
+
+    /// Whether a reader has come later than another instance's request, which it does not overtake.
+    fn is_too_late_for(&self, turn: &Turn) -> bool {
+        self.wanted.is_some() && turn.id >= self.late_from
+    }
+
+    /// Requests further tokens if they run out. A turn with a fingerprint most likely ends with a record, and needs no
+    /// further tokens.
+    fn look_ahead(&mut self, waiting: usize, t: &mut Transition<'_>) {
+        if matches!(self.phase, Phase::Serving)
+            && self.lease.fingerprint.is_none()
+            && self.lacks_tokens(waiting, t)
+            && !self.refill_asked
+        {
+            self.refill_asked = true;
+            self.renew_now(t);
+        }
     }
 
     /// Begins the turn of a request.
@@ -364,11 +388,12 @@ impl HeldLease {
         // The turn's time may be over before the lease needs attention for another reason.
         self.schedule(t);
         t.totals.began(t.now - turn.asked, self.served > 1);
-        turn.grant(Granted {
+        let waker = turn.grant(Granted {
             lease: self.lease.clone(),
             number: self.served,
             token,
         });
+        t.follow_up.wakers.extend(waker);
     }
 
     /// Whether a refill is needed for the requests that wait, and for which this lease can begin a turn. Of a short block, half is used
@@ -386,6 +411,10 @@ impl HeldLease {
 
     /// How many more turns the lease serves, as far as others wait for the key.
     pub(super) fn turns_left(&self, t: &Transition<'_>) -> usize {
+        if self.mode() == Mode::Shared {
+            // Its turns share one token.
+            return 1;
+        }
         let Some((_, served)) = self.wanted else {
             return usize::MAX;
         };

@@ -41,15 +41,17 @@ impl Line {
         confirm: bool,
         t: &mut Transition<'_>,
     ) -> Ended {
-        let at = self.leases.find_turn(granted);
-        let Some((at, held)) = at.and_then(|at| Some((at, self.leases.get(at)?))) else {
+        let Some(held) = self.leases.of_turn(granted) else {
             return Ended::Over(granted.lease.loss());
         };
         held.end(granted.number);
-        let ended = if held.is_outlived() {
-            self.end_outlived(at, t)
-        } else if confirm && held.is_idle() {
-            self.end_confirmed(at, t)
+        let (is_outlived, is_idle) = (held.is_outlived(), held.is_idle());
+        let lease = granted.lease.owner.attempt;
+        self.leases.sort(lease);
+        let ended = if is_outlived {
+            self.end_outlived(lease, t)
+        } else if confirm && is_idle {
+            self.end_confirmed(lease, t)
         } else {
             Ended::Quietly
         };
@@ -59,8 +61,8 @@ impl Line {
 
     /// Ends the turn of a lease that was lost before. The lease has stayed in the store until now, so that no other
     /// instance began the same work (see `lost`).
-    fn end_outlived(&mut self, at: usize, t: &mut Transition<'_>) -> Ended {
-        let held = self.leases.remove(at);
+    fn end_outlived(&mut self, lease: u64, t: &mut Transition<'_>) -> Ended {
+        let held = self.leases.remove(lease);
         let loss = held.as_ref().and_then(|held| held.lease.loss());
         if let Some(held) = held
             && loss != Some(Loss::NotOurs)
@@ -72,13 +74,13 @@ impl Line {
 
     /// Asks the store whether the lease was held until now: by the release, or by a renewal if the lease is to be
     /// passed on.
-    fn end_confirmed(&mut self, at: usize, t: &mut Transition<'_>) -> Ended {
-        let is_passed_on = self.is_passed_on(at, t);
-        let Some(held) = self.leases.get(at) else {
+    fn end_confirmed(&mut self, lease: u64, t: &mut Transition<'_>) -> Ended {
+        let is_passed_on = self.is_passed_on(lease, t);
+        let Some(held) = self.leases.get(lease) else {
             return Ended::Quietly;
         };
         if !held.lease.is_valid(t.now) {
-            self.over(at, Loss::Expired, t);
+            self.over(lease, Loss::Expired, t);
             return Ended::Over(Some(Loss::Expired));
         }
         if is_passed_on {
@@ -88,7 +90,7 @@ impl Line {
             held.confirm(Some(confirmation), t);
             return Ended::Confirming(answer);
         }
-        match self.leases.remove(at) {
+        match self.leases.remove(lease) {
             Some(held) => Ended::Releasing(t.release(held)),
             None => Ended::Quietly,
         }
@@ -96,10 +98,12 @@ impl Line {
 
     /// Ends a turn whose lease was replaced by a record, and shares the record.
     pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, t: &mut Transition<'_>) {
-        let at = self.leases.find_turn(granted);
-        if let Some(mut held) = at.and_then(|at| self.leases.remove(at)) {
+        if self.leases.of_turn(granted).is_none() {
+            return;
+        }
+        if let Some(mut held) = self.leases.remove(granted.lease.owner.attempt) {
             held.unschedule(t);
-            self.share(record);
+            self.share(record, t);
             self.serve(t);
         }
     }
@@ -130,7 +134,7 @@ impl Line {
             return false;
         };
         if held.mode() == Mode::Exclusive {
-            held.downgrade(turn.clone());
+            held.downgrade(turn.clone(), t);
         }
         self.serve(t);
         true
@@ -138,14 +142,13 @@ impl Line {
 
     /// The lease of a turn, if the turn is under way and the lease valid.
     fn valid_lease_of(&mut self, granted: &Granted, now: Instant) -> Option<&mut HeldLease> {
-        let at = self.leases.find_turn(granted)?;
-        let held = self.leases.get(at)?;
+        let held = self.leases.of_turn(granted)?;
         (!held.is_outlived() && held.lease.is_valid(now)).then_some(held)
     }
 
     /// Ends a lease as lost, and the turns under it.
-    pub(super) fn over(&mut self, at: usize, loss: Loss, t: &mut Transition<'_>) {
-        if let Some(held) = self.leases.remove(at) {
+    pub(super) fn over(&mut self, lease: u64, loss: Loss, t: &mut Transition<'_>) {
+        if let Some(held) = self.leases.remove(lease) {
             held.lease.lose(loss);
             t.follow_up.lost.push((held.lease.clone(), loss));
             // The store may still have the lease.

@@ -7,8 +7,19 @@
 //! | wants a permit | the key is locked, or the other way round | [`ErrorKind::Foreign`] |
 //! | has a fingerprint | the key is held for other work | [`NoTurn::OtherFingerprint`] |
 //! | does not wait, or fails fast | the store is away | [`ErrorKind::Unreachable`] |
-//! | does not wait | the key is held | [`ErrorKind::Held`] |
+//! | does not wait | a turn of another must end before | [`ErrorKind::Held`] |
 //! | is one too many | the line is full | [`ErrorKind::LineFull`] |
+//!
+//! A question that is under way is in nobody's way: requests that fit beside the one that asks wait for the answer. With
+//! four permits, of which none is held:
+//!
+//! ```text
+//! try_permit 1    asks for one permit           granted
+//! try_permit 2    waits for that answer         2 to 4 ask for three permits in one question: granted
+//! try_permit 3    waits for that answer
+//! try_permit 4    waits for that answer
+//! try_permit 5    refused at once
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -82,21 +93,24 @@ impl Line {
         }
         let is_for_other_work =
             |held: &HeldLease| differ(&request.fingerprint, &held.lease.fingerprint);
-        if self.leases.iter().any(is_for_other_work) {
+        if self.leases.iter_open().any(is_for_other_work) {
             return Err(NoTurn::OtherFingerprint);
         }
         // The work may be recorded already. Only the store knows, and is being asked.
         let is_being_asked = request.fingerprint.is_some() && self.contending.is_some();
-        if (!request.patient || request.fail_fast)
-            && let Some(away) = self.away(t.now)
+        let away = self.away(t.now);
+        let waits_long = !self.waiters.is_empty() && (away.is_some() || self.is_queued());
+        if (!request.patient || request.fail_fast || t.limits.fail_fast)
+            && let Some(away) = away
         {
             return Err(away.into_error(t.now, "others wait for this key").into());
         }
-        if !request.patient && !is_being_asked && !self.may_have_room(request, t) {
+        if !request.patient && !is_being_asked && !self.may_have_room(request) {
             return Err(held_error(self.holder(t.now)).into());
         }
-        // A request that does not have to wait for others has room in every line, even with a limit of zero.
-        if self.waiters.len() >= t.limits.longest_line && !self.may_have_room(request, t) {
+        // A request that waits for no turn of another has room in every line, even with a limit of zero.
+        let waits_for_turns = || (request.patient && waits_long) || !self.may_have_room(request);
+        if self.waiters.len() >= t.limits.longest_line && waits_for_turns() {
             let waiting = self.waiters.len();
             let message = format!(
                 "{waiting} requests already wait for this key: see `LocksBuilder::longest_line`"
@@ -104,7 +118,8 @@ impl Line {
             return Err(Error::new(ErrorKind::LineFull, message).into());
         }
         if !request.patient {
-            self.wake_contender();
+            self.some_are_impatient = true;
+            self.ask_if_queued();
         }
         self.not_alone(t);
         self.waiters.push_back(turn.clone());
@@ -112,15 +127,42 @@ impl Line {
         Ok(())
     }
 
-    /// Whether a request that does not wait can have its turn at once, or the store must be asked to know.
+    /// Whether a request may get its turn without the end of another's: at once, or after the answer to
+    /// a question or to a renewal that is under way.
     ///
-    /// A contender may be there without a request: the request that it asked for has left. Its answer, or the one to its next
-    /// question, is then for this request (see `held`).
-    fn may_have_room(&self, request: &WaitRequest, t: &Transition<'_>) -> bool {
-        let mut leases = self.leases.iter();
-        let is_asked_for = self.needs_lease(request)
-            && (request.mode != Mode::Exclusive || self.leases.is_empty());
-        self.waiters.is_empty() && (is_asked_for || leases.any(|held| held.can_serve(request, t)))
+    /// The requests ahead must leave room as well, if they are granted what they ask for. An exclusive
+    /// request that does not wait is no obstacle for readers: it may be refused.
+    fn may_have_room(&self, request: &WaitRequest) -> bool {
+        let leases = || self.leases.iter_open().filter(|held| !held.is_idle());
+        match request.mode {
+            Mode::Exclusive => self.waiters.is_empty() && leases().next().is_none(),
+            Mode::Shared => {
+                leases().all(|held| held.mode() == Mode::Shared)
+                    && self.all_ahead(|_, ahead| ahead.mode == Mode::Shared || !ahead.patient)
+            }
+            Mode::Permit { .. } => {
+                let has_room = |at, request: &WaitRequest| match request.mode {
+                    Mode::Permit { of } => self.leases.busy() + at < of as usize,
+                    Mode::Exclusive | Mode::Shared => false,
+                };
+                has_room(self.waiters.len(), request) && self.all_ahead(has_room)
+            }
+        }
+    }
+
+    /// Whether the requests in line have a property, each with its place. A request that does not wait
+    /// was let in because all requests ahead of it have that property, so those need not be looked at.
+    fn all_ahead(&self, holds: impl Fn(usize, &WaitRequest) -> bool) -> bool {
+        let waiters = self.waiters.iter().map(|turn| &turn.request);
+        for (at, ahead) in waiters.enumerate().rev() {
+            if !holds(at, ahead) {
+                return false;
+            }
+            if !ahead.patient && ahead.mode != Mode::Exclusive {
+                return true;
+            }
+        }
+        true
     }
 
     /// Whether the key is in use for locks and the mode is for permits, or the other way round.
@@ -138,18 +180,21 @@ impl Line {
         let Ok(at) = self.waiters.binary_search_by_key(&id, |turn| turn.id) else {
             return;
         };
-        self.waiters.remove(at);
+        let left = self.waiters.remove(at);
         if at == 0 {
-            // The next request may need another lease than the contender asks for, or none.
-            self.wake_contender();
+            let mode = |turn: &Arc<Turn>| turn.request.mode;
+            if self.waiters.front().map(mode) != left.as_ref().map(mode) {
+                // The place in the store's queue is for one mode.
+                self.ask_if_queued();
+            }
             self.serve(t);
         }
     }
 
     /// Refuses all requests that wait. The turn under way goes on.
-    pub(crate) fn refuse_all(&mut self, error: &Error) {
+    pub(crate) fn refuse_all(&mut self, error: &Error, t: &mut Transition<'_>) {
         for turn in self.waiters.drain(..) {
-            turn.refuse(error.clone());
+            t.follow_up.wakers.extend(turn.refuse(error.clone()));
         }
         self.wake_contender();
     }
@@ -164,15 +209,26 @@ impl Line {
         self.waiters.len()
     }
 
-    /// Refuses the requests for which `why` returns a reason, and keeps the others in their order.
-    pub(super) fn refuse_if(&mut self, why: impl Fn(&Turn) -> Option<NoTurn>) {
-        let is_refused = |turn: &Arc<Turn>| why(turn).is_some();
-        if !self.waiters.iter().any(is_refused) {
-            return;
+    /// Refuses the requests that do not wait, because a turn has begun that all others wait for.
+    pub(super) fn refuse_those_who_would_wait(&mut self, t: &mut Transition<'_>) {
+        if std::mem::take(&mut self.some_are_impatient) {
+            self.refuse_if(t, |turn| {
+                (!turn.request.patient).then(|| held_error(None).into())
+            });
         }
+    }
+
+    /// Refuses the requests for which `why` returns a reason, and keeps the others in their order.
+    /// `why` is asked once for each request, in order.
+    pub(super) fn refuse_if(
+        &mut self,
+        t: &mut Transition<'_>,
+        mut why: impl FnMut(&Turn) -> Option<NoTurn>,
+    ) {
+        let wakers = &mut t.follow_up.wakers;
         self.waiters.retain(|turn| match why(turn) {
             Some(why) => {
-                turn.refuse(why);
+                wakers.extend(turn.refuse(why));
                 false
             }
             None => true,
@@ -180,8 +236,8 @@ impl Line {
     }
 
     /// Gives the record to all requests that have claimed the key.
-    pub(super) fn share(&mut self, record: &Bytes) {
-        self.refuse_if(|turn| {
+    pub(super) fn share(&mut self, record: &Bytes, t: &mut Transition<'_>) {
+        self.refuse_if(t, |turn| {
             let has_claimed = turn.request.fingerprint.is_some();
             has_claimed.then(|| NoTurn::Recorded(record.clone()))
         });

@@ -1,5 +1,6 @@
 //! Layers whose requests share a key, or hold one of several permits.
 
+mod at_once;
 mod nested;
 mod permits;
 mod shared;
