@@ -101,7 +101,11 @@ pub(crate) mod sealed {
 /// - an attempt for one of *n* permits is next if the permits that are held and the attempts ahead of it are together fewer
 ///   than *n*.
 ///
-/// A head that could have the key, and leaves the key
+/// **Long queues.** The work of a call does not grow with the queue. A store may look at the attempts of a *page* only, from the head on: a
+/// reader further back is not next before those ahead of it have taken the key or left, whereupon it is told. In the same way, expired
+/// places beyond a number are removed by later calls, and a page of attempts is told of a record.
+///
+/// **Head starts.** A head that could have the key, and leaves the key
 /// untaken for longer than the `head_start` of an attempt that asks behind it, loses its
 /// place: a crashed waiter must not block a key until its deadline.
 ///
@@ -193,7 +197,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// - If the owner holds the key, the lease is ended, and the answer is [`Released::Freed`]. With
     ///   [`Ending::Record`], the record takes the place of the lease in the same step. After a plain release, the
     ///   attempts that are next are sent [`Hint::Free`], and a few attempts behind them are sent [`Hint::Next`]; after
-    ///   a record, every attempt in the queue is sent [`Hint::Free`].
+    ///   a record, the first attempts in the queue are sent [`Hint::Free`], and each attempt that asks and leaves the queue has the next
+    ///   one told, until all of them are.
     /// - If a record by the same owner is already there, the answer is [`Released::Freed`] again, and nothing
     ///   changes.
     /// - Otherwise, also if the lease has expired, the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if other

@@ -255,6 +255,9 @@ pub struct Held {
 /// All tokens are below this number, which a double can hold, as Lua and JSON need it.
 pub(super) const END_OF_TOKENS: u64 = 1 << 53;
 
+/// How many holders, and how many attempts in the queue, an [`Inspection`] lists.
+pub(super) const LISTED: usize = 1000;
+
 /// Refuses a floor that leaves no token above it.
 pub(super) fn check_floor(floor: u64) -> Result<(), Error> {
     if floor < END_OF_TOKENS - 1 {
@@ -483,9 +486,10 @@ pub enum Expected {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The holders of the key, in the order in which their leases end: at most one if the key is held exclusively.
+    /// The holders of the key, in the order in which their leases end: at most one if the key is held exclusively, and the first 1,000 if
+    /// there are more.
     pub holders: Vec<Holder>,
-    /// The attempts that wait for the key, in order.
+    /// The attempts that wait for the key, in order: the first 1,000 if there are more.
     pub queue: Vec<Owner>,
     /// The record in the lease's place, if there is one.
     pub record: Option<Bytes>,

@@ -4,15 +4,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};
 use tokio::{sync::Mutex, task::JoinSet};
 use tower_distributed_lock::{
     Error,
-    store::{Acquire, Acquired, Mode, Owner, RedisStore, Release, Released, Store},
+    store::{Acquire, Acquired, Mode, Owner, Queueing, RedisStore, Release, Released, Store},
 };
 
-use support::{redis_server::RedisServer, words::*};
+use support::{eventually, redis_server::RedisServer, words::*};
 
 const SET_NX: &str = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])";
 const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
@@ -193,6 +195,122 @@ fn free(
             ..ending(&key(&format!("orders/{n}")), owner)
         })
     })
+}
+
+/// The number of instances that wait in the tests of long queues.
+const WAITING: usize = 1_000;
+/// The most commands that a call may run before such a queue. Each of them takes the server some microseconds.
+const MOST_WORK: u64 = 200;
+
+/// The commands that a call runs on the server, beside the script itself.
+async fn work<T>(server: &RedisServer, call: impl Future<Output = T>) -> (T, u64) {
+    server.reset_stats().await;
+    let answer = call.await;
+    let stats = server.stats().await.into_iter();
+    let of_scripts = stats.filter(|(name, _)| {
+        let is_of_key = name.starts_with('z') || name.starts_with('p') && name != "ping";
+        is_of_key || ["get", "set", "del", "exists", "time", "incrby"].contains(&name.as_str())
+    });
+    (answer, of_scripts.map(|(_, stat)| stat.calls).sum())
+}
+
+/// A store and the key that a writer has and many instances wait for.
+async fn long_queue(
+    server: &RedisServer,
+    mode: Mode,
+    deadline: Duration,
+) -> (RedisStore, Owner, Vec<Owner>) {
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let (key, writer) = (key("k"), owner());
+    store.take(&key, writer).await;
+    let waiting: Vec<Owner> = (0..WAITING).map(|_| owner()).collect();
+    for some in waiting.chunks(50) {
+        let queue = some.iter().map(|owner| {
+            let queueing = Queueing::Wait {
+                deadline,
+                head_start: LONG,
+            };
+            store.acquire(Acquire {
+                mode,
+                queueing,
+                ..attempt(&key, *owner)
+            })
+        });
+        for answer in join_all(queue).await {
+            held(answer.unwrap());
+        }
+    }
+    (store, writer, waiting)
+}
+
+/// No call blocks the server for longer because many wait: its commands are counted, because its time depends on the machine.
+#[tokio::test]
+async fn the_work_of_a_call_does_not_grow_with_the_queue() {
+    let _alone = ALONE.lock().await;
+    let server = RedisServer::start().await;
+    let key = key("k");
+    let (store, writer, readers) = long_queue(&server, Mode::Shared, LONG).await;
+    let mut most = Vec::new();
+    let (seen, inspecting) = work(&server, store.see(&key)).await;
+    assert_eq!(seen.queue, readers);
+    most.push(("inspect", inspecting));
+    most.push(("release", work(&server, store.free(&key, writer)).await.1));
+    let last = readers.last().copied().unwrap();
+    let (answer, asking) = work(&server, store.queue_as(Mode::Shared, &key, last)).await;
+    held(answer);
+    most.push(("the last reader asks", asking));
+    let taking = async {
+        for reader in &readers {
+            granted(store.queue_as(Mode::Shared, &key, *reader).await);
+        }
+    };
+    let (_, taking) = work(&server, taking).await;
+    most.push(("a reader takes the key", taking / WAITING as u64));
+    most.push((
+        "a writer waits",
+        work(&server, store.queue(&key, writer)).await.1,
+    ));
+    let (_, renewing) = work(&server, store.renew_as(Mode::Shared, &key, last, 1)).await;
+    most.push(("renew", renewing));
+    most.push((
+        "force release",
+        work(&server, store.force_release(key.clone())).await.1,
+    ));
+    store.free(&key, writer).await;
+
+    let (store, writer, waiting) = long_queue(&server, Mode::Exclusive, LONG).await;
+    let (_, recording) = work(&server, store.record(&key, writer, b"done")).await;
+    most.push(("record", recording));
+    let finding = async {
+        for waiter in &waiting {
+            let found = store.queue(&key, *waiter).await;
+            assert!(matches!(found, Acquired::Recorded(_)), "{found:?}");
+        }
+    };
+    let (_, finding) = work(&server, finding).await;
+    most.push(("a record is found", finding / WAITING as u64));
+    store.force_release(key.clone()).await.unwrap();
+
+    // The places of all but one expire at once.
+    let (store, writer, _) = long_queue(&server, Mode::Shared, Duration::from_secs(1)).await;
+    held(store.queue(&key, last).await);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    most.push((
+        "release after an expiry",
+        work(&server, store.free(&key, writer)).await.1,
+    ));
+    eventually("the live attempt has the key", async || {
+        let (answer, asking) = work(&server, store.queue(&key, last)).await;
+        most.push(("ask after an expiry", asking));
+        matches!(answer, Acquired::Granted(_))
+    })
+    .await;
+    let too_much: Vec<_> = most.iter().filter(|(_, work)| *work > MOST_WORK).collect();
+    println!(
+        "at most {:?} commands",
+        most.iter().map(|(_, work)| work).max()
+    );
+    assert!(too_much.is_empty(), "{too_much:?}");
 }
 
 /// The ratios of the other modes' costs to those of an exclusive lease: on a free key, and beside another holder.

@@ -9,6 +9,7 @@
 //! Every call takes effect within the method, under the mutex of one shard; the futures only carry the answers.
 
 mod fence;
+mod leases;
 mod listing;
 mod slot;
 mod state;

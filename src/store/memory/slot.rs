@@ -19,13 +19,20 @@ use bytes::Bytes;
 
 use super::super::{
     Acquire, Acquired, Ending, Expected, Grant, Held, Hint, Holder, Inspection, Instance, Mode,
-    Owner, Queueing, Release, Released, Renew, Renewed,
+    Owner, Queueing, Release, Released, Renew, Renewed, types::LISTED,
 };
-use super::fence::Fence;
+use super::{
+    fence::Fence,
+    leases::{Lease, Leases},
+};
 use crate::{
     Error, ErrorKind, LockKey,
     time::{Instant, later},
 };
+
+/// How many attempts from the head of the queue on an offer looks at, and how many are told of a record: the work of a call must not grow with
+/// the queue. The attempts behind them become next as those ahead take the key or leave.
+const PAGE: usize = 32;
 
 /// How many attempts behind those that are next are sent [`Hint::Next`]: if the next have crashed, the first of them
 /// that is alive takes the key.
@@ -37,17 +44,9 @@ pub(super) type HintFor = (Instance, Hint);
 /// The leases or the record of a key, and its queue.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// At most one if the key is held exclusively.
-    leases: Vec<Lease>,
+    leases: Leases,
     record: Option<Record>,
     queue: VecDeque<Attempt>,
-}
-
-struct Lease {
-    owner: Owner,
-    mode: Mode,
-    until: Instant,
-    fingerprint: Option<Bytes>,
 }
 
 /// The record in the place of a lease.
@@ -78,7 +77,7 @@ impl Slot {
     ) -> Result<Acquired, Error> {
         if let Some(record) = &self.record {
             let content = record.content.clone();
-            self.leave_queue(request.owner);
+            self.leave_for_record(&request, hints);
             return Ok(Acquired::Recorded(content));
         }
         if self.is_of_other_kind(&request) {
@@ -97,7 +96,7 @@ impl Slot {
         for owner in request.owners().take(room) {
             self.lease(owner, &request, now);
         }
-        self.withdraw_offers();
+        self.update_offers(&request.key, now, hints);
         Ok(Acquired::Granted(Grant {
             tokens: fence.hand_out(request.block.max(1), room as u32),
             count: room as u32,
@@ -113,15 +112,19 @@ impl Slot {
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> Renewed {
-        let Some(lease) = self.leased_to(request.owner) else {
+        let Some(lease) = self.leases.get_mut(request.owner) else {
             return Renewed::NotOurs;
         };
-        lease.until = lease.until.max(later(now, request.lease));
+        let until = lease.until.max(later(now, request.lease));
+        lease.until = until;
         let is_downgrade = lease.mode == Mode::Exclusive
             && request.mode == Mode::Shared
             && lease.fingerprint.is_none();
         if is_downgrade {
             lease.mode = Mode::Shared;
+        }
+        self.leases.ends_at(until);
+        if is_downgrade {
             self.offer(&request.key, true, now, hints);
         }
         Renewed::Renewed {
@@ -142,16 +145,15 @@ impl Slot {
         } = request;
         self.leave_queue(owner);
         let is_record = matches!(ending, Ending::Record { .. });
-        let ends =
-            |lease: &Lease| lease.owner == owner && (!is_record || lease.mode == Mode::Exclusive);
-        let Some(at) = self.leases.iter().position(ends) else {
+        let held = self.leases.get(owner).map(|lease| lease.mode);
+        if held.is_none_or(|mode| is_record && mode != Mode::Exclusive) {
             self.offer(&key, false, now, hints);
             return match &self.record {
                 Some(record) if record.owner == owner => Released::Freed,
                 _ => Released::NotOurs,
             };
-        };
-        self.leases.swap_remove(at);
+        }
+        self.leases.remove(owner);
         match ending {
             Ending::Free => self.offer(&key, true, now, hints),
             Ending::Record { content, retain } => {
@@ -161,7 +163,7 @@ impl Slot {
                     content,
                 });
                 let free = |attempt: &Attempt| (attempt.owner.instance, Hint::Free(key.clone()));
-                hints.extend(self.queue.iter().map(free));
+                hints.extend(self.queue.iter().take(PAGE).map(free));
             }
         }
         Released::Freed
@@ -177,7 +179,7 @@ impl Slot {
     ) -> bool {
         let is_as_expected = match expected {
             Expected::Anything => true,
-            Expected::Holder(owner) => self.leases.iter().any(|lease| lease.owner == owner),
+            Expected::Holder(owner) => self.leases.get(owner).is_some(),
             Expected::Record => self.record.is_some(),
         };
         if !is_as_expected {
@@ -191,8 +193,8 @@ impl Slot {
 
     /// See [`Store::inspect`](super::Store::inspect).
     pub(super) fn inspect(&self, fence: u64, now: Instant) -> Inspection {
-        let holder = |lease: &Lease| Holder {
-            owner: lease.owner,
+        let holder = |(owner, lease): (&Owner, &Lease)| Holder {
+            owner: *owner,
             mode: lease.mode,
             remaining: lease.until - now,
             fingerprint: lease.fingerprint.clone(),
@@ -200,19 +202,20 @@ impl Slot {
         };
         let mut holders: Vec<_> = self.leases.iter().map(holder).collect();
         holders.sort_by_key(|holder| holder.remaining);
+        holders.truncate(LISTED);
         let record = self.record.as_ref();
         Inspection {
             holders,
-            queue: self.queue.iter().map(|attempt| attempt.owner).collect(),
+            queue: self.queue.iter().take(LISTED).map(|it| it.owner).collect(),
             record: record.map(|record| record.content.clone()),
             record_remaining: record.map(|record| record.until - now),
             fence,
         }
     }
 
-    /// When the first entry of the slot expires, or `None` if the slot is empty.
+    /// A time before which no entry of the slot expires, or `None` if the slot is empty.
     pub(super) fn earliest_expiry(&self) -> Option<Instant> {
-        let leases = self.leases.iter().map(|lease| lease.until);
+        let leases = self.leases.soonest().into_iter();
         let record = self.record.iter().map(|record| record.until);
         let queue = self.queue.iter().map(|attempt| attempt.until);
         leases.chain(record).chain(queue).min()
@@ -220,7 +223,7 @@ impl Slot {
 
     /// Removes the leases, the record and the places whose time is over.
     pub(super) fn forget_expired(&mut self, now: Instant) {
-        self.leases.retain(|lease| lease.until > now);
+        self.leases.forget_expired(now);
         self.record.take_if(|record| record.until <= now);
         self.queue.retain(|attempt| attempt.until > now);
     }
@@ -228,40 +231,20 @@ impl Slot {
     /// How many of the attempt's owners there is room for, beside the holders and the attempts ahead in the queue.
     fn room(&self, request: &Acquire) -> usize {
         // A shared lease is not granted again as an exclusive one.
-        let is_ours = |lease: &&Lease| {
-            request.owners().any(|owner| owner == lease.owner)
-                && (lease.mode == request.mode || lease.mode == Mode::Exclusive)
+        let is_ours = |owner: &Owner| {
+            let lease = self.leases.get(*owner);
+            lease.is_some_and(|it| it.mode == request.mode || it.mode == Mode::Exclusive)
         };
-        let ours = self.leases.iter().filter(is_ours).count();
+        let ours = request.owners().filter(is_ours).count();
         let ahead = match request.queueing {
             Queueing::Skip => 0,
-            _ => self.ahead_of(request.owner),
+            Queueing::No | Queueing::Wait { .. } => self.ahead_of(request.owner),
         };
-        let room = self.room_behind(ahead, self.leases.len() - ours, request.mode);
+        let is_reader = |attempt: &Attempt| attempt.mode == Mode::Shared;
+        let all_share = ahead <= PAGE && self.queue.iter().take(ahead).all(is_reader);
+        let held = self.leases.len() - ours;
+        let room = room_behind(request.mode, self.leases.mode(), held, ahead, all_share);
         room.max(ours).min(1 + request.more.len())
-    }
-
-    /// How many leases of a mode there is room for, behind the first `ahead` attempts in the queue. `held` counts the
-    /// leases of others.
-    fn room_behind(&self, ahead: usize, held: usize, mode: Mode) -> usize {
-        match mode {
-            Mode::Exclusive => usize::from(held == 0 && ahead == 0),
-            Mode::Shared => {
-                let mut leases = self.leases.iter().map(|lease| lease.mode);
-                let mut queue = self.queue.iter().take(ahead).map(|attempt| attempt.mode);
-                let is_shared = |mode| mode == Mode::Shared;
-                usize::from(leases.all(is_shared) && queue.all(is_shared))
-            }
-            Mode::Permit { of } => (of as usize).saturating_sub(held + ahead),
-        }
-    }
-
-    /// How many attempts at the head of the queue could have the key now.
-    fn next(&self) -> usize {
-        let is_next = |(ahead, attempt): &(usize, &Attempt)| {
-            self.room_behind(*ahead, self.leases.len(), attempt.mode) > 0
-        };
-        self.queue.iter().enumerate().take_while(is_next).count()
     }
 
     /// How many attempts are ahead of this owner's: all of them if the owner is not queued.
@@ -272,14 +255,12 @@ impl Slot {
 
     /// Whether the key is a semaphore and the attempt wants a lock, or the other way round.
     fn is_of_other_kind(&self, request: &Acquire) -> bool {
-        let leases = self.leases.iter().map(|lease| lease.mode);
-        let others = self
+        let mut others = self
             .queue
             .iter()
             .filter(|other| other.owner != request.owner);
-        leases
-            .chain(others.map(|attempt| attempt.mode))
-            .next()
+        let mode = self.leases.mode();
+        mode.or_else(|| others.next().map(|attempt| attempt.mode))
             .is_some_and(|mode| mode.is_permit() != request.mode.is_permit())
     }
 
@@ -289,22 +270,22 @@ impl Slot {
         queue.any(|attempt| attempt.owner.instance != instance)
     }
 
-    /// The lease of this owner, if the owner holds the key.
-    fn leased_to(&mut self, owner: Owner) -> Option<&mut Lease> {
-        self.leases.iter_mut().find(|lease| lease.owner == owner)
-    }
-
     /// Leases the key to an owner, or counts the time of the owner's lease anew.
     fn lease(&mut self, owner: Owner, request: &Acquire, now: Instant) {
         let until = later(now, request.lease);
-        match self.leased_to(owner) {
-            Some(lease) => lease.until = until,
-            None => self.leases.push(Lease {
-                owner,
-                mode: request.mode,
-                until,
-                fingerprint: request.fingerprint.clone(),
-            }),
+        match self.leases.get_mut(owner) {
+            Some(lease) => {
+                lease.until = until;
+                self.leases.ends_at(until);
+            }
+            None => {
+                let lease = Lease {
+                    mode: request.mode,
+                    until,
+                    fingerprint: request.fingerprint.clone(),
+                };
+                self.leases.insert(owner, lease);
+            }
         }
     }
 
@@ -313,11 +294,24 @@ impl Slot {
         self.queue.retain(|attempt| attempt.owner != owner);
     }
 
-    /// Removes heads of the queue that have left the key untaken for a head start, as long as they are in the way of
-    /// this attempt.
+    /// Removes the attempt, which has found a record, from the queue, and tells the attempt that thereby comes into the first page, or to the
+    /// place of this one: all attempts in the queue learn of the record one page after another.
+    fn leave_for_record(&mut self, request: &Acquire, hints: &mut Vec<HintFor>) {
+        let place = self.ahead_of(request.owner);
+        if self.queue.remove(place).is_some()
+            && let Some(following) = self.queue.get(place.max(PAGE - 1))
+        {
+            hints.push((following.owner.instance, Hint::Free(request.key.clone())));
+        }
+    }
+
+    /// Removes the heads of the queue that have left the key untaken for a head start, if they are in the way of this attempt: all of
+    /// them at once, so that a page of dead attempts delays the next page once.
     fn drop_heads_that_passed(&mut self, request: &Acquire, head_start: Duration, now: Instant) {
-        while self.room(request) == 0
-            && let Some(head) = self.queue.front()
+        if self.room(request) > 0 {
+            return;
+        }
+        while let Some(head) = self.queue.front()
             && head.owner != request.owner
             && head
                 .offered
@@ -355,22 +349,10 @@ impl Slot {
             return;
         }
         // An instance has one attempt at a key. With the second attempt, every holder knows of one that is not its own.
-        if self.queue.len() < 2
-            || self
-                .leases
-                .iter()
-                .any(|lease| lease.mode == Mode::Exclusive)
-        {
-            let mut holders: Vec<_> = self
-                .leases
-                .iter()
-                .map(|lease| lease.owner.instance)
-                .collect();
-            holders.sort_unstable();
-            holders.dedup();
-            holders.retain(|holder| *holder != owner.instance);
-            let wanted = |holder| (holder, Hint::Wanted(request.key.clone()));
-            hints.extend(holders.into_iter().map(wanted));
+        if self.queue.len() < 2 || self.leases.mode() == Some(Mode::Exclusive) {
+            let holders = self.leases.instances();
+            let others = holders.filter(|holder| *holder != owner.instance);
+            hints.extend(others.map(|holder| (holder, Hint::Wanted(request.key.clone()))));
         }
         self.queue.push_back(Attempt {
             owner,
@@ -383,7 +365,7 @@ impl Slot {
     /// The answer for an attempt that is not granted the key: the time until the first lease ends, or until the head of
     /// the queue has left the key untaken for a head start.
     fn held(&self, now: Instant, head_start: Duration) -> Held {
-        let leases = self.leases.iter().map(|lease| lease.until);
+        let leases = self.leases.soonest().into_iter();
         let passed = self.queue.front().and_then(|head| {
             let passed = later(head.offered?, head_start);
             Some(passed.min(head.until))
@@ -393,39 +375,64 @@ impl Slot {
             remaining: first.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)),
             fingerprint: self
                 .leases
-                .first()
+                .any()
                 .and_then(|lease| lease.fingerprint.clone()),
             label: None,
         }
     }
 
-    /// Offers the key to the attempts that have become next, and tells the attempts right behind them if there is a new
-    /// offer, or if a lease has `ended`.
+    /// Updates the offers, and tells the attempts right behind those that are next if there is a new offer, or if a lease has `ended`.
     fn offer(&mut self, key: &LockKey, ended: bool, now: Instant, hints: &mut Vec<HintFor>) {
         if self.record.is_some() {
             return;
         }
-        let next = self.next();
-        let mut is_news = ended;
-        for attempt in self.queue.iter_mut().take(next) {
-            if attempt.offered.is_none() {
-                attempt.offered = Some(now);
-                is_news = true;
-                hints.push((attempt.owner.instance, Hint::Free(key.clone())));
-            }
-        }
-        if is_news {
-            let behind = self.queue.iter().skip(next).take(HINTED_BEHIND_THE_NEXT);
+        let (last, is_new) = self.update_offers(key, now, hints);
+        if ended || is_new {
+            let behind = self.queue.iter().skip(last).take(HINTED_BEHIND_THE_NEXT);
             hints.extend(behind.map(|behind| (behind.owner.instance, Hint::Next(key.clone()))));
         }
     }
 
-    /// Takes the offers back from attempts that are not next any more, after the key was granted to another attempt.
-    fn withdraw_offers(&mut self) {
-        let next = self.next();
-        for attempt in self.queue.iter_mut().skip(next) {
-            attempt.offered = None;
+    /// Offers the key to the attempts of the first page that have become next, and takes the offers back from those that are not next any
+    /// more. Returns the place behind the last one that is next, and whether there is a new offer.
+    fn update_offers(
+        &mut self,
+        key: &LockKey,
+        now: Instant,
+        hints: &mut Vec<HintFor>,
+    ) -> (usize, bool) {
+        let (mode, held) = (self.leases.mode(), self.leases.len());
+        let (mut last, mut is_new, mut all_share) = (0, false, true);
+        for (ahead, attempt) in self.queue.iter_mut().take(PAGE).enumerate() {
+            if room_behind(attempt.mode, mode, held, ahead, all_share) == 0 {
+                attempt.offered = None;
+            } else {
+                last = ahead + 1;
+                if attempt.offered.is_none() {
+                    attempt.offered = Some(now);
+                    is_new = true;
+                    hints.push((attempt.owner.instance, Hint::Free(key.clone())));
+                }
+            }
+            all_share &= attempt.mode == Mode::Shared;
         }
+        (last, is_new)
+    }
+}
+
+/// How many leases of a mode there is room for, beside the leases of others and behind `ahead` attempts, which all share the key or not. `leased`
+/// is the mode of the present leases.
+fn room_behind(
+    mode: Mode,
+    leased: Option<Mode>,
+    held: usize,
+    ahead: usize,
+    all_share: bool,
+) -> usize {
+    match mode {
+        Mode::Exclusive => usize::from(held == 0 && ahead == 0),
+        Mode::Shared => usize::from(leased.is_none_or(|it| it == Mode::Shared) && all_share),
+        Mode::Permit { of } => (of as usize).saturating_sub(held + ahead),
     }
 }
 

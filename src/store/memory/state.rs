@@ -1,7 +1,7 @@
 //! One shard of a memory store's keys, as plain data that takes the time as an argument.
 //!
 //! 1. A key has a slot exactly as long as the key has a lease, a record or a queue.
-//! 2. `due` has exactly one entry for each slot, at the earliest expiry in that slot.
+//! 2. `due` has exactly one entry for each slot, at the earliest expiry in that slot, or at an earlier one that was put off since.
 //! 3. Every method that reads or changes a slot first removes all expired entries of the shard, so that the remaining
 //!    ones are valid.
 

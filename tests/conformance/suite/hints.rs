@@ -1,5 +1,6 @@
 //! Hints. One may be lost, but without a fault each arrives.
 
+use futures_util::future::join_all;
 use tower_distributed_lock::store::{Acquire, Acquired, Hint, Released};
 
 use crate::subject::*;
@@ -87,6 +88,28 @@ pub(crate) async fn a_record_is_hinted_to_every_attempt_in_the_queue(subject: im
     store.record(&key, a, b"done").await;
     hinted(&mut hints_b, Hint::Free(key.clone())).await;
     hinted(&mut hints_c, Hint::Free(key)).await;
+}
+
+pub(crate) async fn a_record_is_hinted_to_a_long_queue_one_after_another(subject: impl Subject) {
+    let (store, key, a) = (subject.store(), key("k"), owner());
+    store.take(&key, a).await;
+    let mut waiters = Vec::new();
+    for _ in 0..45 {
+        let waiter = owner();
+        waiters.push((waiter, store.watch_for_sure(waiter.instance).await));
+        held(store.queue(&key, waiter).await);
+    }
+    store.record(&key, a, b"done").await;
+    let finds = waiters.iter_mut().map(|(waiter, hints)| {
+        let key = &key;
+        async move {
+            hinted(hints, Hint::Free(key.clone())).await;
+            let found = store.queue(key, *waiter).await;
+            assert!(matches!(found, Acquired::Recorded(_)), "{found:?}");
+        }
+    });
+    join_all(finds).await;
+    assert_eq!(store.see(&key).await.queue, []);
 }
 
 /// Otherwise the head start of the head would begin while the record is there, and the head would be passed by too early.

@@ -32,6 +32,7 @@ macro_rules! conformance {
                 locks_and_permits_do_not_mix,
                 locks_and_permits_do_not_wait_in_one_queue,
                 free_permits_are_hinted_to_as_many_attempts,
+                every_attempt_that_is_next_is_hinted_whatever_number_those_ahead_name,
                 a_waiter_is_hinted_to_all_holders_but_its_own_instance,
                 dead_attempts_are_passed_by_for_a_permit,
                 an_attempt_that_skips_the_queue_takes_only_a_free_permit,
@@ -114,6 +115,7 @@ macro_rules! conformance {
                 a_question_about_an_expired_lease_is_hinted_to_the_head_of_the_queue,
                 hints_arrive_from_listening_on,
                 a_record_is_hinted_to_every_attempt_in_the_queue,
+                a_record_is_hinted_to_a_long_queue_one_after_another,
                 a_release_beside_a_record_is_hinted_to_nobody,
                 giving_up_at_the_head_of_a_free_key_is_hinted_to_the_next,
                 a_forced_release_is_hinted_to_the_head_of_the_queue,
@@ -158,6 +160,7 @@ macro_rules! conformance {
                 answers_of_readers_that_are_dropped_leave_nothing,
                 a_reader_that_gives_up_leaves_the_queue,
                 dead_readers_at_the_head_are_passed_by,
+                many_dead_readers_at_the_head_are_passed_by,
                 a_dead_writer_at_the_head_is_passed_by_readers,
                 a_writer_that_waits_for_readers_is_not_passed_by,
                 a_downgraded_lease_is_shared_without_a_gap,
@@ -174,6 +177,7 @@ macro_rules! conformance {
             );
             $crate::suite::conformance!(@tests $subject, $args, mode_hints:
                 all_readers_that_are_next_are_hinted_and_the_writer_behind_them,
+                the_readers_of_a_long_queue_are_hinted_one_after_another,
                 the_last_reader_is_hinted_to_the_writer,
                 readers_behind_a_writer_that_gives_up_are_hinted,
                 a_downgrade_is_hinted_to_the_readers_ahead_of_the_first_writer,

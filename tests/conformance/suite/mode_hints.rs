@@ -1,6 +1,12 @@
 //! Hints about keys that are shared.
 
-use tower_distributed_lock::store::{Hint, Instance, Mode::Shared, Store};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tower_distributed_lock::{
+    LockKey,
+    store::{Acquired, Hint, Hints, Instance, Mode::Shared, Store},
+};
 
 use crate::subject::*;
 
@@ -32,6 +38,44 @@ pub(crate) async fn all_readers_that_are_next_are_hinted_and_the_writer_behind_t
     let before = hints_before(&mut hints[2], last).await;
     assert!(before.contains(&Hint::Next(key.clone())), "{before:?}");
     assert!(!before.contains(&Hint::Free(key)), "{before:?}");
+}
+
+/// Waits for the hint, or until the store has said that it is worth asking again: a quorum may give way for a moment.
+async fn hinted_or_due(hints: &mut Hints, key: &LockKey, remaining: Duration) {
+    let hint = hinted(hints, Hint::Free(key.clone()));
+    let _ = tokio::time::timeout(remaining, hint).await;
+}
+
+/// Many more than a store tells at once.
+pub(crate) async fn the_readers_of_a_long_queue_are_hinted_one_after_another(
+    subject: impl Subject,
+) {
+    let (store, key, holder) = (subject.store(), key("k"), owner());
+    store.take(&key, holder).await;
+    let mut readers = Vec::new();
+    for _ in 0..45 {
+        let reader = owner();
+        readers.push((reader, store.watch_for_sure(reader.instance).await));
+        held(store.queue_as(Shared, &key, reader).await);
+    }
+    store.free(&key, holder).await;
+    let turns = readers.iter_mut().map(|(reader, hints)| {
+        let key = &key;
+        async move {
+            let mut remaining = LONG;
+            loop {
+                hinted_or_due(hints, key, remaining).await;
+                match store.queue_as(Shared, key, *reader).await {
+                    Acquired::Granted(_) => break,
+                    other => remaining = held(other).remaining,
+                }
+            }
+        }
+    });
+    join_all(turns).await;
+    for (reader, _) in &readers {
+        store.free_as(Shared, &key, *reader).await;
+    }
 }
 
 pub(crate) async fn the_last_reader_is_hinted_to_the_writer(subject: impl Subject) {

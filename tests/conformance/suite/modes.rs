@@ -337,6 +337,30 @@ pub(crate) async fn dead_readers_at_the_head_are_passed_by(subject: impl Subject
     .await;
 }
 
+/// More of them than a store looks at in one call.
+pub(crate) async fn many_dead_readers_at_the_head_are_passed_by(subject: impl Subject) {
+    let (store, key) = (subject.store(), key("k"));
+    let [writer, live, live_too] = owners();
+    store.take(&key, writer).await;
+    for _ in 0..40 {
+        held(store.queue_as(Shared, &key, owner()).await);
+    }
+    held(store.queue_as(Shared, &key, live).await);
+    held(store.queue(&key, live_too).await);
+    store.free(&key, writer).await;
+    eventually("the live reader has the key", async || {
+        let request = in_mode(Shared, waiting_behind(&key, live, SHORT));
+        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+    })
+    .await;
+    store.free_as(Shared, &key, live).await;
+    eventually("the live writer has the key", async || {
+        let request = waiting_behind(&key, live_too, SHORT);
+        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+    })
+    .await;
+}
+
 pub(crate) async fn a_dead_writer_at_the_head_is_passed_by_readers(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let [holder, dead, live, live_too] = owners();

@@ -306,6 +306,27 @@ pub(crate) async fn free_permits_are_hinted_to_as_many_attempts(subject: impl Su
     hinted(&mut hints[2], free).await;
 }
 
+pub(crate) async fn every_attempt_that_is_next_is_hinted_whatever_number_those_ahead_name(
+    subject: impl Subject,
+) {
+    let (store, key) = (subject.store(), key("k"));
+    let holders: [Owner; 3] = owners();
+    let [first, second] = owners();
+    let mut hints = store.watch_for_sure(second.instance).await;
+    for holder in holders {
+        granted(store.ask_as(THREE, &key, holder).await);
+    }
+    held(store.queue_as(Permit { of: 1 }, &key, first).await);
+    held(store.queue_as(THREE, &key, second).await);
+    for holder in &holders[..2] {
+        store.free_as(THREE, &key, *holder).await;
+    }
+    // One of three is held, and one attempt is ahead, which waits for the last holder.
+    hinted(&mut hints, Hint::Free(key.clone())).await;
+    held(store.queue_as(Permit { of: 1 }, &key, first).await);
+    granted(store.queue_as(THREE, &key, second).await);
+}
+
 pub(crate) async fn a_waiter_is_hinted_to_all_holders_but_its_own_instance(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let [a, b] = owners();

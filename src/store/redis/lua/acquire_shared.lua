@@ -53,10 +53,12 @@ if was_exclusive then
   -- The owner's own lease, which the next renewal makes a shared one.
   call('PEXPIRE', lock, ARGV[2])
 else
-  call('ZADD', lock, ends, holder)
-  for further = 6, 4 + count do
-    call('ZADD', lock, ends, ARGV[further])
+  local further = {}
+  for place = 6, 4 + count do
+    further[#further + 1] = ends
+    further[#further + 1] = ARGV[place]
   end
+  call('ZADD', lock, ends, holder, unpack(further))
   if ends > latest then
     call('PEXPIRE', lock, ARGV[2])
   end

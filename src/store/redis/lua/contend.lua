@@ -8,16 +8,16 @@ local function ahead_of(attempt)
   return redis.call('ZRANK', KEYS[2], attempt) or redis.call('ZCOUNT', KEYS[2], 0, CLOCKS)
 end
 
--- Whether the first attempts in the queue all share the key.
+-- Whether the first attempts in the queue all share the key. More of them than a page count as if one did not: an attempt behind them waits
+-- for its offer.
 local function all_share(number)
-  local from = 0
-  while from < number do
-    for _, attempt in ipairs(attempts(from, math.min(number - from, 100))) do
-      if mode_of(attempt) ~= 'shared' then
-        return false
-      end
+  if number > PAGE then
+    return false
+  end
+  for _, attempt in ipairs(number > 0 and attempts(0, number) or {}) do
+    if mode_of(attempt) ~= 'shared' then
+      return false
     end
-    from = from + 100
   end
   return true
 end
@@ -26,13 +26,12 @@ end
 -- skipped. The queue is read only if its order matters.
 local function room_for(attempt, held, lock, skips)
   local mode, permits = mode_of(attempt)
-  if mode == 'permit' then
-    local left = permits - held
-    return left > 0 and not skips and left - ahead_of(attempt) or left
-  elseif mode == 'shared' then
-    return lock.kind ~= 'exclusive' and (skips or all_share(ahead_of(attempt))) and 1 or 0
+  local room = room_behind(mode, permits, lock.kind, held, 0, true)
+  if room <= 0 or skips then
+    return room
   end
-  return held == 0 and (skips or (head() or attempt) == attempt) and 1 or 0
+  local ahead = ahead_of(attempt)
+  return room_behind(mode, permits, lock.kind, held, ahead, mode ~= 'shared' or all_share(ahead))
 end
 
 -- The error for an attempt at a lock if the key is used for permits, and the other way round; nil if the attempt is of the right kind.
@@ -98,7 +97,7 @@ local function contend(attempt, holders, queueing, now)
   end
   prune(now)
   if lock.kind == 'record' then
-    leave(attempt)
+    leave_for_record(attempt)
     return {'record', lock.content}
   end
   local wrong = wrong_kind(attempt, lock)
@@ -122,12 +121,13 @@ local function contend(attempt, holders, queueing, now)
   end
   local count = room()
   local head_start = string.match(queueing, '^%d+ (%d+)$')
-  while count == 0 and head_start and lock.kind ~= 'exclusive' do
+  if count == 0 and head_start and lock.kind ~= 'exclusive' then
+    -- All heads that have left the key untaken lose their places at once: a page of dead attempts delays the next page once.
     local first = head()
-    if not first or first == attempt or not passed_by(first, now, head_start + 0) then
-      break
+    while first and first ~= attempt and passed_by(first, now, head_start + 0) do
+      leave(first)
+      first = head()
     end
-    leave(first)
     count = room()
   end
   if count == 0 then
@@ -135,6 +135,6 @@ local function contend(attempt, holders, queueing, now)
   end
 
   leave(attempt)
-  withdraw_offers({kind = mode_of(attempt), held = held + count})
+  update_offers(now, {kind = lock.kind or mode_of(attempt), held = held + count})
   return nil, count, lock, others_wait(instance_of(attempt))
 end

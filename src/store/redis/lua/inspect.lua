@@ -4,13 +4,15 @@
 -- Returns  {the lock's value or false, its TTL in ms,
 --           the holders of a shared or counted lock, each followed by the ms until its lease ends,
 --           the attempts in the queue, the token counter or false}
+--          Of the holders and of the attempts, the first LISTED ones.
 
 --@include queue.lua
 
+local LISTED = 1000
 local now = clock()
 local value, holders = redis.pcall('GET', KEYS[1]), {}
 if type(value) == 'table' then
-  local found = redis.pcall('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf', 'WITHSCORES')
+  local found = redis.pcall('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, LISTED)
   if found.err then
     return value
   end
@@ -19,9 +21,12 @@ if type(value) == 'table' then
   end
   value = false
 end
-local waiting = {}
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
-  if kept_until(attempt) > now then
+local gone, waiting = {}, {}
+for _, deadline in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now), 'LIMIT', 0, LISTED)) do
+  gone[deadline] = true
+end
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS, 'LIMIT', 0, LISTED)) do
+  if not gone['until:' .. attempt] then
     waiting[#waiting + 1] = attempt
   end
 end

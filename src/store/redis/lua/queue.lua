@@ -15,7 +15,8 @@
 --   101731756000000  free:<instance>:7
 --
 -- No count of arrivals comes near a clock's number, so the lowest member is the head of the queue. The key is offered to the attempts that
--- are next, which are the first ones in the queue: so the attempts with an offer are the first ones as well.
+-- are next among the first PAGE ones: the work of a script must not grow with the queue. The attempts behind a page become next as those
+-- ahead of them take the key or leave, which makes further offers.
 local CLOCKS = 100000000000
 local OFFERS = 100000000000000
 
@@ -25,6 +26,12 @@ local OFFERS = 100000000000000
 -- next poll are within that time. The number that PUBLISH returns does not tell dead attempts: a frozen process counts as a
 -- subscriber, and a subscriber at another node of a Cluster does not.
 local TOLD = 4
+
+-- The number of attempts from the head on that an offer looks at, and that are told of a record.
+local PAGE = 32
+
+-- The number of expired places that one call removes. The next call removes more.
+local PRUNED = 200
 
 -- The server's clock in ms. The clock of a server that does not know the time begins in 1970, and is moved to after CLOCKS.
 local function clock()
@@ -54,10 +61,18 @@ end
 
 -- Removes the attempts whose places have expired.
 local function prune(now)
-  local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now))
-  for _, deadline in ipairs(gone) do
-    leave(string.sub(deadline, #'until:' + 1))
+  local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now), 'LIMIT', 0, PRUNED)
+  if not gone[1] then
+    return
   end
+  local members = {}
+  for _, deadline in ipairs(gone) do
+    local attempt = string.sub(deadline, #'until:' + 1)
+    members[#members + 1] = deadline
+    members[#members + 1] = attempt
+    members[#members + 1] = 'free:' .. attempt
+  end
+  redis.call('ZREM', KEYS[2], unpack(members))
 end
 
 local function kept_until(attempt)
@@ -96,9 +111,13 @@ end
 
 -- Publishes a hint for an instance: "free", "next" or "wanted", and the key. By pcall, because a denied PUBLISH must not fail the
 -- script, whose earlier writes stay.
+local channels, key
 local function hint(instance, what)
-  local prefix, key = string.match(KEYS[1], '^(.-){b%d+}:lock:(.*)$')
-  redis.pcall('PUBLISH', prefix .. 'hints:' .. instance, what .. ' ' .. key)
+  if not channels then
+    channels, key = string.match(KEYS[1], '^(.-){b%d+}:lock:(.*)$')
+    channels = channels .. 'hints:'
+  end
+  redis.pcall('PUBLISH', channels .. instance, what .. ' ' .. key)
 end
 
 -- Whether attempts of other instances are queued.
@@ -111,52 +130,68 @@ local function others_wait(instance)
   return false
 end
 
--- Whether an attempt could have the key beside the holders (see look in holders.lua), given that all attempts ahead of it could. `ahead` is
--- their number, and `before` is the last of them.
-local function is_next(attempt, ahead, before, lock)
-  local mode, permits = mode_of(attempt)
+-- The number of leases that there is room for, in a mode, beside `held` leases of others and behind `ahead` attempts, which all share the key
+-- or not. `kind` is that of the leases (see look in holders.lua).
+local function room_behind(mode, permits, kind, held, ahead, all_share)
   if mode == 'permit' then
-    return lock.held + ahead < permits
+    return permits - held - ahead
   elseif mode == 'shared' then
-    return lock.kind ~= 'exclusive' and (not before or mode_of(before) == 'shared')
+    return kind ~= 'exclusive' and all_share and 1 or 0
   end
-  return lock.held + ahead == 0
+  return held + ahead == 0 and 1 or 0
 end
 
--- Offers the key to the attempts that have become next, each once, and sends a hint to the attempts right behind them if there is a new
--- offer, or if a lease has `ended`. By pcall, because a full server must not fail the script, whose earlier writes stay.
-local function offer(now, lock, ended)
-  local place = redis.call('ZCOUNT', KEYS[2], OFFERS, '+inf')
-  local before = place > 0 and attempts(place - 1, 1)[1]
-  local attempt = attempts(place, 1)[1]
-  while attempt and is_next(attempt, place, before, lock) do
-    if redis.pcall('ZADD', KEYS[2], string.format('%.0f', OFFERS + now), 'free:' .. attempt) ~= 1 then
-      return
-    end
-    hint(instance_of(attempt), 'free')
-    ended, before, place = true, attempt, place + 1
-    attempt = attempts(place, 1)[1]
+-- Offers the key to the attempts of the first page that have become next, each once, and withdraws the offers from those that are not next
+-- any more. Returns the place of the last one that is next, and whether there is a new offer. By pcall, because a full server must not fail
+-- the script, whose earlier writes stay.
+local function update_offers(now, lock)
+  local offered = {}
+  for _, mark in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], OFFERS, '+inf')) do
+    offered[mark] = true
   end
-  if ended then
+  local last, is_new, all_share = 0, false, true
+  for place, attempt in ipairs(attempts(0, PAGE)) do
+    local mode, permits = mode_of(attempt)
+    if room_behind(mode, permits, lock.kind, lock.held, place - 1, all_share) > 0 then
+      local mark = 'free:' .. attempt
+      if not offered[mark] then
+        if redis.pcall('ZADD', KEYS[2], string.format('%.0f', OFFERS + now), mark) ~= 1 then
+          return last, is_new
+        end
+        hint(instance_of(attempt), 'free')
+        is_new = true
+      end
+      offered[mark], last = nil, place
+    elseif mode ~= 'permit' then
+      break
+    end
+    all_share = all_share and mode == 'shared'
+  end
+  for mark in pairs(offered) do
+    redis.call('ZREM', KEYS[2], mark)
+  end
+  return last, is_new
+end
+
+-- Updates the offers, and sends a hint to the attempts right behind those that are next if there is a new offer, or if a lease has `ended`.
+local function offer(now, lock, ended)
+  local place, is_new = update_offers(now, lock)
+  if ended or is_new then
     for _, behind in ipairs(attempts(place, TOLD)) do
       hint(instance_of(behind), 'next')
     end
   end
 end
 
--- Withdraws the offers from attempts that are not next any more, after the key was granted to another attempt.
-local function withdraw_offers(lock)
-  local offered = redis.call('ZCOUNT', KEYS[2], OFFERS, '+inf')
-  if offered == 0 then
-    return
-  end
-  local before, is_over
-  for place, attempt in ipairs(attempts(0, offered)) do
-    is_over = is_over or not is_next(attempt, place - 1, before, lock)
-    if is_over then
-      redis.call('ZREM', KEYS[2], 'free:' .. attempt)
+-- Removes an attempt that has found a record, and tells the attempt that thereby comes into the first page, or to the place of this one: all
+-- attempts in the queue learn of the record one page after another.
+local function leave_for_record(attempt)
+  local place = redis.call('ZRANK', KEYS[2], attempt)
+  if place and leave(attempt) then
+    local following = attempts(math.max(place, PAGE - 1), 1)[1]
+    if following then
+      hint(instance_of(following), 'free')
     end
-    before = attempt
   end
 end
 

@@ -35,7 +35,7 @@ leave(me)
 if lock.kind == 'exclusive' and lock.owner == me then
   if ARGV[2] then
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], 0, CLOCKS)) do
+    for _, attempt in ipairs(attempts(0, PAGE)) do
       hint(instance_of(attempt), 'free')
     end
   else
