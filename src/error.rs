@@ -34,13 +34,24 @@ struct Repr {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    held_by: HeldBy,
+}
+
+/// Who is in the way of a request, for errors of the kind [`ErrorKind::Held`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    Another,
+    /// The request itself, which would wait for its own end: a mistake in the program.
+    Itself,
+    /// The holders of all of these permits.
+    Permits(u32),
 }
 
 /// The kind of an [`Error`], from [`Error::kind`].
 ///
 /// | kind | a layer answers | a caller of [`Locks`](crate::Locks) should |
 /// |---|---|---|
-/// | [`Held`](Self::Held) | 423, `Retry-After` | wait longer, or tell its own caller to come back |
+/// | [`Held`](Self::Held) | 423, or 429 for permits, `Retry-After` | wait longer, or tell its own caller to come back |
 /// | [`LineFull`](Self::LineFull) | 503, `Retry-After` | shed load |
 /// | [`TooManyKeys`](Self::TooManyKeys) | 503, `Retry-After` | shed load, and check who can invent keys |
 /// | [`Unreachable`](Self::Unreachable) | 503, `Retry-After` | retry later; the locks recover by themselves |
@@ -69,9 +80,14 @@ struct Repr {
 pub enum ErrorKind {
     /// Another request holds the key, and the caller does not wait or has waited long enough.
     ///
-    /// [`Locks::lock`](crate::Locks::lock) returns this error after its [`wait_limit`](crate::LocksBuilder::wait_limit), and
-    /// a layer after its [`wait`](crate::DistributedLockLayer::wait). A handler that locks the key of its own request gets
-    /// the error at once. The message tells where the key is held, and since when, as far as that is known.
+    /// [`Locks::lock`](crate::Locks::lock) returns this error after its
+    /// [`wait_limit`](crate::LocksBuilder::wait_limit), and a layer after its
+    /// [`wait`](crate::DistributedLockLayer::wait). The message tells where the key is held, and
+    /// since when, as far as that is known.
+    ///
+    /// A handler that locks the key of its own request gets the error at once. If such a handler
+    /// returns the error, the response is 500: the mistake is in the program, and a later try does
+    /// not help.
     Held,
     /// Too many requests of this process already wait for the key.
     ///
@@ -118,7 +134,23 @@ impl Error {
             kind,
             message: message.into(),
             source: None,
+            held_by: HeldBy::Another,
         }))
+    }
+
+    /// An error of the kind [`ErrorKind::Held`].
+    pub(crate) fn held(held_by: HeldBy, message: impl Into<String>) -> Self {
+        Self(Arc::new(Repr {
+            kind: ErrorKind::Held,
+            message: message.into(),
+            source: None,
+            held_by,
+        }))
+    }
+
+    /// Who is in the way, if the kind is [`ErrorKind::Held`].
+    pub(crate) fn held_by(&self) -> HeldBy {
+        self.0.held_by
     }
 
     pub(crate) fn with_source(
@@ -130,6 +162,7 @@ impl Error {
             kind,
             message: message.into(),
             source: Some(source.into()),
+            held_by: HeldBy::Another,
         }))
     }
 

@@ -205,8 +205,14 @@
 //! `tests/http/leaving.rs` and `tests/http/http2.rs` hold the crate to this table, with real connections. A reverse proxy may hide a disconnect
 //! as well: it may finish the request towards the service after its own client has gone.
 //!
-//! Handlers behind [`detached`](crate::DistributedLockLayer::detached) and behind an [`IdempotencyLayer`](crate::IdempotencyLayer) are tasks of their
-//! own. A disconnect does not reach them, and they keep their key until they end.
+//! Handlers behind [`detached`](crate::DistributedLockLayer::detached), an
+//! [`IdempotencyLayer`](crate::IdempotencyLayer) or a
+//! [`SingleFlightLayer`](crate::SingleFlightLayer) are tasks of their own. A disconnect does not
+//! reach them, and they keep their key, and the keys of all lock layers further out, until they
+//! end. The loss of a lease does reach them: a layer that cancels its handler on a loss cancels it
+//! wherever the handler runs, and an idempotency key is then left with *outcome unknown*. With
+//! [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) at each lock layer around it, nothing but the
+//! end of the process cuts a handler off.
 //!
 //! # Sources
 //!

@@ -38,7 +38,7 @@
 //! | `distributed_lock_renewals_total` | `result` | `renewed`, `not_ours`, `unknown` (no answer) |
 //! | `distributed_lock_idempotency_total` | `outcome` | `first`: the handler runs. `replayed`: a kept answer. `conflict`: the key was used for another request. `in_progress`: the first request still runs. `failed`: another refusal |
 //! | `distributed_lock_records_total` | `result` | `kept`, `superseded` (another request has run since), `refused`, `unknown` (no answer) |
-//! | `distributed_lock_single_flight_total` | `role` | `lead`, `follow` (got a copy), `alone` (ran without sharing) |
+//! | `distributed_lock_single_flight_total` | `role` | `lead`, `follow` (got a copy), `alone` (ran without sharing, or shared within its process only) |
 //! | `distributed_lock_hints_total` | `kind` | `free`, `next`, `wanted`, `listening`, `reconnected`, `moved` |
 //! | `distributed_lock_store_call_seconds` | `operation` | `acquire`, `renew`, `release`, `other` |
 //! | `distributed_lock_store_call_seconds` | `result` | `answered`, `redirected` (by a Cluster), `failed` (an error of the server, or no answer in time) |

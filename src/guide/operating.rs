@@ -100,8 +100,9 @@
 //! | `running` | compare with `leases`: handlers without a lease go on after a loss, or run to their end |
 //! | `releases` | if it stays above zero: the store does not answer releases |
 //!
-//! And by HTTP status, from the access log: 423 (`held`), 503 (`store-unreachable`, `line-full`), 409 (`lease-lost`, `outcome-unknown`). Every refusal has
-//! an `instance` (a UUID) that is in the answer and in the log.
+//! And by HTTP status, from the access log: 423 (`held`), 429 (`no-permit`), 503
+//! (`store-unreachable`, `line-full`), 409 (`lease-lost`, `outcome-unknown`). Every refusal has an
+//! `instance` (a UUID) that is in the answer and in the log.
 //!
 //! # Readiness
 //!
@@ -373,6 +374,7 @@
 //! | 423 `held` for one key | its handler is slow or hangs | the label of the holder; `max_hold`; time of the handler |
 //! | 423 for many keys, after a deployment or crash | processes ended without [`close`](crate::Locks::close); keys are free after the lease | the shutdown code; a shorter lease |
 //! | 423 for requests that should not exclude each other | the key is too coarse: a part is missing | the key in Redis |
+//! | 429 `no-permit` | all permits of the key are in use | the number of [`permits`](crate::DistributedLockLayer::permits); time of the handler |
 //! | two requests run at once | different keys for one resource (`/7` and `/07` without [`param_as`](crate::key::param_as()), two prefixes, two formats), a method that is not locked, `fail_open`, a lost lease | the keys in Redis; `lock.lost`, `lock.failed_open` |
 //! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_away`: it names the cause and the fix |
 //! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |

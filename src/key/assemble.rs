@@ -96,7 +96,6 @@ impl RequestKey {
             if at > 0 {
                 key.push(NEXT);
             }
-            #[cfg(feature = "axum")]
             if let Values::Request(view) = values {
                 view.begin_part();
             }

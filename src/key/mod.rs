@@ -75,6 +75,7 @@ mod all;
 mod assemble;
 #[cfg(feature = "axum")]
 mod axum;
+pub(crate) mod body;
 mod builder;
 mod derive;
 mod digest;
@@ -100,4 +101,4 @@ pub use select::{extension, extension_with, from_fn, header, host, method, name,
 #[cfg(feature = "axum")]
 pub use select::{param, param_as, route};
 pub use values::KeyValues;
-pub use view::RequestView;
+pub use view::{RequestExtensions, RequestView};

@@ -1,11 +1,12 @@
 //! The view of a request for key functions.
 
-use std::{fmt, ops::Deref};
+use std::{any::TypeId, cell::Cell, fmt, ops::Deref};
 
-use http::request::Parts;
+use http::{Extensions, request::Parts};
 
 #[cfg(feature = "axum")]
-use {super::axum::MatchedRoute, std::cell::Cell};
+use super::axum::MatchedRoute;
+use super::body::WholeBody;
 
 /// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by dereference, and the path
 /// parameters of the matched route.
@@ -21,6 +22,8 @@ use {super::axum::MatchedRoute, std::cell::Cell};
 /// ```
 pub struct RequestView<'r> {
     parts: &'r Parts,
+    /// The extensions of the request.
+    pub extensions: RequestExtensions<'r>,
     #[cfg(feature = "axum")]
     route: Option<MatchedRoute>,
     /// Whether the closure of the part that is being read has asked for a parameter.
@@ -33,6 +36,7 @@ impl<'r> RequestView<'r> {
     pub(super) fn new(parts: &'r Parts, route: Option<MatchedRoute>) -> Self {
         Self {
             parts,
+            extensions: RequestExtensions::new(&parts.extensions),
             route,
             asked: Cell::new(false),
         }
@@ -40,7 +44,8 @@ impl<'r> RequestView<'r> {
 
     #[cfg(not(feature = "axum"))]
     pub(super) fn new(parts: &'r Parts) -> Self {
-        Self { parts }
+        let extensions = RequestExtensions::new(&parts.extensions);
+        Self { parts, extensions }
     }
 
     /// The path parameter of the matched route, decoded, like axum's `Path`. `None` if the route has no such parameter, or two of that
@@ -61,9 +66,15 @@ impl<'r> RequestView<'r> {
     }
 
     /// Forgets what closures of earlier parts have asked for. Those parts have their values, so nothing was missing.
-    #[cfg(feature = "axum")]
     pub(super) fn begin_part(&self) {
+        self.extensions.lacks_body.set(false);
+        #[cfg(feature = "axum")]
         self.asked.set(false);
+    }
+
+    /// Whether the part has asked for the request's body, which no layer further out has read.
+    pub(super) fn lacks_body(&self) -> bool {
+        self.extensions.lacks_body.get()
     }
 
     /// Whether the part's closure has asked for a parameter that no route could give.
@@ -86,5 +97,49 @@ impl fmt::Debug for RequestView<'_> {
         f.debug_struct("RequestView")
             .field("parts", &self.parts)
             .finish_non_exhaustive()
+    }
+}
+
+/// The extensions of a request, as the closure of [`from_fn`](super::from_fn()) gets them:
+/// [`Extensions`], by dereference.
+///
+/// A closure that looks for the [body](crate::read_body::WholeBody), does not find it and returns
+/// `None` is a misconfiguration: the layer that reads the body is missing, or further in.
+pub struct RequestExtensions<'r> {
+    extensions: &'r Extensions,
+    /// Whether the part that is being read has asked for the body in vain.
+    lacks_body: Cell<bool>,
+}
+
+impl<'r> RequestExtensions<'r> {
+    fn new(extensions: &'r Extensions) -> Self {
+        let lacks_body = Cell::new(false);
+        Self {
+            extensions,
+            lacks_body,
+        }
+    }
+
+    /// The extension of this type.
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<&'r T> {
+        let found = self.extensions.get();
+        if found.is_none() && TypeId::of::<T>() == TypeId::of::<WholeBody>() {
+            self.lacks_body.set(true);
+        }
+        found
+    }
+}
+
+impl Deref for RequestExtensions<'_> {
+    type Target = Extensions;
+
+    fn deref(&self) -> &Extensions {
+        self.extensions
+    }
+}
+
+impl fmt::Debug for RequestExtensions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.extensions.fmt(f)
     }
 }

@@ -354,6 +354,7 @@ impl Locks {
         request: WaitRequest,
         wait: Wait,
     ) -> impl Future<Output = Result<LockGuard, NoTurn>> + Send + 'a {
+        let mode = request.mode;
         let waiter = Waiter::new(&self.0, key, request);
         let waiting = async move {
             // A free key in memory is granted in the first poll, and a loop of such turns would
@@ -372,7 +373,7 @@ impl Locks {
             if matches!(outcome, Err(NoTurn::Failed(_))) {
                 self.0.troubles.refused();
             }
-            outcome
+            outcome.map_err(|no_turn| no_turn.in_mode(mode))
         };
         trace::acquiring(waiting, turn::describe)
     }

@@ -12,7 +12,7 @@
 use std::{slice, sync::Arc};
 
 use super::{LockGuard, Locks, WeakGuard};
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, LockKey, error::HeldBy};
 
 /// Weak guards, which do not keep their turns from ending. The common case of one guard needs no allocation.
 #[derive(Clone)]
@@ -75,8 +75,8 @@ pub(crate) fn carry<F: Future>(future: F) -> impl Future<Output = F::Output> {
 /// Fails if the current task runs under a turn at this key.
 pub(crate) fn check(locks: &Locks, key: &LockKey) -> Result<(), Error> {
     match HELD.try_with(|held| holds(held.as_ref(), locks, key)) {
-        Ok(true) => Err(Error::new(
-            ErrorKind::Held,
+        Ok(true) => Err(Error::held(
+            HeldBy::Itself,
             "the request already holds this key and would wait for itself: use the guard of the request, or a clone of that \
              guard, instead of locking the key again",
         )),

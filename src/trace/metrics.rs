@@ -233,6 +233,7 @@ pub(crate) const REFUSAL: Values = Values {
         "key-reused",
         "held",
         "too-many-running",
+        "no-permit",
         "handler-panicked",
         "record-unreadable",
         "misconfigured",

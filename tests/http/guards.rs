@@ -11,7 +11,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed_lock::{
-    DistributedLockLayer, ErrorKind, LockGuard, Locks, Status, key,
+    DistributedLockLayer, Error, ErrorKind, LockGuard, Locks, Status, key,
     lock::{LockGuards, NoGuard, NotLocked},
 };
 
@@ -241,4 +241,27 @@ async fn a_handler_that_locks_its_own_key_fails_at_once() {
         let answer = Server::start(app).await.post("/accounts/7").await;
         assert_eq!(answer.status, StatusCode::OK, "{name}: {}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn the_error_for_the_handlers_own_key_is_a_mistake_of_the_program() {
+    let locks = Locks::in_memory();
+    let handler = {
+        let locks = locks.clone();
+        async move || {
+            let guard = locks.lock(ACCOUNT_7).await?;
+            Ok::<_, Error>(guard.token().to_string())
+        }
+    };
+    let app = Router::new()
+        .route("/accounts/{id}", post(handler))
+        .route_layer(lock(&locks));
+    let answer = Server::start(app).await.post("/accounts/7").await;
+    assert_eq!(
+        (answer.status.as_u16(), &*answer.reason()),
+        (500, "misconfigured")
+    );
+    assert_eq!(answer.json()["retryable"], false);
+    let detail = answer.json()["detail"].to_string();
+    assert!(detail.contains("use the guard of the request"), "{detail}");
 }

@@ -12,6 +12,7 @@ mod loss;
 mod modes;
 mod nested;
 mod order;
+mod outer;
 mod own_words;
 mod placement;
 mod read_body;

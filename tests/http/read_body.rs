@@ -2,9 +2,14 @@
 
 use axum::{Router, routing::post};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{Request, StatusCode};
 use tokio::io::AsyncWriteExt;
-use tower_distributed_lock::{Locks, ReadBodyLayer, rejection::Rejection};
+use tower_distributed_lock::{
+    DistributedLockLayer, IdempotencyLayer, Locks, ReadBodyLayer,
+    key::{self, RequestKey},
+    read_body::WholeBody,
+    rejection::Rejection,
+};
 
 use crate::{
     gate::Gate,
@@ -201,5 +206,85 @@ async fn bodies_of_hyper_itself_can_be_read() {
         let answer = answer.unwrap();
         assert_eq!(answer.text(), "body");
         assert_eq!(answer.header("idempotent-replayed"), replayed);
+    }
+}
+
+/// Keys from a body, written in two ways.
+fn from_body() -> [RequestKey; 2] {
+    let text = |WholeBody(body): &WholeBody| String::from_utf8(body.to_vec()).ok();
+    let computed = key::name("account").from_fn("id", move |request| {
+        let body = request.extensions.get::<WholeBody>()?;
+        Some(text(body)?.into())
+    });
+    let extension =
+        key::name("account").extension_with("id", move |body| text(body).unwrap_or_default());
+    [computed, extension]
+}
+
+#[tokio::test]
+async fn a_key_from_a_body_that_was_not_read_is_500_and_the_error_names_the_layer() {
+    let locks = Locks::in_memory();
+    for key in from_body() {
+        let app = Router::new().route("/accounts/{id}", post(async || {}));
+        let lock = || DistributedLockLayer::new(locks.clone(), key.clone());
+        let inside = app.clone().route_layer(ReadBodyLayer::new(16));
+        let outside = app.clone().route_layer(lock());
+        for (app, status) in [
+            (app.route_layer(lock()), 500),
+            (inside.route_layer(lock()), 500),
+            (outside.route_layer(ReadBodyLayer::new(16)), 200),
+        ] {
+            let server = Server::start(app).await;
+            let request = Request::post("/accounts/7").body("seven".into()).unwrap();
+            let answer = server.connect().await.whole(request).await.unwrap();
+            assert_eq!(answer.status, status, "{}", answer.text());
+            if status == 500 {
+                assert_eq!(answer.reason(), "misconfigured");
+                let detail = answer.json()["detail"].to_string();
+                assert!(detail.contains("add a `ReadBodyLayer` outside"), "{detail}");
+            }
+        }
+    }
+}
+
+/// The client is at fault, once the body was read.
+#[tokio::test]
+async fn a_body_that_gives_no_key_is_400() {
+    let [computed, _] = from_body();
+    let app = Router::new()
+        .route("/accounts/{id}", post(async || {}))
+        .route_layer(DistributedLockLayer::new(Locks::in_memory(), computed))
+        .route_layer(ReadBodyLayer::new(16));
+    let server = Server::start(app).await;
+    let request = Request::post("/accounts/7").body(Bytes::from_static(b"\xff").into());
+    let answer = server
+        .connect()
+        .await
+        .whole(request.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(
+        (answer.status.as_u16(), &*answer.reason()),
+        (400, "bad-key")
+    );
+}
+
+#[tokio::test]
+async fn a_key_can_come_from_the_body_that_an_idempotency_layer_has_read() {
+    let locks = Locks::in_memory();
+    let handler = async |guard: tower_distributed_lock::LockGuard, body: String| {
+        format!("{} for {body}", guard.key())
+    };
+    for key in from_body() {
+        let idempotent = IdempotencyLayer::new(locks.clone(), key::name("all").path());
+        let app = Router::new()
+            .route("/accounts/{id}", post(handler))
+            .route_layer(DistributedLockLayer::new(locks.clone(), key))
+            .route_layer(idempotent);
+        let server = Server::start(app).await;
+        let request = Request::post("/accounts/7").header("idempotency-key", "k");
+        let request = request.body("seven".into()).unwrap();
+        let answer = server.connect().await.whole(request).await.unwrap();
+        assert_eq!(answer.text(), "account,id=seven for seven");
     }
 }

@@ -201,3 +201,36 @@ async fn keys_can_come_from_a_body_that_was_read() {
     let answer = client.whole(request).await.unwrap();
     assert_eq!(answer.text(), "2 of 3");
 }
+
+#[tokio::test]
+async fn a_request_has_so_many_keys_at_most() {
+    let locks = Locks::in_memory();
+    let app = |layer: DistributedLockLayer| {
+        Router::new()
+            .route("/batch", post(async || "locked"))
+            .route_layer(layer)
+            .route_layer(ReadBodyLayer::new(10_000))
+    };
+    let layer = DistributedLockLayer::new(locks.clone(), accounts);
+    for (layer, limit) in [(layer.clone(), 64), (layer.max_keys_per_request(70), 70)] {
+        let server = Server::start(app(layer)).await;
+        for (count, status) in [(limit, 200), (limit + 1, 400)] {
+            // Keys that are named twice count once.
+            let body: String = (0..2 * count)
+                .map(|at| format!("{}\n", at % count))
+                .collect();
+            let request = http::Request::post("/batch").body(body.into()).unwrap();
+            let answer = server.connect().await.whole(request).await.unwrap();
+            assert_eq!(answer.status, status, "{count} of {limit}");
+            if status == 400 {
+                assert_eq!(answer.reason(), "bad-key");
+                let detail = answer.json()["detail"].to_string();
+                assert!(
+                    detail.contains(&format!("more than {limit} keys")),
+                    "{detail}"
+                );
+            }
+        }
+    }
+    nothing_left(&locks).await;
+}

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | trace | sees every request and every answer, refusals included |
 //! | compression | outside of idempotency: kept answers are stored uncompressed, and each client gets the encoding that it accepts |
-//! | CORS | outside of authentication: a preflight request has no credentials |
+//! | CORS | outside of authentication: a preflight request has no credentials. Outside of [single flights](crate::SingleFlightLayer): copies have no headers for one origin |
 //! | timeout | outside of idempotency: ends the wait of the client, not the handler, which is a task of its own. Around a lock alone: ends both |
 //! | authentication | before everything that uses the tenant |
 //! | [`ReadBodyLayer`](crate::ReadBodyLayer) | before the wait: a slow upload holds no key, and its client's disconnect is noticed |
@@ -158,7 +158,10 @@
 //!
 //! # A key from the body
 //!
-//! [`ReadBodyLayer`](crate::ReadBodyLayer) leaves the body in the request's extensions as [`WholeBody`](crate::read_body::WholeBody):
+//! [`ReadBodyLayer`](crate::ReadBodyLayer) leaves the body in the request's extensions as
+//! [`WholeBody`](crate::read_body::WholeBody), and so does an
+//! [`IdempotencyLayer`](crate::IdempotencyLayer) for requests with a key. If neither is further
+//! out, requests are refused with 500, and the log names the layer to add:
 //!
 //! ```
 //! use axum::{Json, Router, routing::post};

@@ -44,7 +44,7 @@ pub(super) struct First {
 
 /// The answer to a request that does not run.
 pub(super) enum Instead {
-    Again(Answer),
+    Again(Box<Answer>),
     Refuse(Rejection),
 }
 

@@ -20,7 +20,7 @@ use super::{
     run::run,
     settings::{Claim, Settings},
 };
-use crate::read_body::Rebuild;
+use crate::read_body::{Rebuild, WholeBody};
 
 /// The future of an [`Idempotency`](super::Idempotency)'s or a [`SingleFlight`](crate::single_flight::SingleFlight)'s response.
 #[pin_project]
@@ -72,6 +72,8 @@ where
             let (mut parts, body) = request.into_parts();
             match begin(settings.clone(), claim, &mut parts, body).await {
                 Ok((first, body)) => {
+                    // Keys further in may come from the body.
+                    parts.extensions.insert(WholeBody(body.clone()));
                     run(first, service, Request::from_parts(parts, M::whole(body))).await
                 }
                 Err(instead) => Ok(instead.into_response(&settings, asked)),

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! version     1 byte, 2
-//! kind        1 byte: A an answer, T a tombstone, V a value
+//! kind        1 byte: A an answer, R an answer that is a refusal, T a tombstone, V a value
 //! request     32 bytes, its fingerprint; zeros for a value
+//! refusal:    see `http/rejection/encode.rs`; then as an answer
 //! answer:     status u16, headers, trailers, then the body
 //!   headers   their number u16, each: the name's length u16, the name, the value's length u32, the value
 //!   trailers  as headers, with their number plus one; 0 means no trailers at all
@@ -25,6 +26,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::{body::IdempotentBody, fingerprint::Fingerprint};
+use crate::rejection::Rejection;
 
 const VERSION: u8 = 2;
 
@@ -38,7 +40,7 @@ pub(crate) struct Record {
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
     /// The request was answered like this.
-    Answer(Answer),
+    Answer(Box<Answer>),
     /// The request was begun, and there is no answer to give.
     Tombstone(Tombstone),
     /// The result of [`run_once`](crate::Locks::run_once).
@@ -61,6 +63,8 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     pub(crate) trailers: Option<HeaderMap>,
     pub(crate) body: Bytes,
+    /// The refusal that the answer is, for layers further out.
+    pub(crate) rejection: Option<Rejection>,
 }
 
 impl Record {
@@ -69,6 +73,7 @@ impl Record {
         let mut bytes = BytesMut::with_capacity(self.len());
         bytes.put_u8(VERSION);
         bytes.put_u8(match &self.outcome {
+            Outcome::Answer(answer) if answer.rejection.is_some() => b'R',
             Outcome::Answer(_) => b'A',
             Outcome::Tombstone(_) => b'T',
             Outcome::Value(_) => b'V',
@@ -83,7 +88,7 @@ impl Record {
         bytes.freeze()
     }
 
-    /// The length of the encoded record, which is allocated at once.
+    /// The length of the encoded record, which is allocated at once. Refusals, which are rare, are left out.
     fn len(&self) -> usize {
         let content = match &self.outcome {
             Outcome::Answer(answer) => {
@@ -123,7 +128,15 @@ impl Record {
         let fingerprint = take(&mut bytes, Fingerprint::LEN)?;
         let fingerprint = Fingerprint::from_bytes(&fingerprint).ok_or(DAMAGED)?;
         let outcome = match kind {
-            b'A' => Outcome::Answer(Answer::decode(bytes)?),
+            b'A' => Outcome::Answer(Box::new(Answer::decode(bytes)?)),
+            b'R' => {
+                let rejection = Rejection::decode(&mut bytes).ok_or(DAMAGED)?;
+                let answer = Answer::decode(bytes)?;
+                Outcome::Answer(Box::new(Answer {
+                    rejection: Some(rejection),
+                    ..answer
+                }))
+            }
             b'T' if *bytes == *b"N" => Outcome::Tombstone(Tombstone::NotKept),
             b'T' if *bytes == *b"U" => Outcome::Tombstone(Tombstone::Unknown),
             b'V' => Outcome::Value(bytes),
@@ -143,10 +156,16 @@ impl Answer {
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
+        if let Some(rejection) = self.rejection {
+            response.extensions_mut().insert(rejection);
+        }
         response
     }
 
     fn encode(&self, bytes: &mut BytesMut) {
+        if let Some(rejection) = &self.rejection {
+            rejection.encode(bytes);
+        }
         bytes.put_u16(self.status.as_u16());
         put_headers(bytes, &self.headers, 0);
         match &self.trailers {
@@ -174,6 +193,7 @@ impl Answer {
             headers,
             trailers,
             body: bytes,
+            rejection: None,
         })
     }
 }
@@ -226,7 +246,7 @@ mod tests {
         headers.append("x-twice", HeaderValue::from_bytes(b"\xfc").unwrap());
         Record {
             fingerprint: Fingerprint::from_bytes(&[7; 32]).unwrap(),
-            outcome: Outcome::Answer(Answer {
+            outcome: Outcome::Answer(Box::new(Answer {
                 status: StatusCode::CREATED,
                 headers,
                 trailers: Some(HeaderMap::from_iter([(
@@ -234,7 +254,8 @@ mod tests {
                     HeaderValue::from_static("0"),
                 )])),
                 body: Bytes::from_static(b"\0body"),
-            }),
+                rejection: None,
+            })),
         }
     }
 

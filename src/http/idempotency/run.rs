@@ -13,6 +13,7 @@
 //! | answers, and the policy does not keep the answer | nothing: the key is free |
 //! | answers with a body that cannot be kept | a tombstone: the answer was not kept |
 //! | returns an error | a tombstone: the outcome is not known; nothing if `keep_error` says so |
+//! | is cancelled, with the lock of a layer further out | a tombstone: the outcome is not known |
 //! | panics | a record of a 500, for duplicates |
 //! | has answered or panicked, and the body, the policy or `on_rejection` panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
@@ -41,6 +42,7 @@ use super::{
 };
 use crate::{
     Locks,
+    lock::{RequestGuards, TaskTurns},
     locks::reentry,
     rejection::{Reason, Rejection, grpc},
     trace,
@@ -61,13 +63,15 @@ where
     ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     let locks = first.settings.locks.clone();
-    run_to_end(&locks, first.run(service, request)).await
+    let turns = RequestGuards::for_task(request.extensions());
+    run_to_end(&locks, first.run(turns, service, request)).await
 }
 
-/// Runs a future as a task, which goes on when this is dropped, and which [`Locks::close`] waits for.
+/// Runs a future as a task, which goes on when this is dropped, and which [`Locks::close`] waits
+/// for. Its output is `None` if a layer further out has lost its lease, and answers.
 pub(crate) async fn run_to_end<T: Send + 'static>(
     locks: &Locks,
-    future: impl Future<Output = T> + Send + 'static,
+    future: impl Future<Output = Option<T>> + Send + 'static,
 ) -> T {
     let busy = locks.busy();
     let task = trace::spawn(reentry::carry(async move {
@@ -75,42 +79,53 @@ pub(crate) async fn run_to_end<T: Send + 'static>(
         future.await
     }));
     match task.await {
-        Ok(output) => output,
+        Ok(Some(output)) => output,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime shuts down.
-        Err(_) => std::future::pending().await,
+        // The layer whose lease was lost answers, or the runtime shuts down.
+        Ok(None) | Err(_) => std::future::pending().await,
     }
 }
 
 impl First {
     async fn run<S, ReqBody, ResBody>(
         self,
+        mut turns: TaskTurns,
         mut service: S,
         request: Request<ReqBody>,
-    ) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
+    ) -> Option<Result<Response<IdempotentBody<ResBody>>, S::Error>>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: 'static>,
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
-        poll_fn(|cx| service.poll_ready(cx)).await?;
-        // The wait may have outlasted the lease.
+        if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
+            return Some(Err(error));
+        }
+        // The wait may have outlasted the leases.
+        if turns.is_lost() {
+            return None;
+        }
         if !self.guard.is_held() {
             let detail = "the claim was lost before the request could begin";
             let rejection = Rejection::new(Reason::InProgress, detail)
                 .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
             let response = self.settings.render(rejection, self.claim.asked);
-            return Ok(response.map(IdempotentBody::whole));
+            return Some(Ok(response.map(IdempotentBody::whole)));
         }
         let handling = async move { service.call(request).await };
-        let handling = AssertUnwindSafe(self.guard.hold().within(handling));
+        let handling = turns.run(self.guard.hold().within(handling));
+        let handling = AssertUnwindSafe(handling);
         let running = self.begin();
         match handling.catch_unwind().await {
-            Ok(Ok(response)) => running.answered(response).await,
-            Ok(Err(error)) => {
+            Ok(Some(Ok(response))) => Some(running.answered(response).await),
+            Ok(Some(Err(error))) => {
                 let keep = running.keeps_error(&error);
                 running.failed(keep).await;
-                Err(error)
+                Some(Err(error))
+            }
+            Ok(None) => {
+                running.end(Outcome::Tombstone(Tombstone::Unknown)).await;
+                None
             }
             Err(panic) => {
                 running.panicked().await;
@@ -228,12 +243,13 @@ impl Running {
         let outcome = match keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref())) {
             Keep::No => None,
             Keep::Tombstone => Some(unknown),
-            Keep::Yes => Some(Outcome::Answer(Answer {
+            Keep::Yes => Some(Outcome::Answer(Box::new(Answer {
                 status: parts.status,
                 headers: replayed(&parts.headers, &self.settings.never_replayed),
                 trailers,
                 body: data,
-            })),
+                rejection: parts.extensions.get().cloned(),
+            }))),
         };
         Decided {
             parts,
@@ -285,12 +301,13 @@ impl Running {
                     .with_idempotency_key(&self.claim.name);
                 let response = self.settings.render(rejection, self.claim.asked);
                 let (parts, body) = response.into_parts();
-                Some(Outcome::Answer(Answer {
+                Some(Outcome::Answer(Box::new(Answer {
                     status: parts.status,
                     headers: replayed(&parts.headers, &self.settings.never_replayed),
                     trailers: None,
                     body,
-                }))
+                    rejection: parts.extensions.get().cloned(),
+                })))
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ResponseFuture of the layer ──▶ DetachedFuture ──▶ JoinHandle of the task
-//!    dropped: the client is gone     dropped            the task goes on, with the guards of its turn
+//!    dropped: the client is gone     dropped            the task goes on, with the guards of all layers
 //! ```
 
 use std::{
@@ -19,10 +19,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    DistributedLock, DistributedLockLayer, LeaseLoss, NoGuard, NotLocked,
-    held::{Guards, HeldTurn},
-    request_guards::RequestGuards,
-    settings::Settings,
+    DistributedLock, DistributedLockLayer, request_guards::RequestGuards, settings::Settings,
 };
 use crate::{locks::reentry, trace};
 
@@ -64,7 +61,8 @@ impl<S> Layer<S> for DetachedLockLayer {
     }
 }
 
-/// Runs each locked request of a service as a task that holds the request's turn.
+/// Runs each locked request of a service as a task that holds the request's turns, those of layers
+/// further out included.
 #[derive(Debug, Clone)]
 pub struct Detach<S> {
     inner: S,
@@ -84,29 +82,16 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guards = RequestGuards::of_innermost_lock(request.extensions());
+        if !RequestGuards::is_locked(request.extensions()) {
+            return DetachedFuture(Kind::Attached(self.inner.call(request)));
+        }
+        let mut turns = RequestGuards::for_task(request.extensions());
         let busy = self.settings.locks.busy();
         let handler = self.inner.call(request);
-        let task = match guards {
-            Err(NoGuard::NotLocked(reason)) if reason != NotLocked::FailedOpen => {
-                return DetachedFuture(Kind::Attached(handler));
-            }
-            Ok(guards) if self.settings.loss == LeaseLoss::Cancel => {
-                trace::spawn(reentry::carry(async move {
-                    let _busy = busy;
-                    let mut turn = HeldTurn::new(Guards::from(guards), true);
-                    tokio::select! {
-                        biased;
-                        _ = turn.lost() => None,
-                        response = handler => Some(response),
-                    }
-                }))
-            }
-            guards => trace::spawn(reentry::carry(async move {
-                let _held = (busy, guards);
-                Some(handler.await)
-            })),
-        };
+        let task = trace::spawn(reentry::carry(async move {
+            let _busy = busy;
+            turns.run(handler).await
+        }));
         DetachedFuture(Kind::Detached(task))
     }
 }
@@ -119,9 +104,9 @@ pub struct DetachedFuture<F, R, E>(#[pin] Kind<F, R, E>);
 enum Kind<F, R, E> {
     /// A request that was not locked, and is not detached either.
     Attached(#[pin] F),
-    /// The task of the handler. Its output is `None` if the lease was lost.
+    /// The task of the handler. Its output is `None` if a lease was lost.
     Detached(JoinHandle<Option<Result<R, E>>>),
-    /// Pending for ever: the layer around this one answers the loss, or the runtime shuts down.
+    /// Pending for ever: the layer whose lease was lost answers, or the runtime shuts down.
     Silent,
 }
 

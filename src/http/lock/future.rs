@@ -261,7 +261,8 @@ fn begin<B>(
     if let Some(request) = request {
         let noted = guards.as_ref().map_err(|reason| *reason);
         let noted = noted.map(Guards::as_slice);
-        RequestGuards::add_lock(request.extensions_mut(), settings.name.clone(), noted);
+        let (name, on_loss) = (settings.name.clone(), settings.loss);
+        RequestGuards::add_lock(request.extensions_mut(), name, on_loss, noted);
     }
     let watched = settings.loss == LeaseLoss::Cancel;
     guards.ok().map(|guards| HeldTurn::new(guards, watched))

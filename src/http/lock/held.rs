@@ -1,4 +1,4 @@
-//! The turns of a request, held by a future or a body.
+//! The turns of a request, held by a future, a body or a task.
 //!
 //! ```text
 //! HeldTurn { guards, watched, watch: None }
@@ -154,5 +154,42 @@ impl HeldTurn {
 
     pub(super) fn into_guards(self) -> Guards {
         self.guards
+    }
+}
+
+/// The turns of all lock layers around a handler that is a task.
+///
+/// The task holds these turns until its end: once the client has gone away, no layer further out
+/// holds them any more, and the handler must not run beside that of the next request.
+pub(crate) struct TaskTurns {
+    /// The turns of the layers that cancel the handler on a loss.
+    cancelling: Option<HeldTurn>,
+    _others: Vec<LockGuard>,
+}
+
+impl TaskTurns {
+    pub(super) fn new(cancelling: Vec<LockGuard>, others: Vec<LockGuard>) -> Self {
+        let cancelling = (!cancelling.is_empty()).then(|| Guards::from(cancelling));
+        Self {
+            cancelling: cancelling.map(|guards| HeldTurn::new(guards, true)),
+            _others: others,
+        }
+    }
+
+    /// Whether a loss has cancelled the handler, even if it has not begun yet.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.cancelling.as_ref().is_some_and(HeldTurn::is_lost)
+    }
+
+    /// Runs the handler. `None` if a loss has cancelled it; the layer whose lease was lost answers.
+    pub(crate) async fn run<F: Future>(&mut self, handler: F) -> Option<F::Output> {
+        match &mut self.cancelling {
+            Some(turns) => tokio::select! {
+                biased;
+                _ = turns.lost() => None,
+                output = handler => Some(output),
+            },
+            None => Some(handler.await),
+        }
     }
 }

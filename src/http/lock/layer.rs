@@ -84,6 +84,7 @@ use crate::{
 /// |---|---|
 /// | [`methods`](Self::methods), [`all_methods`](Self::all_methods) | those that are not safe |
 /// | [`shared_when_safe`](Self::shared_when_safe), [`permits`](Self::permits) | one request at a time |
+/// | [`max_keys_per_request`](Self::max_keys_per_request) | 64 |
 /// | [`wait`](Self::wait), [`reject_if_held`](Self::reject_if_held) | waits 5 s, then 423 |
 /// | [`lease`](Self::lease), [`max_hold`](Self::max_hold) | those of the [`Locks`] |
 /// | [`on_lease_loss`](Self::on_lease_loss) | the handler is cancelled, 409 |
@@ -107,9 +108,10 @@ use crate::{
 ///
 /// # Mistakes in handlers
 ///
-/// - **Locking the request's own key again.** The request would wait for its own end. In the handler's task, the lock fails at once with
-///   [`ErrorKind::Held`](crate::ErrorKind::Held); in a task that the handler spawns, the lock waits until its limit. Use the guard, or a
-///   clone of the guard.
+/// - **Locking the request's own key again.** The request would wait for its own end. In the
+///   handler's task, the lock fails at once with [`ErrorKind::Held`](crate::ErrorKind::Held), which
+///   is a 500 if the handler returns it; in a task that the handler spawns, the lock waits until
+///   its limit. Use the guard, or a clone of the guard.
 /// - **Locking a second key.** Two handlers that each hold their layer's key, and lock the other's, wait for each other until a limit
 ///   ends the wait. Lock both keys in the layer ([`key::all_of`](crate::key::all_of())), or both in the handler
 ///   ([`lock_all`](crate::Locks::lock_all)).
@@ -120,6 +122,14 @@ use crate::{
 ///
 /// A server that notices a closed connection drops the request's future: a waiting request leaves the line, a running handler is
 /// dropped, and the key is freed at once. For handlers that must run to their end there is [`detached`](Self::detached).
+///
+/// Behind an [`IdempotencyLayer`](crate::IdempotencyLayer), a
+/// [`SingleFlightLayer`](crate::SingleFlightLayer) or a detached layer, a handler goes on without
+/// its client, in a task that holds the turns of all lock layers further out to its end. A turn
+/// that is lost meanwhile cancels such a handler as any other, if the layer of that turn cancels on
+/// a loss ([`on_lease_loss`](Self::on_lease_loss)): *to the end although the client goes away* does
+/// not mean *although its lock is lost*. The idempotency key of a cancelled handler is left with a
+/// tombstone.
 ///
 /// Over HTTP/1, hyper notices a closed connection only after the whole request was read. A small body that comes with the head is
 /// read ahead. A larger body that stays unread, because the request waits or the handler ignores it, hides that the client has gone.
@@ -228,9 +238,11 @@ impl DistributedLockLayer {
     /// Lets at most `of` requests with equal keys run at a time, in the whole fleet. Requests of every method count, unless
     /// [`methods`](Self::methods) is called afterwards. Default: one request, of the methods that are not safe.
     ///
-    /// To limit the requests of one process, [tower's concurrency limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is
-    /// enough. A limit of zero is answered with 500, and the log says why. A [`QuorumStore`](crate::store::QuorumStore) has no permits. See
-    /// [`Locks::permit`](crate::Locks::permit).
+    /// To limit the requests of one process, [tower's concurrency
+    /// limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is enough. While all permits
+    /// are in use, requests wait as for a lock, and are then refused with 429. A limit of zero is
+    /// answered with 500, and the log says why. A [`QuorumStore`](crate::store::QuorumStore) has no
+    /// permits. See [`Locks::permit`](crate::Locks::permit).
     ///
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
@@ -247,8 +259,26 @@ impl DistributedLockLayer {
         })
     }
 
-    /// How long a request waits for its turn before it is refused with 423; a gRPC request no longer than its own deadline
-    /// (`grpc-timeout`). Default: 5 s.
+    /// How many different keys a request may have, where a key function derives several
+    /// ([`Derived::Keys`](crate::key::Derived::Keys)); a request with more is refused with 400.
+    /// Default: 64.
+    ///
+    /// A client that decides the number of keys could otherwise take all of
+    /// [`LocksBuilder::max_keys`](crate::LocksBuilder::max_keys) for itself.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
+    ///
+    /// let both = key::all_of([key::query("from").labelled("id"), key::query("to").labelled("id")]);
+    /// let layer = DistributedLockLayer::new(Locks::in_memory(), both).max_keys_per_request(2);
+    /// ```
+    pub fn max_keys_per_request(self, limit: usize) -> Self {
+        self.set(|settings| settings.max_keys_per_request = limit)
+    }
+
+    /// How long a request waits for its turn before it is refused with 423 (429 for
+    /// [permits](Self::permits)); a gRPC request no longer than its own deadline (`grpc-timeout`).
+    /// Default: 5 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -262,7 +292,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.wait = Some(limit))
     }
 
-    /// Refuses a request at once, with 423, when its key is held. Default: waits 5 s.
+    /// Refuses a request at once, with 423, when its key is held, or with 429 when all
+    /// [permits](Self::permits) are in use. Default: waits 5 s.
     ///
     /// A response then goes out only after the key is free in the store: the next request of the same client is not refused. This wait
     /// takes 2 s at most. A turn that goes on, with another guard or with the body
@@ -414,9 +445,11 @@ impl DistributedLockLayer {
         self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
-    /// Runs each handler to its end, as a separate task, although its client goes away. The turn lasts as long.
+    /// Runs each handler to its end, as a separate task, although its client goes away. The turn
+    /// lasts as long, and so do those of lock layers further out.
     ///
-    /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless [`on_lease_loss`](Self::on_lease_loss) is
+    /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless
+    /// [`on_lease_loss`](Self::on_lease_loss) of the layer that has lost its lease is
     /// [`LeaseLoss::Finish`]. A request that waits for its turn is not detached yet.
     ///
     /// ```

@@ -46,6 +46,7 @@ mod settings;
 
 pub use detach::{Detach, DetachedFuture, DetachedLockLayer};
 pub use future::ResponseFuture;
+pub(crate) use held::TaskTurns;
 pub use layer::DistributedLockLayer;
 pub(crate) use request_guards::RequestGuards;
 pub use request_guards::{LockGuards, NoGuard, NotLocked};

@@ -15,6 +15,7 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 
 use http::Extensions;
 
+use super::{LeaseLoss, held::TaskTurns};
 use crate::{
     LockGuard, LockKey, Locks,
     locks::{WeakGuard, reentry::WeakGuards},
@@ -40,8 +41,10 @@ struct Passed {
 /// The kind of a layer that a request has passed.
 #[derive(Clone, PartialEq, Eq)]
 enum Layer {
-    /// A lock's layer, with its optional name.
-    Lock(Option<Arc<str>>),
+    Lock {
+        name: Option<Arc<str>>,
+        on_loss: LeaseLoss,
+    },
     Idempotency,
 }
 
@@ -49,7 +52,7 @@ impl Layer {
     /// The name by which [`LockGuards`] find the layer's guard.
     fn name(&self) -> Option<&str> {
         match self {
-            Self::Lock(name) => name.as_deref(),
+            Self::Lock { name, .. } => name.as_deref(),
             Self::Idempotency => Some("idempotency"),
         }
     }
@@ -97,10 +100,11 @@ impl RequestGuards {
     pub(super) fn add_lock(
         extensions: &mut Extensions,
         name: Option<Arc<str>>,
+        on_loss: LeaseLoss,
         guards: Result<&[LockGuard], NotLocked>,
     ) {
         let turns = guards.map(WeakGuards::of);
-        Self::add(extensions, Layer::Lock(name), turns);
+        Self::add(extensions, Layer::Lock { name, on_loss }, turns);
     }
 
     /// Adds the claim of an idempotency layer.
@@ -135,18 +139,32 @@ impl RequestGuards {
         let Some(guards) = extensions.get::<Self>() else {
             return false;
         };
-        let is_at_work =
-            |passed: &Passed| matches!(passed.turns, Ok(_) | Err(NotLocked::FailedOpen));
-        is_at_work(&guards.innermost) && !guards.outer.iter().any(is_at_work)
+        guards.innermost.is_at_work() && !guards.outer.iter().any(Passed::is_at_work)
     }
 
-    /// All guards of the innermost lock's layer.
-    pub(super) fn of_innermost_lock(extensions: &Extensions) -> Result<Vec<LockGuard>, NoGuard> {
-        let passed = Self::innermost_lock(extensions)?;
-        match passed.turns {
-            Ok(_) => Ok(passed.guards().collect()),
-            Err(reason) => Err(NoGuard::NotLocked(reason)),
+    /// Whether the innermost lock's layer has locked the request, or would have.
+    pub(super) fn is_locked(extensions: &Extensions) -> bool {
+        Self::innermost_lock(extensions).is_ok_and(Passed::is_at_work)
+    }
+
+    /// The turns of all lock layers, for the task of the request's handler.
+    pub(crate) fn for_task(extensions: &Extensions) -> TaskTurns {
+        let (mut cancelling, mut others) = (Vec::new(), Vec::new());
+        for passed in extensions.get::<Self>().iter().flat_map(|it| it.inward()) {
+            match passed.by {
+                Layer::Lock {
+                    on_loss: LeaseLoss::Cancel,
+                    ..
+                } => cancelling.extend(passed.guards()),
+                Layer::Lock {
+                    on_loss: LeaseLoss::Finish,
+                    ..
+                } => others.extend(passed.guards()),
+                // The claim ends with a record, which its own task stores.
+                Layer::Idempotency => {}
+            }
         }
+        TaskTurns::new(cancelling, others)
     }
 
     /// The outcome of the innermost lock's layer. Layers further out do not count.
@@ -169,7 +187,12 @@ impl RequestGuards {
 
 impl Passed {
     fn is_lock(&self) -> bool {
-        matches!(self.by, Layer::Lock(_))
+        matches!(self.by, Layer::Lock { .. })
+    }
+
+    /// Whether the layer has locked the request, or would have if its store had been in reach.
+    fn is_at_work(&self) -> bool {
+        matches!(self.turns, Ok(_) | Err(NotLocked::FailedOpen))
     }
 
     fn guards(&self) -> impl Iterator<Item = LockGuard> {

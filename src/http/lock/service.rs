@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockGuard, LockKey,
-    key::Derived,
+    key::{Derived, KeyMap},
     locks::Wait,
-    rejection::{Asked, Rejection, grpc},
+    rejection::{Asked, Reason, Rejection, grpc},
     store::Mode,
     time::later,
     trace,
@@ -122,7 +122,10 @@ impl Settings {
                 }
             }
             Ok(Derived::Keys(keys)) => {
-                let wanted = self.each_once(parts, keys);
+                let wanted = match self.each_once(parts, keys) {
+                    Ok(wanted) => wanted,
+                    Err(rejection) => return Plan::Refuse(rejection),
+                };
                 if wanted.is_empty() {
                     return Plan::Pass(NotLocked::NoKey);
                 }
@@ -145,15 +148,27 @@ impl Settings {
     }
 
     /// The keys of a request, each once, with the guards of layers further out.
-    fn each_once(&self, parts: &Parts, keys: Vec<LockKey>) -> Vec<(LockKey, Option<LockGuard>)> {
-        let mut wanted: Vec<(LockKey, Option<LockGuard>)> = Vec::with_capacity(keys.len());
+    ///
+    /// Clients may decide the number of keys, so that the work is linear and ends at the limit.
+    fn each_once(
+        &self,
+        parts: &Parts,
+        keys: Vec<LockKey>,
+    ) -> Result<Vec<(LockKey, Option<LockGuard>)>, Rejection> {
+        let limit = self.max_keys_per_request;
+        let (mut known, mut wanted) = (KeyMap::default(), Vec::new());
         for key in keys {
-            if !wanted.iter().any(|(known, _)| *known == key) {
-                let held = RequestGuards::find(&parts.extensions, &self.locks, &key);
-                wanted.push((key, held));
+            if known.insert(key.clone(), ()).is_some() {
+                continue;
             }
+            if wanted.len() == limit {
+                let detail = format!("the request names more than {limit} keys");
+                return Err(Rejection::new(Reason::BadKey, detail));
+            }
+            let held = RequestGuards::find(&parts.extensions, &self.locks, &key);
+            wanted.push((key, held));
         }
-        wanted
+        Ok(wanted)
     }
 
     /// Waits for the turn; `None` if the request may go on without one.
@@ -260,5 +275,39 @@ fn within_deadline(parts: &Parts, wait: Duration) -> Duration {
     match grpc::timeout(&parts.headers) {
         Some(deadline) => wait.min(deadline),
         None => wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DistributedLockLayer, Locks, key::KeyError};
+
+    /// The least time that so many plans take, of a request that names so many keys.
+    fn time_to_plan(plans: usize, count: usize) -> Duration {
+        let keys = (0..count).map(|at| LockKey::new(format!("key/{at}")).unwrap());
+        let keys: Vec<_> = keys.collect();
+        let derive = move |_: &mut Parts| Ok::<_, KeyError>(Derived::Keys(keys.clone()));
+        let layer =
+            DistributedLockLayer::new(Locks::in_memory(), derive).max_keys_per_request(count);
+        let (mut parts, ()) = Request::post("/").body(()).unwrap().into_parts();
+        let runs = (0..5).map(|_| {
+            let begun = std::time::Instant::now();
+            for _ in 0..plans {
+                assert!(matches!(layer.settings().plan(&mut parts), Plan::Lock(_)));
+            }
+            begun.elapsed()
+        });
+        runs.min().unwrap()
+    }
+
+    #[test]
+    fn the_plan_of_a_request_is_linear_in_its_keys() {
+        // The square of the keys would take 32 times as long.
+        let (few, many) = (time_to_plan(32, 2_000), time_to_plan(1, 64_000));
+        assert!(
+            many < few * 10,
+            "{few:?} for 32 times 2,000 keys, {many:?} for 64,000"
+        );
     }
 }

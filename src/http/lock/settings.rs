@@ -53,6 +53,8 @@ pub(super) struct Settings {
     pub(super) name: Option<Arc<str>>,
     pub(super) methods: Methods,
     pub(super) modes: Modes,
+    /// How many keys a request may have.
+    pub(super) max_keys_per_request: usize,
     /// How long a request waits for its turn; not at all if `None`.
     pub(super) wait: Option<Duration>,
     pub(super) holding: Holding,
@@ -119,6 +121,7 @@ impl Settings {
             name: None,
             methods: Methods::Unsafe,
             modes: Modes::Exclusive,
+            max_keys_per_request: 64,
             wait: Some(Duration::from_secs(5)),
             holding: Holding::default(),
             loss: LeaseLoss::default(),
@@ -151,6 +154,7 @@ impl fmt::Debug for Settings {
             .field("name", &self.name)
             .field("methods", &self.methods)
             .field("modes", &self.modes)
+            .field("max_keys_per_request", &self.max_keys_per_request)
             .field("wait", &self.wait)
             .field("loss", &self.loss)
             .field("detached", &self.detached)

@@ -12,8 +12,9 @@ use crate::rejection::{Rejection, Renderer};
 /// In front of a [`DistributedLockLayer`](crate::DistributedLockLayer), only complete requests contend: a slow upload holds no key, and an
 /// HTTP/1 server notices a client that goes away while its request waits or its handler runs.
 ///
-/// A body over this limit, or over a limit further out, is refused with 413 as soon as that is known. A body that breaks off is refused
-/// with 400. Trailers are not kept. Key functions further in find the body as [`WholeBody`].
+/// A body over this limit, or over a limit further out, is refused with 413 as soon as that is
+/// known. A body that breaks off is refused with 400. Trailers are not kept. Key functions further
+/// in find the body as [`WholeBody`](super::WholeBody).
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -32,30 +33,6 @@ pub struct ReadBodyLayer<M = SameBody> {
     renderer: Renderer,
     body: PhantomData<M>,
 }
-
-/// The whole body of a request: an extension that [`ReadBodyLayer`] adds for the key functions of layers further in.
-///
-/// ```
-/// use http::request::Parts;
-/// use tower_distributed_lock::{
-///     LockKey,
-///     key::{Derived, KeyError},
-///     read_body::WholeBody,
-/// };
-///
-/// /// Locks every account that a batch of payments names, one in each line.
-/// fn accounts(parts: &mut Parts) -> Result<Derived, KeyError> {
-///     let WholeBody(body) = parts
-///         .extensions
-///         .get()
-///         .ok_or_else(|| KeyError::misconfigured("add a `ReadBodyLayer` outside of the lock's layer"))?;
-///     let text = std::str::from_utf8(body).map_err(|_| KeyError::bad_request("the body is not UTF-8"))?;
-///     let keys = text.lines().map(|id| LockKey::new(format!("account,id={id}")));
-///     Ok(Derived::Keys(keys.collect::<Result<_, _>>()?))
-/// }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WholeBody(pub Bytes);
 
 impl ReadBodyLayer {
     /// Reads bodies of up to `limit` bytes.

@@ -16,6 +16,8 @@ mod service;
 
 pub use future::ResponseFuture;
 pub(crate) use joined::Joined;
-pub use layer::{ReadBodyLayer, WholeBody};
+pub use layer::ReadBodyLayer;
 pub use rebuild::{AnyBody, Rebuild, RequestBody, SameBody};
 pub use service::ReadBody;
+
+pub use crate::key::body::WholeBody;

@@ -59,6 +59,11 @@
 //! # too-many-running
 //! **429**, with `Retry-After`. The client has too many requests under way.
 //!
+//! # no-permit
+//! **429**, with `Retry-After`. All permits of the key are in use. Not 503: load balancers take
+//! that status for an instance that is unwell, and send the request to another one, where the same
+//! permits are in use.
+//!
 //! # handler-panicked
 //! **500**. The handler of a request with this `Idempotency-Key` panicked. The handler may have acted, and does not run a second time.
 //!
@@ -66,9 +71,11 @@
 //! **500**. The kept answer cannot be read. The handler does not run a second time.
 //!
 //! # misconfigured
-//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without its layer. Or a layer asks for what cannot
-//! work: a key is used both for locks and for permits, or has data of another program; the layers of one key want different modes; the store has
-//! no permits. A later try does not help, and the log says what to change.
+//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without
+//! its layer. Or a handler has locked the key of its own request, for which it would wait for ever.
+//! Or a layer asks for what cannot work: a key is used both for locks and for permits, or has data
+//! of another program; the layers of one key want different modes; the store has no permits. A
+//! later try does not help, and the log says what to change.
 //!
 //! # line-full
 //! **503**, with `Retry-After`. Too many requests wait for the key already.
@@ -84,6 +91,7 @@
 
 mod asked;
 pub(crate) mod body_error;
+mod encode;
 pub(crate) mod grpc;
 mod layer;
 mod problem;
@@ -105,7 +113,7 @@ pub use self::{
     layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
     reason::Reason,
 };
-use crate::{Error, ErrorKind, key::KeyError, trace};
+use crate::{Error, ErrorKind, error::HeldBy, key::KeyError, trace};
 
 /// A refusal: its reason, and its details for the client and the log.
 ///
@@ -228,11 +236,20 @@ impl Rejection {
     pub(crate) fn from_error(error: Error, retry_after: Duration) -> Self {
         let (reason, detail) = match error.kind() {
             ErrorKind::InvalidConfig | ErrorKind::Foreign => {
-                let mut rejection = Self::misconfigured(error.to_string());
-                rejection.source = Some(Source::Error(error));
-                return rejection;
+                return Self::misconfigured(error.to_string()).with_source(error);
             }
-            ErrorKind::Held => (Reason::Held, "another request holds the lock"),
+            ErrorKind::Held => match error.held_by() {
+                HeldBy::Another => (Reason::Held, "another request holds the lock"),
+                HeldBy::Itself => {
+                    return Self::misconfigured(error.to_string()).with_source(error);
+                }
+                HeldBy::Permits(of) => {
+                    let detail = format!("all {of} permits are in use");
+                    return Self::new(Reason::NoPermit, detail)
+                        .with_retry_after(retry_after)
+                        .with_source(error);
+                }
+            },
             ErrorKind::LineFull => (
                 Reason::LineFull,
                 "too many requests wait for the same already",
@@ -252,9 +269,14 @@ impl Rejection {
                 "the locks cannot be reached at the moment",
             ),
         };
-        let mut rejection = Self::new(reason, detail).with_retry_after(retry_after);
-        rejection.source = Some(Source::Error(error));
-        rejection
+        Self::new(reason, detail)
+            .with_retry_after(retry_after)
+            .with_source(error)
+    }
+
+    fn with_source(mut self, error: Error) -> Self {
+        self.source = Some(Source::Error(error));
+        self
     }
 
     /// The refusal of a handler that has done nothing before this error: that of a layer, which says that the request may be sent

@@ -41,6 +41,8 @@ pub enum Reason {
     Held,
     /// The client has too many requests under way: 429.
     TooManyRunning,
+    /// All permits of the key are in use: 429.
+    NoPermit,
     /// The handler panicked: 500. Only the duplicates of the request get this answer.
     Panicked,
     /// The kept answer cannot be read: 500.
@@ -58,6 +60,30 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All reasons.
+    pub(super) const ALL: [Self; 20] = [
+        Self::BadKey,
+        Self::MissingIdempotencyKey,
+        Self::BadIdempotencyKey,
+        Self::BodyBroken,
+        Self::LeaseLost,
+        Self::InProgress,
+        Self::AnswerNotKept,
+        Self::OutcomeUnknown,
+        Self::BodyTooLarge,
+        Self::KeyReused,
+        Self::Held,
+        Self::TooManyRunning,
+        Self::NoPermit,
+        Self::Panicked,
+        Self::RecordUnreadable,
+        Self::Misconfigured,
+        Self::LineFull,
+        Self::TooManyKeys,
+        Self::StoreUnreachable,
+        Self::Closed,
+    ];
+
     /// The status of the response.
     pub fn status(self) -> StatusCode {
         match self {
@@ -71,7 +97,7 @@ impl Reason {
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Held => StatusCode::LOCKED,
-            Self::TooManyRunning => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyRunning | Self::NoPermit => StatusCode::TOO_MANY_REQUESTS,
             Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
@@ -97,6 +123,7 @@ impl Reason {
             Self::InProgress
             | Self::Held
             | Self::TooManyRunning
+            | Self::NoPermit
             | Self::LineFull
             | Self::TooManyKeys
             | Self::StoreUnreachable
@@ -131,6 +158,7 @@ impl Reason {
             | Self::KeyReused
             | Self::Held
             | Self::TooManyRunning
+            | Self::NoPermit
             | Self::Panicked
             | Self::RecordUnreadable
             | Self::Misconfigured
@@ -146,7 +174,7 @@ impl Reason {
     /// | status | reasons |
     /// |---|---|
     /// | INVALID_ARGUMENT (3) | bad-key, missing-idempotency-key, bad-idempotency-key, body-broken |
-    /// | RESOURCE_EXHAUSTED (8) | body-too-large, too-many-running |
+    /// | RESOURCE_EXHAUSTED (8) | body-too-large, too-many-running, no-permit |
     /// | FAILED_PRECONDITION (9) | key-reused, answer-not-kept, outcome-unknown |
     /// | ABORTED (10) | lease-lost |
     /// | INTERNAL (13) | handler-panicked, record-unreadable, misconfigured |
@@ -157,7 +185,7 @@ impl Reason {
             | Self::MissingIdempotencyKey
             | Self::BadIdempotencyKey
             | Self::BodyBroken => 3,
-            Self::BodyTooLarge | Self::TooManyRunning => 8,
+            Self::BodyTooLarge | Self::TooManyRunning | Self::NoPermit => 8,
             Self::KeyReused | Self::AnswerNotKept | Self::OutcomeUnknown => 9,
             Self::LeaseLost => 10,
             Self::Panicked | Self::RecordUnreadable | Self::Misconfigured => 13,
@@ -190,6 +218,7 @@ impl Reason {
             Self::AnswerNotKept => ("answer-not-kept", "Completed, answer not kept"),
             Self::KeyReused => ("key-reused", "Idempotency-Key used for another request"),
             Self::TooManyRunning => ("too-many-running", "Too many requests under way"),
+            Self::NoPermit => ("no-permit", "All permits in use"),
             Self::RecordUnreadable => ("record-unreadable", "Kept answer unreadable"),
             Self::BodyBroken => ("body-broken", "Request body broke off"),
             Self::LeaseLost => ("lease-lost", "Lock lost"),
@@ -212,27 +241,7 @@ mod tests {
     #[test]
     fn every_code_is_a_heading_of_the_module() {
         let docs = include_str!("mod.rs");
-        for reason in [
-            Reason::BadKey,
-            Reason::MissingIdempotencyKey,
-            Reason::BadIdempotencyKey,
-            Reason::BodyBroken,
-            Reason::LeaseLost,
-            Reason::InProgress,
-            Reason::AnswerNotKept,
-            Reason::OutcomeUnknown,
-            Reason::BodyTooLarge,
-            Reason::KeyReused,
-            Reason::Held,
-            Reason::TooManyRunning,
-            Reason::Panicked,
-            Reason::RecordUnreadable,
-            Reason::Misconfigured,
-            Reason::LineFull,
-            Reason::TooManyKeys,
-            Reason::StoreUnreachable,
-            Reason::Closed,
-        ] {
+        for reason in Reason::ALL {
             let heading = format!(
                 "//! # {}\n//! **{}**",
                 reason.code(),

@@ -6,10 +6,13 @@
 //! 1. The first request of a process claims without waiting. A record that this claim finds is older than the request, and is shared
 //!    only if marked as [kept](KEPT).
 //! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another number.
-//! 3. The other requests of the process are members of the flight that the first one has found, for as long as that flight is under way
-//!    ([`Flights`](super::flights::Flights)).
+//! 3. The other requests of the process are members of the flight that the first one has found, for
+//!    as long as that flight is under way ([`Flights`](super::flights::Flights)). At most one of
+//!    them waits in line for the key, and what it gets is for all.
 //! 4. A record that is found after waiting was made by a flight that was under way when the request came, or that had ended in another
 //!    process so recently that this process did not know yet. The record is shared.
+//! 5. Where there is no room for another flight in the store, one request of the process runs, and
+//!    its answer is for the other members.
 //!
 //! Three requests for the key `report,path=/reports/7`, of which the third comes after the first flight has ended:
 //!
@@ -31,22 +34,23 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use super::{
-    flights::{Known, Member},
+    flights::{Acting, Member},
     layer::Settings,
 };
 use crate::{
-    ErrorKind, LockGuard, LockKey,
+    Error, ErrorKind, LockGuard, LockKey,
     idempotency::{
         Answer, Fingerprint, IdempotentBody, Keeping, Outcome, ReadResponse, Record, Tombstone,
         is_endless, read_response, replayed, run_to_end,
     },
     key,
+    lock::{RequestGuards, TaskTurns},
     locks::{Holding, NoTurn, Wait},
     trace,
 };
@@ -81,8 +85,10 @@ enum Role {
 
 /// A request that runs for others.
 struct Lead {
-    claimed: Claimed,
+    /// `None` if there was no room for another flight in the store: the answer is for members only.
+    claimed: Option<Claimed>,
     member: Member,
+    _acting: Acting,
 }
 
 /// The key of a flight, claimed.
@@ -107,9 +113,9 @@ where
     let role = timeout(settings.wait, role(&settings, &key)).await;
     let role = role.unwrap_or(Role::Alone);
     trace::flight(match &role {
-        Role::Lead(_) => trace::Role::Lead,
+        Role::Lead(lead) if lead.claimed.is_some() => trace::Role::Lead,
         Role::Follow(_) => trace::Role::Follow,
-        Role::Alone => trace::Role::Alone,
+        Role::Lead(_) | Role::Alone => trace::Role::Alone,
     });
     match role {
         Role::Follow(answer) => Ok(Arc::unwrap_or_clone(answer).into_response()),
@@ -121,7 +127,8 @@ where
         Role::Lead(lead) => {
             // The waiting requests get the answer although this request's client goes away.
             let locks = settings.locks.clone();
-            run_to_end(&locks, lead.run(settings, service, request)).await
+            let turns = RequestGuards::for_task(request.extensions());
+            run_to_end(&locks, lead.run(settings, turns, service, request)).await
         }
     }
 }
@@ -129,48 +136,83 @@ where
 /// Finds the role of a request. Waits, if another request runs.
 async fn role(settings: &Settings, of: &LockKey) -> Role {
     let member = settings.flights.enter(of);
-    let role = match find(settings, of, &member).await {
-        Ok(claimed) => return Role::Lead(Lead { claimed, member }),
-        Err(Known::Generation(generation)) => {
-            let key = generation_key(of, generation);
-            match claim(settings, &key, Wait::AtMost(settings.wait)).await {
-                Ok(guard) => {
-                    let claimed = Claimed { guard, key };
-                    return Role::Lead(Lead { claimed, member });
-                }
-                Err(NoTurn::Recorded(record)) => {
-                    answer_in(record).map_or(Role::Alone, Role::Follow)
-                }
-                Err(_) => Role::Alone,
-            }
-        }
-        Err(Known::Answer(answer)) => Role::Follow(answer),
-        Err(Known::Alone) => Role::Alone,
+    let acting = match member.act().await {
+        Ok(acting) => acting,
+        Err(ended) => return ended.map_or(Role::Alone, Role::Follow),
     };
-    member.end();
-    role
+    let claimed = match find(settings, of, &member).await {
+        Found::Free(claimed) => Some(claimed),
+        Found::Full => None,
+        Found::Ended(answer) => {
+            member.end(answer.clone());
+            return answer.map_or(Role::Alone, Role::Follow);
+        }
+        // The next member waits on.
+        Found::Busy => return Role::Alone,
+    };
+    Role::Lead(Lead {
+        claimed,
+        member,
+        _acting: acting,
+    })
 }
 
-/// Claims the flight's key, or returns the state of the flight. Only the first request of this process asks the store.
-async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Result<Claimed, Known> {
-    let mut known = member.known().lock().await;
-    if let Some(known) = &*known {
-        return Err(known.clone());
+/// The state of a flight in the store.
+enum Found {
+    /// No request runs: this one has the key now.
+    Free(Claimed),
+    /// The flight has ended, or the answer of an earlier one is kept; `None` if there is no answer
+    /// to share, or the store cannot tell.
+    Ended(Option<Arc<Answer>>),
+    /// Another request has run for all the time that this one may wait.
+    Busy,
+    /// There is no room for another flight.
+    Full,
+}
+
+/// Claims the flight's key, or waits for the end of the flight.
+async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Found {
+    let generation = match member.generation() {
+        Some(generation) => generation,
+        None => match ask(settings, of).await {
+            Asked::Free(generation, claimed) => {
+                member.found_in(generation);
+                return Found::Free(claimed);
+            }
+            Asked::Ended(answer) => return Found::Ended(answer),
+            Asked::Full => return Found::Full,
+            Asked::Held(generation) => generation,
+        },
+    };
+    member.found_in(generation);
+    let key = generation_key(of, generation);
+    match claim(settings, &key, Wait::AtMost(settings.wait)).await {
+        Ok(guard) => Found::Free(Claimed { guard, key }),
+        Err(NoTurn::Recorded(record)) => Found::Ended(answer_in(record)),
+        Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => Found::Busy,
+        Err(NoTurn::Failed(error)) if is_full(&error) => Found::Full,
+        Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint) => Found::Ended(None),
     }
-    let found = ask(settings, of).await;
-    *known = Some(match &found {
-        Ok((generation, _)) => Known::Generation(*generation),
-        Err(known) => known.clone(),
-    });
-    found.map(|(_, claimed)| claimed)
 }
 
-/// Claims the first generation that is free, or returns the state of the flight.
-async fn ask(settings: &Settings, of: &LockKey) -> Result<(u8, Claimed), Known> {
+/// The first generation that can be used.
+enum Asked {
+    /// No flight is under way: this request has the key now.
+    Free(u8, Claimed),
+    /// A flight is under way.
+    Held(u8),
+    /// The answer of an earlier flight is kept; `None` if the store cannot tell.
+    Ended(Option<Arc<Answer>>),
+    /// There is no room for another flight.
+    Full,
+}
+
+/// Claims the first generation that is free, without waiting.
+async fn ask(settings: &Settings, of: &LockKey) -> Asked {
     for generation in 0..GENERATIONS {
         let key = generation_key(of, generation);
         match claim(settings, &key, Wait::NotAtAll).await {
-            Ok(guard) => return Ok((generation, Claimed { guard, key })),
+            Ok(guard) => return Asked::Free(generation, Claimed { guard, key }),
             Err(NoTurn::Recorded(record)) => {
                 // Any other record is older than this request.
                 if let Ok(Record {
@@ -178,16 +220,22 @@ async fn ask(settings: &Settings, of: &LockKey) -> Result<(u8, Claimed), Known> 
                     outcome: Outcome::Answer(answer),
                 }) = Record::decode(record)
                 {
-                    return Err(Known::Answer(Arc::new(answer)));
+                    return Asked::Ended(Some(Arc::from(answer)));
                 }
             }
             Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => {
-                return Err(Known::Generation(generation));
+                return Asked::Held(generation);
             }
-            Err(_) => break,
+            Err(NoTurn::Failed(error)) if is_full(&error) => break,
+            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint) => return Asked::Ended(None),
         }
     }
-    Err(Known::Alone)
+    Asked::Full
+}
+
+/// Whether the locks of this process have no room for another claim.
+fn is_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::LineFull | ErrorKind::TooManyKeys)
 }
 
 /// The key of one generation: `flight,0,GET,report,path=/reports/7`.
@@ -205,8 +253,8 @@ async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGua
 /// The answer in a record, if there is one.
 fn answer_in(record: Bytes) -> Option<Arc<Answer>> {
     match Record::decode(record).ok()?.outcome {
-        Outcome::Answer(answer) => Some(Arc::new(answer)),
-        _ => None,
+        Outcome::Answer(answer) => Some(Arc::from(answer)),
+        Outcome::Tombstone(_) | Outcome::Value(_) => None,
     }
 }
 
@@ -214,23 +262,28 @@ impl Lead {
     async fn run<S, ReqBody, ResBody>(
         self,
         settings: Arc<Settings>,
+        mut turns: TaskTurns,
         mut service: S,
         request: Request<ReqBody>,
-    ) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
+    ) -> Option<Result<Response<IdempotentBody<ResBody>>, S::Error>>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>>,
         ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
     {
-        let handling = AssertUnwindSafe(async move {
+        let handling = turns.run(async move {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             service.call(request).await
         });
         let unknown = Outcome::Tombstone(Tombstone::Unknown);
-        match handling.catch_unwind().await {
-            Ok(Ok(response)) => Ok(self.share(&settings, response).await),
-            Ok(Err(error)) => {
+        match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(Some(Ok(response))) => Some(Ok(self.share(&settings, response).await)),
+            Ok(Some(Err(error))) => {
                 self.end(&settings, unknown).await;
-                Err(error)
+                Some(Err(error))
+            }
+            Ok(None) => {
+                self.end(&settings, unknown).await;
+                None
             }
             Err(panic) => {
                 self.end(&settings, unknown).await;
@@ -249,7 +302,9 @@ impl Lead {
     {
         let (parts, body) = response.into_parts();
         let not_kept = Outcome::Tombstone(Tombstone::NotKept);
-        if !is_for_all(parts.status) || is_endless(&parts) {
+        let is_for_all = is_for_all(parts.status)
+            && (settings.share_uncacheable || !is_uncacheable(&parts.headers));
+        if !is_for_all || is_endless(&parts) {
             self.end(settings, not_kept).await;
             return Response::from_parts(parts, IdempotentBody::inner(body));
         }
@@ -261,9 +316,10 @@ impl Lead {
                     headers: replayed(&parts.headers, &[]),
                     trailers: trailers.clone(),
                     body: data.clone(),
+                    rejection: parts.extensions.get().cloned(),
                 };
                 let body = IdempotentBody::with_trailers(data, trailers);
-                (Outcome::Answer(answer), body)
+                (Outcome::Answer(Box::new(answer)), body)
             }
             ReadResponse::NotKept(body, _) => (not_kept, body),
         };
@@ -271,7 +327,8 @@ impl Lead {
         Response::from_parts(parts, body)
     }
 
-    /// Hands the outcome over to the waiting requests.
+    /// Hands the outcome over to the waiting requests: to other processes by a record, then to the
+    /// members.
     async fn end(self, settings: &Settings, outcome: Outcome) {
         let keep_for = settings.keep_for;
         let (fingerprint, retain) = match &outcome {
@@ -284,16 +341,21 @@ impl Lead {
             fingerprint,
             outcome,
         };
-        let keeping = Keeping {
-            locks: settings.locks.clone(),
-            key: self.claimed.key,
-            fingerprint: FINGERPRINT,
-            record: record.encode(),
-            retain,
-            within: STORE_WITHIN,
-        };
-        keeping.keep(self.claimed.guard).await;
-        self.member.end();
+        if let Some(Claimed { guard, key }) = self.claimed {
+            let keeping = Keeping {
+                locks: settings.locks.clone(),
+                key,
+                fingerprint: FINGERPRINT,
+                record: record.encode(),
+                retain,
+                within: STORE_WITHIN,
+            };
+            keeping.keep(guard).await;
+        }
+        self.member.end(match record.outcome {
+            Outcome::Answer(answer) => Some(Arc::from(answer)),
+            Outcome::Tombstone(_) | Outcome::Value(_) => None,
+        });
     }
 }
 
@@ -308,4 +370,23 @@ fn is_for_all(status: StatusCode) -> bool {
                 | StatusCode::PRECONDITION_FAILED
                 | StatusCode::RANGE_NOT_SATISFIABLE
         )
+}
+
+/// Whether the answer says that it is for one client only, or that others need not get the same.
+fn is_uncacheable(headers: &HeaderMap) -> bool {
+    let directives = values(headers, header::CACHE_CONTROL);
+    let mut names = directives.map(|directive| directive.split('=').next().unwrap_or_default());
+    let is_for_one = names.any(|name| {
+        let name = name.trim_end();
+        name.eq_ignore_ascii_case("private") || name.eq_ignore_ascii_case("no-store")
+    });
+    is_for_one || values(headers, header::VARY).any(|name| name == "*")
+}
+
+/// The members of a header that is a list. A value that is no text has none.
+fn values(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).into_iter();
+    lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(',').map(str::trim))
 }

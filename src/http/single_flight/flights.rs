@@ -1,15 +1,20 @@
 //! The flights of which requests of this process are members.
 //!
-//! A request whose own claim reached the store only after the flight had ended would find a record, and could not tell whether the
-//! record is older than the request. Requests of one process therefore take part in the same flight as long as that flight is under
-//! way, and only the first of them asks the store.
+//! Requests of one process take part in the same flight as long as that flight is under way. One of
+//! them at a time acts for all: it asks the store, waits there for the flight of another process,
+//! or runs. The others wait for the end of the flight, and take no place in the line of the
+//! flight's key. If the acting request goes away, the next one acts.
+//!
+//! Another reason for one flight in a process: a request whose own claim reached the store only
+//! after the flight had ended would find a record, and could not tell whether the record is older
+//! than the request.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{LockKey, idempotency::Answer};
 
@@ -17,18 +22,24 @@ use crate::{LockKey, idempotency::Answer};
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<LockKey, Arc<Flight>>>);
 
-/// The state of a flight, once the first request of this process has asked the store.
-type Flight = AsyncMutex<Option<Known>>;
+#[derive(Debug)]
+struct Flight {
+    /// The permit of the request that acts. Closed at the end, which wakes all members at once.
+    acting: Arc<Semaphore>,
+    /// The generation in which the flight was found.
+    generation: OnceLock<u8>,
+    /// Set at the end: the answer, if it is shared.
+    ended: OnceLock<Option<Arc<Answer>>>,
+}
 
-/// The state of a flight in the store.
-#[derive(Debug, Clone)]
-pub(super) enum Known {
-    /// A flight of this generation is under way.
-    Generation(u8),
-    /// The answer of an earlier flight is kept.
-    Answer(Arc<Answer>),
-    /// The store cannot tell, or has no room for another flight: all requests run by themselves.
-    Alone,
+impl Default for Flight {
+    fn default() -> Self {
+        Self {
+            acting: Arc::new(Semaphore::new(1)),
+            generation: OnceLock::new(),
+            ended: OnceLock::new(),
+        }
+    }
 }
 
 /// A request's membership in a flight.
@@ -37,6 +48,9 @@ pub(super) struct Member {
     key: LockKey,
     flight: Arc<Flight>,
 }
+
+/// The right to act for a flight, until it is dropped.
+pub(super) type Acting = OwnedSemaphorePermit;
 
 impl Flights {
     /// Takes part in the flight of this key that is under way in this process, or in a new one.
@@ -55,18 +69,33 @@ impl Flights {
 }
 
 impl Member {
-    /// The flight's state. While one request asks the store, the others of this process wait for this lock.
-    pub(super) fn known(&self) -> &Flight {
-        &self.flight
+    /// Waits until this request has to act, or until the flight has ended: with an answer for this
+    /// request, or with none.
+    pub(super) async fn act(&self) -> Result<Acting, Option<Arc<Answer>>> {
+        let acting = self.flight.acting.clone().acquire_owned().await;
+        acting.map_err(|_closed| self.flight.ended.get().cloned().flatten())
     }
 
-    /// The flight is over: a request that comes now takes part in another.
-    pub(super) fn end(&self) {
+    /// The generation in which an earlier acting request has found the flight.
+    pub(super) fn generation(&self) -> Option<u8> {
+        self.flight.generation.get().copied()
+    }
+
+    pub(super) fn found_in(&self, generation: u8) {
+        let _ = self.flight.generation.set(generation);
+    }
+
+    /// Ends the flight: its other members get this answer, or run by themselves. A request that
+    /// comes now takes part in another.
+    pub(super) fn end(&self, answer: Option<Arc<Answer>>) {
+        let _ = self.flight.ended.set(answer);
         let mut flights = self.flights.lock();
         let is_this = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
         if flights.get(&self.key).is_some_and(is_this) {
             flights.remove(&self.key);
         }
+        drop(flights);
+        self.flight.acting.close();
     }
 }
 
@@ -85,22 +114,41 @@ impl Drop for Member {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
 
     #[test]
     fn a_flight_leaves_the_map_with_its_end_or_its_last_member() {
         let flights = Arc::new(Flights::default());
         let key = LockKey::new("k").unwrap();
-        let [one, two] = [flights.enter(&key), flights.enter(&key)];
+        let one = flights.enter(&key);
+        let two = flights.enter(&key);
         assert!(Arc::ptr_eq(&one.flight, &two.flight));
         drop(one);
         assert_eq!(flights.lock().len(), 1);
-        two.end();
+        two.end(None);
         let next = flights.enter(&key);
         assert!(!Arc::ptr_eq(&next.flight, &two.flight));
         drop(two);
         assert_eq!(flights.lock().len(), 1);
         drop(next);
         assert!(flights.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_member_acts_at_a_time_until_the_end() {
+        let flights = Arc::new(Flights::default());
+        let key = LockKey::new("k").unwrap();
+        let [one, two] = [(); 2].map(|()| flights.enter(&key));
+        let acting = one.act().await.ok().unwrap();
+        let mut next = std::pin::pin!(two.act());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(next.as_mut().poll(&mut cx).is_pending());
+        // The acting request has gone away.
+        drop(acting);
+        assert!(next.await.is_ok());
+        one.end(None);
+        assert!(matches!(two.act().await, Err(None)));
     }
 }

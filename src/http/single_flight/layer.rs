@@ -45,13 +45,32 @@ use crate::{
 ///
 /// # Shared answers
 ///
-/// Each answer, errors included, is shared with the requests that waited for it, except answers to the headers of one client (206, 304, 412
-/// and 416) and event streams. Later requests get successful answers only, and only with [`keep_for`](Self::keep_for). Headers of one exchange (see
-/// [`never_replay`](crate::IdempotencyLayer::never_replay)) are not part of a copy.
+/// Each answer, errors included, is shared with the requests that waited for it, except answers to
+/// the headers of one client (206, 304, 412 and 416), event streams, and answers that are marked as
+/// `private`, `no-store` or `Vary: *` ([`share_uncacheable`](Self::share_uncacheable)). Later
+/// requests get successful answers only, and only with [`keep_for`](Self::keep_for). Headers of one
+/// exchange (see [`never_replay`](crate::IdempotencyLayer::never_replay)) are not part of a copy.
 ///
 /// A request runs by itself if its method is not safe, the store cannot be reached, the answer is not shared, is too large or does not end in time,
 /// or the running request fails without an answer or takes longer than [`wait`](Self::wait). The running request runs to its end although
 /// its client goes away.
+///
+/// The requests of one process wait together, whatever their number:
+/// [`longest_line`](crate::LocksBuilder::longest_line) does not limit them. After several flights
+/// of one key in a moment, which the store still has the answers of, each process has its own
+/// flights.
+///
+/// **A read after a write may get an older answer.** A request that comes while an equal one runs
+/// gets that one's answer, which may have been read from the database before the write of the same
+/// client. Leave out such requests by the key ([`only_when`](crate::key::RequestKey::only_when)),
+/// or put what the write has changed, such as a version, into the key.
+///
+/// # Where to put it
+///
+/// Further in than authentication, whose user or tenant is part of the key, and further in than
+/// CORS: a copy has none of the headers that CORS adds for one origin, so that a CORS layer further
+/// in would answer the first client only. Further in than compression as well, unless the key
+/// contains `Accept-Encoding`.
 ///
 /// | option | default |
 /// |---|---|
@@ -59,6 +78,7 @@ use crate::{
 /// | [`wait`](Self::wait) | 10 s |
 /// | [`max_response`](Self::max_response) | 1 MiB |
 /// | [`read_within`](Self::read_within) | 5 s |
+/// | [`share_uncacheable`](Self::share_uncacheable) | no |
 /// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
 #[derive(Debug, Clone)]
 #[must_use]
@@ -75,6 +95,7 @@ pub(super) struct Settings {
     pub(super) wait: Duration,
     pub(super) max_response: usize,
     pub(super) read_within: Duration,
+    pub(super) share_uncacheable: bool,
     pub(super) renderer: Renderer,
 }
 
@@ -110,6 +131,7 @@ impl SingleFlightLayer {
                 wait: Duration::from_secs(10),
                 max_response: 1024 * 1024,
                 read_within: Duration::from_secs(5),
+                share_uncacheable: false,
                 renderer: Renderer::default(),
             }),
         }
@@ -148,6 +170,23 @@ impl SingleFlightLayer {
         self.set(|settings| settings.read_within = limit)
     }
 
+    /// Shares answers also if they are marked as `private` or `no-store` (`Cache-Control`), or as
+    /// `Vary: *`. Default: such an answer goes to its own client only, and the requests that waited
+    /// run by themselves.
+    ///
+    /// For services that mark all answers like this, to keep them out of the caches of others. The
+    /// key must contain the user or tenant.
+    ///
+    /// ```
+    /// use tower_distributed_lock::{Locks, SingleFlightLayer, key};
+    ///
+    /// let layer = SingleFlightLayer::new(Locks::in_memory(), key::name("report").header("x-user-id").path())
+    ///     .share_uncacheable();
+    /// ```
+    pub fn share_uncacheable(self) -> Self {
+        self.set(|settings| settings.share_uncacheable = true)
+    }
+
     /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
@@ -179,6 +218,7 @@ impl std::fmt::Debug for Settings {
             .field("wait", &self.wait)
             .field("max_response", &self.max_response)
             .field("read_within", &self.read_within)
+            .field("share_uncacheable", &self.share_uncacheable)
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 //! ```text
 //! GET /reports/7 ──▶ Lead:   runs the handler ──▶ the answer is stored ──▶ response
 //! GET /reports/7 ──▶ Follow: waits ─────────────────────────┴────────────▶ a copy
-//! GET /reports/7 ──▶ Alone:  the store is away, or the flight takes too long ──▶ runs the handler, shares nothing
+//! GET /reports/7 ──▶ Alone:  the flight takes too long, or its answer is not shared ──▶ runs the handler, shares nothing
 //! ```
 
 mod flight;

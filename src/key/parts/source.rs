@@ -6,7 +6,7 @@
 //! | method, path | the request line | never | the path is hashed, a method 400 |
 //! | host, query, header | the request | 400 | 400 |
 //! | an extension | a layer further out | 500 | hashed |
-//! | a closure | wherever the closure looks | 400 | hashed |
+//! | a closure | wherever the closure looks | 400; 500 if the closure has looked for a body that was not read | hashed |
 //! | route, parameter | axum's router | 404 or 500 | the route is hashed, a parameter 400 |
 
 use std::{
@@ -15,13 +15,14 @@ use std::{
     sync::Arc,
 };
 
-use http::{Extensions, HeaderName};
+use http::HeaderName;
 
 use super::{header, host, path, query};
-use crate::key::{KeyError, KeyErrorKind, RequestView, encode, original_uri};
+use crate::key::{KeyError, KeyErrorKind, RequestExtensions, RequestView, encode, original_uri};
 
 type Text = Cow<'static, str>;
-type ReadExtension = Arc<dyn Fn(&Extensions) -> Option<Result<String, fmt::Error>> + Send + Sync>;
+type ReadExtension =
+    Arc<dyn Fn(&RequestExtensions<'_>) -> Option<Result<String, fmt::Error>> + Send + Sync>;
 type ComputeText = Arc<dyn for<'r> Fn(&'r RequestView<'r>) -> Option<Cow<'r, str>> + Send + Sync>;
 
 /// The source of a part's value, with the name or label that the program has given.
@@ -52,7 +53,7 @@ impl Source {
         T: Send + Sync + 'static,
         D: Display,
     {
-        let read = move |extensions: &Extensions| {
+        let read = move |extensions: &RequestExtensions<'_>| {
             let value = text(extensions.get::<T>()?);
             Some(written(&value))
         };
@@ -63,7 +64,7 @@ impl Source {
     pub(in crate::key) fn displayed_extension<T: Display + Send + Sync + 'static>(
         label: Text,
     ) -> Self {
-        let read = |extensions: &Extensions| Some(written(extensions.get::<T>()?));
+        let read = |extensions: &RequestExtensions<'_>| Some(written(extensions.get::<T>()?));
         Self::Extension(label, Arc::new(read))
     }
 
@@ -167,8 +168,13 @@ impl Source {
     }
 
     /// The refusal of a request without this part. A missing extension or path parameter is a mistake of the program.
-    #[cfg_attr(not(feature = "axum"), allow(unused_variables))] // only a route can tell more
     pub(in crate::key) fn missing(&self, request: &RequestView<'_>) -> KeyError {
+        if request.lacks_body() {
+            return KeyError::misconfigured(format!(
+                "{self} comes from the request's body, which no layer further out has read: \
+                 add a `ReadBodyLayer` outside of this layer"
+            ));
+        }
         match self {
             Self::Extension(..) => KeyError::misconfigured(format!(
                 "{self} is not set: add the layer that sets it outside of the lock's layer, \

@@ -26,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{HeldLease, Line, Transition, Turn, differ, held_error, recorded_error};
-use crate::{Error, ErrorKind, store::Mode};
+use crate::{Error, ErrorKind, error::HeldBy, store::Mode};
 
 /// The settings of one request in line.
 #[derive(Debug, Clone)]
@@ -74,6 +74,17 @@ impl NoTurn {
         match self {
             Self::Failed(error) => error,
             Self::Recorded(_) | Self::OtherFingerprint => recorded_error(),
+        }
+    }
+
+    /// Names the permits that are in the way of a request in this mode.
+    pub(crate) fn in_mode(self, mode: Mode) -> Self {
+        match (self, mode) {
+            (Self::Failed(error), Mode::Permit { of }) if error.kind() == ErrorKind::Held => {
+                let message = format!("all {of} permits are in use: {error}");
+                Self::Failed(Error::held(HeldBy::Permits(of), message))
+            }
+            (no_turn, _) => no_turn,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! `permits(n)`: at most n requests of one key at a time, in all instances together.
 
+use std::time::Duration;
+
+use axum::{Router, routing::get};
 use http::{Method, StatusCode};
 use tokio::task::JoinHandle;
 use tower_distributed_lock::{
-    DistributedLockLayer, LockKey, Locks,
+    DistributedLockLayer, Error, LockKey, Locks,
     store::{FaultyStore, MemoryStore, QuorumStore, Store},
 };
 
@@ -98,7 +101,7 @@ async fn a_rejecting_layer_refuses_when_all_permits_are_taken() {
         let refused = within("an answer", send(&server, Method::GET))
             .await
             .unwrap();
-        assert_eq!(refused.status, StatusCode::LOCKED);
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
         gate.open();
         gate.open();
         // The responses go out after the permits are free, so that the next requests are not refused.
@@ -180,4 +183,42 @@ async fn a_key_that_is_also_used_for_locks_is_500_while_it_is_locked() {
         .await
         .unwrap();
     assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_refusal_names_the_permits_that_are_in_use() {
+    let (locks, gate) = (Locks::in_memory(), Gate::default());
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(locks.permit(ACCOUNT_7, 4).await.unwrap());
+    }
+    let handler = {
+        let locks = locks.clone();
+        async move || {
+            let permit = locks.permit_within(ACCOUNT_7, 4, Duration::ZERO).await?;
+            Ok::<_, Error>(permit.token().to_string())
+        }
+    };
+    let by_handler = Router::new().route("/accounts/{id}", get(handler));
+    for app in [
+        gated(permits(&locks, 4).reject_if_held(), &gate),
+        gated(permits(&locks, 4).wait(Duration::from_millis(10)), &gate),
+        by_handler,
+    ] {
+        let server = Server::start(app).await;
+        let refused = within("an answer", send(&server, Method::GET))
+            .await
+            .unwrap();
+        assert_eq!(
+            (refused.status.as_u16(), &*refused.reason()),
+            (429, "no-permit")
+        );
+        assert_eq!(refused.json()["detail"], "all 4 permits are in use");
+    }
+    let answer = Server::start(gated(permits(&locks, 4).reject_if_held(), &gate)).await;
+    let answer = within("an answer", send(&answer, Method::GET))
+        .await
+        .unwrap();
+    assert_eq!(answer.json()["retryable"], true);
+    assert_eq!(answer.header("retry-after"), Some("1"));
 }

@@ -144,7 +144,12 @@ macro_rules! idempotency {
                 an_answer_that_cannot_be_shared_lets_the_others_run,
                 an_answer_to_one_clients_headers_is_not_shared,
                 without_its_store_a_request_runs_by_itself,
-                a_request_that_waits_too_long_runs_by_itself
+                a_request_that_waits_too_long_runs_by_itself,
+                a_stampede_runs_once,
+                many_flights_in_a_row_run_once_each,
+                the_next_request_waits_in_line_if_the_one_that_did_goes_away,
+                an_answer_that_is_marked_as_private_is_not_shared,
+                the_copy_of_a_refusal_is_rendered_as_a_refusal
             );
             $crate::suite::idempotency!(@tests $subject, $args, once:
                 work_is_done_once_and_its_result_is_kept,
