@@ -97,12 +97,12 @@
 //! # Tokens when a server forgets
 //!
 //! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at the server's clock in microseconds, and no
-//! process accepts a token below one that it has seen, or below the server's clock at its last connect. No counter passes the clock, however hot
-//! its keys: a grant or a refill gets as many tokens as the clock leaves (a million for each second since the last one), and at least a few,
-//! which a call takes longer than. So tokens fall only if a server loses its counters, its clock was set back (or
-//! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all processes that knew better have ended. Behind Sentinel and in a Cluster, tokens follow the
-//! clock of the server all the time, so a new primary continues above the old one, as long as the clocks of both agree to within the time of
-//! a fail-over. Tokens stay below 2^53 and fit a signed 64-bit column.
+//! process accepts a token below one that it has seen, or below the server's clock at its last connect. No counter passes the clock, however
+//! hot its keys: a grant or a refill gets as many tokens as the clock leaves (a million for each second since the last one), and at least a
+//! few, which a call takes longer than. So tokens fall only if a server loses its counters, its clock was set back (or
+//! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all processes that knew better have ended. Behind
+//! Sentinel and in a Cluster, tokens follow the clock of the server all the time, so a new primary continues above the old one, as long as
+//! the clocks of both agree to within the time of a fail-over. Tokens stay below 2^53 and fit a signed 64-bit column.
 //!
 //! # Clocks and sleep
 //!
