@@ -116,7 +116,7 @@ function heldCell(item) {
   const held = sightings.heldFor(item);
   if (held === null) return "";
   if (!held.least) return duration(held.ms);
-  return make("span", { title: "Since this page has first seen the holder, which is another instance." }, `≥ ${duration(Math.round(held.ms / 1000) * 1000)}`);
+  return make("span", { title: "Since this page has first seen the holder, which is another instance." }, `≥ ${held.ms < 1000 ? "0 s" : duration(held.ms)}`);
 }
 
 function showEmpty(isEmpty, table, text) {
