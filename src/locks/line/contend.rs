@@ -280,6 +280,7 @@ impl Line {
             self.contending = None;
         } else if let Some(contending) = &mut self.contending {
             contending.asked = None;
+            contending.is_queued = false;
         }
         self.contending.is_some()
     }
