@@ -26,7 +26,7 @@ mod renewal;
 mod schedule;
 mod scheduler;
 
-use std::{fmt, sync::OnceLock, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
@@ -137,7 +137,7 @@ pub(crate) struct Lease {
     downgraded: AtomicBool,
     /// The atomics count nanoseconds since this time.
     epoch: Instant,
-    /// When the lease ends for its holder, or [`ENDED`] once the lease is over.
+    /// When the lease ends for its holder, or the reason of its loss once the lease is over ([`end`]).
     deadline: AtomicU64,
     /// When the current turn, or the first of several, reaches its longest time.
     turn_ends: AtomicU64,
@@ -147,13 +147,33 @@ pub(crate) struct Lease {
     settled: AtomicU64,
     /// A record that takes the lease's place was sent.
     recording: AtomicBool,
-    loss: OnceLock<Loss>,
     /// Notified when the loss is set, and when watchers must check the scheduler.
     loss_told: Notify,
 }
 
-/// The deadline of a lease that is over.
-const ENDED: u64 = 0;
+/// The ends of a lease, as values of its deadline. The loss and its reason are one value, so that nobody sees one without the
+/// other.
+const ENDS: [Loss; 5] = [
+    Loss::Expired,
+    Loss::NotOurs,
+    Loss::GaveUp,
+    Loss::MaxHold,
+    Loss::Closed,
+];
+
+/// The highest deadline that stands for an end.
+const LAST_END: u64 = ENDS.len() as u64 - 1;
+
+/// The deadline of a lease that was lost for this reason.
+fn end(loss: Loss) -> u64 {
+    match loss {
+        Loss::Expired => 0,
+        Loss::NotOurs => 1,
+        Loss::GaveUp => 2,
+        Loss::MaxHold => 3,
+        Loss::Closed => 4,
+    }
+}
 
 /// The longest time in nanoseconds, about 146 years: far below the overflow of later additions.
 const LONGEST: u64 = u64::MAX / 4;
@@ -176,12 +196,11 @@ impl Lease {
             acquired: mode,
             downgraded: AtomicBool::new(false),
             epoch: sent,
-            deadline: AtomicU64::new(nanos(validity(length)).max(1)),
+            deadline: AtomicU64::new(nanos(validity(length)).max(LAST_END + 1)),
             turn_ends: AtomicU64::new(LONGEST),
             doubts: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             recording: AtomicBool::new(false),
-            loss: OnceLock::new(),
             loss_told: Notify::new(),
         }
     }
@@ -224,13 +243,13 @@ impl Lease {
         let now = nanos(now.saturating_duration_since(self.epoch));
         let mut current = self.deadline.load(Ordering::Acquire);
         loop {
-            if current == ENDED {
+            if current <= LAST_END {
                 return false;
             }
             let next = if now < current {
                 change(current)
             } else {
-                ENDED
+                end(Loss::Expired)
             };
             if next == current {
                 return true;
@@ -239,7 +258,7 @@ impl Lease {
                 .deadline
                 .compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => return next != ENDED,
+                Ok(_) => return next > LAST_END,
                 Err(changed) => current = changed,
             }
         }
@@ -292,22 +311,20 @@ impl Lease {
         self.turn_ends.store(ends, Ordering::Release);
     }
 
-    /// Ends the lease and sets the loss. Called under the lock of the key's line. The watchers are woken when that lock is
-    /// free.
+    /// Ends the lease with this loss. Called under the lock of the key's line. The watchers are woken when that lock is free.
     pub(crate) fn lose(&self, loss: Loss) {
-        let was_over = self.deadline.swap(ENDED, Ordering::AcqRel) == ENDED;
         // A guard may have reported the passed deadline before, and must continue to report that.
-        let _ = self.loss.set(if was_over { Loss::Expired } else { loss });
+        let lose = |deadline| (deadline > LAST_END).then_some(end(loss));
+        let _ = self
+            .deadline
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, lose);
     }
 
     /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past its deadline is lost
     /// even before its line has set the reason.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        let over = || self.deadline.load(Ordering::Acquire) == ENDED;
-        self.loss
-            .get()
-            .copied()
-            .or_else(|| over().then_some(Loss::Expired))
+        let deadline = self.deadline.load(Ordering::Acquire);
+        ENDS.get(usize::try_from(deadline).ok()?).copied()
     }
 
     /// Resolves when the loss is set, or when watchers must check the scheduler.

@@ -262,8 +262,8 @@ impl LockGuard {
         } else if let Some(loss) = self.0.loss() {
             Status::Lost(loss)
         } else if !lease.is_valid(now()) {
-            // The line has not been told of the loss yet.
-            Status::Lost(Loss::Expired)
+            // The line may not have been told yet that the deadline has passed. Or the lease was lost a moment ago.
+            Status::Lost(lease.loss().unwrap_or(Loss::Expired))
         } else {
             Status::Held
         }

@@ -469,6 +469,29 @@ fn a_lease_that_was_seen_to_be_over_is_not_extended() {
     assert!(!lease.is_valid(before));
 }
 
+/// Fault: a guard on another thread reported that the lease had expired while another reason was about to be set, and reported
+/// that reason later.
+#[test]
+fn a_lease_has_one_loss_and_the_loss_has_one_reason() {
+    let all = [
+        Loss::Expired,
+        Loss::NotOurs,
+        Loss::GaveUp,
+        Loss::MaxHold,
+        Loss::Closed,
+    ];
+    let locks = Locks::in_memory();
+    for first in all {
+        let lease = lease(&locks.0, &LockKey::new("k").unwrap(), SECOND);
+        assert_eq!(lease.loss(), None);
+        for later in [first].into_iter().chain(all) {
+            lease.lose(later);
+            assert_eq!(lease.loss(), Some(first));
+            assert!(!lease.is_valid(Instant::now()));
+        }
+    }
+}
+
 /// Two renewals are under way at a time: a scheduled one, and that of `confirm`. The answer to the later one may come first.
 #[test]
 fn an_answer_to_an_earlier_renewal_does_not_move_the_deadline_back() {
