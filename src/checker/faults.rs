@@ -35,6 +35,9 @@ async fn any(world: &World, random: &mut Random) {
         if !world.setup.may_fail {
             continue;
         }
+        if world.setup.may_lose && random.percent(20) {
+            world.force_release();
+        }
         let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
         world.set_fault(Some(fault));
         moment(world, random).await;

@@ -8,10 +8,10 @@ use super::{
     clock::sleep,
     patience::Patience,
     random::Random,
-    turns::{Planned, Uses},
+    turns::{Choice, Planned, Uses},
     world::World,
 };
-use crate::{Error, ErrorKind, LockGuard, Locks};
+use crate::{Error, ErrorKind, Locks};
 
 /// One task, which makes a few requests on one instance.
 pub(super) struct Actor {
@@ -54,13 +54,17 @@ impl Actor {
         }
     }
 
-    pub(super) async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
-        let keys = self.world.keys.clone();
-        let (key, limit) = (
-            self.random.pick(&keys).clone(),
-            self.random.millis(0..4_000),
-        );
-        self.ask_for(&key, keys, limit).await
+    pub(super) fn choose(&mut self) -> Choice {
+        let all = self.world.keys.clone();
+        Choice {
+            key: self.random.pick(&all).clone(),
+            all,
+            limit: self.random.millis(0..4_000),
+        }
+    }
+
+    pub(super) fn may_fail(&self) -> bool {
+        self.world.setup.may_fail
     }
 
     pub(super) fn uses(&self) -> Uses {
@@ -90,6 +94,9 @@ impl Actor {
             ErrorKind::Held => true,
             ErrorKind::Unreachable => setup.may_fail,
             ErrorKind::Lost => setup.may_lose,
+            ErrorKind::Closed => setup.closes.is_some() && self.instance == 0,
+            ErrorKind::LineFull => setup.limits.longest_line.is_some(),
+            ErrorKind::TooManyKeys => setup.limits.max_keys.is_some(),
             _ => false,
         };
         if !expected {

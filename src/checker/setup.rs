@@ -6,9 +6,11 @@ use super::{random::Random, turns::Uses};
 use crate::{Locks, store::FaultyStore};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a free key may stand still: a lost hint costs a poll, and a crashed head of the queue costs its head
-/// start.
+/// How long a free key may stand still where calls fail: a lost hint costs a poll, and a crashed head of the queue costs its
+/// head start.
 const STALL: Duration = Duration::from_secs(2);
+/// How long a key may stand still where every hint arrives and no call fails. Time passes in small steps while tasks work.
+const PROMPT: Duration = Duration::from_millis(100);
 
 /// The settings of one execution.
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +30,30 @@ pub(super) struct Setup {
     pub(super) forgets: Option<Forgetting>,
     /// Most turns last exactly for `max_hold`.
     pub(super) to_the_edge: bool,
+    /// If set, the first instance is closed while requests are made, with so much time for the turns under way.
+    pub(super) closes: Option<Duration>,
+    pub(super) limits: Limits,
     pub(super) instances: usize,
     pub(super) requests: usize,
     pub(super) keys: usize,
+}
+
+/// The limits of an instance, beyond which requests are refused.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    pub(super) fail_fast: bool,
+    pub(super) longest_line: Option<usize>,
+    pub(super) max_keys: Option<usize>,
+}
+
+impl Limits {
+    fn draw(random: &mut Random) -> Self {
+        Self {
+            fail_fast: random.percent(15),
+            longest_line: random.percent(15).then(|| random.within(0..3) as usize),
+            max_keys: random.percent(15).then_some(1),
+        }
+    }
 }
 
 /// When the store forgets its leases, as times since the start of the world.
@@ -86,6 +109,8 @@ impl Setup {
             uses: uses(random),
             forgets: None,
             to_the_edge: true,
+            closes: None,
+            limits: Limits::default(),
             instances: 1,
             requests: random.within(3..6) as usize,
             keys: 1,
@@ -105,6 +130,8 @@ impl Setup {
             uses: uses(random),
             forgets: Some(Forgetting::draw(lease / 3, random)),
             to_the_edge: false,
+            closes: None,
+            limits: Limits::default(),
             instances: 2,
             requests: random.within(5..8) as usize,
             keys: 1,
@@ -122,9 +149,18 @@ impl Setup {
             may_fail,
             may_lose,
             claims: random.percent(25),
-            uses: uses(random),
+            uses: match random.within(0..5) {
+                0 => Uses::Reads,
+                1 => Uses::Plenty,
+                _ => uses(random),
+            },
             forgets: None,
             to_the_edge: false,
+            closes: random.percent(15).then(|| match may_lose {
+                true => random.millis(0..5_000),
+                false => 10_000 * SECOND,
+            }),
+            limits: Limits::draw(random),
             instances: random.within(1..3) as usize,
             requests: random.within(3..7) as usize,
             keys: random.within(1..3) as usize,
@@ -138,6 +174,9 @@ impl Setup {
             .max_hold(self.max_hold)
             .pass_turns(self.pass_turns)
             .waiter_deadline(self.lease)
+            .fail_fast(self.limits.fail_fast)
+            .longest_line(self.limits.longest_line.unwrap_or(100))
+            .max_keys(self.limits.max_keys.unwrap_or(100))
             .wait_forever();
         builder.build().expect("the settings go together")
     }
@@ -148,6 +187,14 @@ impl Setup {
         match self.claims {
             true => STALL + self.lease,
             false => STALL,
+        }
+    }
+
+    /// How long a key may stand still while a request waits that fits beside the holders.
+    pub(super) fn stall_of_a_key(&self) -> Duration {
+        match self.may_fail || self.claims || self.may_lose {
+            true => self.stall(),
+            false => PROMPT,
         }
     }
 

@@ -1,12 +1,15 @@
 //! Several instances on one memory store, with their requests, and the check that nothing is left at the end.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+use futures_util::FutureExt;
 
 use super::{
     clock::{self, nothing_else_runs, settle},
@@ -58,6 +61,13 @@ pub(super) async fn run() {
         world.clone(),
         random.fork(),
     )));
+    if let Some(grace) = world.setup.closes {
+        drop(shuttle::future::spawn(close(
+            world.clone(),
+            grace,
+            random.fork(),
+        )));
+    }
     for number in 0..world.setup.requests {
         let actor = Actor {
             number,
@@ -69,6 +79,26 @@ pub(super) async fn run() {
     }
     world.drive(&mut random).await;
     world.end().await;
+}
+
+/// Closes the first instance at some moment.
+async fn close(world: Arc<World>, grace: Duration, mut random: Random) {
+    clock::sleep(random.millis(0..5_000)).await;
+    world.note(format_args!(
+        "instance 0 is closed with a grace of {grace:?}"
+    ));
+    let began = now();
+    let closed = world.instances[0].close(grace).await;
+    let took = now().saturating_duration_since(began);
+    world.note(format_args!(
+        "instance 0 is closed after {took:?}: {closed:?}"
+    ));
+    if !world.setup.may_fail && !world.setup.claims && !closed.is_complete() {
+        world
+            .witness
+            .violation(format_args!("the end was not complete: {closed:?}"));
+    }
+    world.finished();
 }
 
 impl World {
@@ -83,8 +113,8 @@ impl World {
         Self {
             instances: (0..setup.instances).map(|_| setup.locks(&store)).collect(),
             witness: Witness::new(settings, &keys),
-            // The faults count as one more task.
-            unfinished: AtomicUsize::new(setup.requests + 1),
+            // The faults count as one more task, and so does the end of an instance.
+            unfinished: AtomicUsize::new(setup.requests + 1 + usize::from(setup.closes.is_some())),
             waiting: AtomicUsize::new(0),
             holding: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
@@ -101,6 +131,8 @@ impl World {
     /// Runs requests and advances time until all requests have ended.
     async fn drive(&self, random: &mut Random) {
         let (mut stall, mut events, mut steps) = (Duration::ZERO, 0, 0);
+        // How long each key has stood still since nobody came or went.
+        let mut stalls: BTreeMap<(&str, Instant), Duration> = BTreeMap::new();
         while self.unfinished.load(Relaxed) > 0 {
             let is_quiet = nothing_else_runs().await;
             if self.unfinished.load(Relaxed) == 0 {
@@ -118,6 +150,7 @@ impl World {
                 self.note("every instance knows that the store forgot");
                 self.witness.fleet_knows();
             }
+            let standing = self.witness.standing();
             let Some(passed) = clock::jump() else {
                 self.fail("requests wait, and nothing will ever happen");
             };
@@ -132,6 +165,21 @@ impl World {
             events = happened;
             if stall > self.setup.stall() {
                 self.fail("a free key stands still while requests wait");
+            }
+            stalls = standing
+                .into_iter()
+                .filter(|_| self.faulty.load(Relaxed) == 0)
+                .map(|(key, since)| {
+                    let before = stalls.get(&(key, since)).copied().unwrap_or_default();
+                    ((key, since), before + passed)
+                })
+                .collect();
+            for ((key, _), stood) in &stalls {
+                if *stood > self.setup.stall_of_a_key() {
+                    self.fail(&format!(
+                        "{key} stands still for {stood:?} while a request waits that fits beside the holders"
+                    ));
+                }
             }
         }
     }
@@ -222,6 +270,20 @@ impl World {
         self.witness.store_forgets();
         self.store.restart();
         self.forgot.store(1, Relaxed);
+    }
+
+    /// An operator frees a key, unless the store is away. The holders learn that from their next renewals.
+    pub(super) fn force_release(&self) {
+        if self.faulty.load(Relaxed) > 0 {
+            return;
+        }
+        self.note("an operator frees the first key");
+        self.witness.store_forgets();
+        drop(
+            self.instances[0]
+                .force_release(&*self.keys[0])
+                .now_or_never(),
+        );
     }
 
     pub(super) fn finished(&self) {

@@ -40,17 +40,22 @@ async fn start(setup: Setup) -> (FaultyStore, Vec<Instance>) {
 impl Subject for FaultyStore {
     fn play_faults(self: Arc<Self>, world: Arc<World>, mut random: Random) -> StoreFuture<()> {
         Box::pin(async move {
+            let mut is_faulty = false;
             while world.setup.may_fail && !world.is_over() {
                 sleep(random.millis(1..40)).await;
                 if world.setup.may_lose && random.percent(10) {
                     world.witness.store_forgets();
-                    self.restart();
+                    match is_faulty || random.percent(50) {
+                        true => self.restart(),
+                        false => drop(world.instances[0].locks.force_release("hot/1").await),
+                    }
                 }
                 let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
                 self.set_fault(Some(fault));
                 sleep(fault_lasts(&world.setup, &mut random)).await;
                 // Sometimes one fault follows another.
-                if random.percent(70) {
+                is_faulty = random.percent(30);
+                if !is_faulty {
                     self.set_fault(None);
                 }
             }

@@ -4,7 +4,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tower_distributed_lock::{
-    Error, ErrorKind, LockGuard, LockKey, Locks,
+    Error, ErrorKind, LockKey, Locks,
     store::{Acquire, Ending, Instance as StoreInstance, Mode, Owner, Queueing, Release},
 };
 
@@ -12,7 +12,7 @@ use super::{
     patience::Patience,
     random::Random,
     subject::now,
-    turns::{Planned, Uses},
+    turns::{Choice, Planned, Uses},
     world::{LONG_LEASE, World},
 };
 
@@ -69,14 +69,19 @@ impl Actor {
         }
     }
 
-    /// Asks in one of the ways there are.
-    pub(super) async fn ask(&mut self) -> Result<Vec<LockGuard>, Error> {
-        let key = self.random.pick(&self.keys).clone();
+    pub(super) fn choose(&mut self) -> Choice {
         // One guard for each turn: a key that is given twice is one turn.
-        let mut keys = self.keys.clone();
-        keys.truncate(2);
-        let limit = self.random.micros(0..50_000);
-        self.ask_for(&key, keys, limit).await
+        let mut all = self.keys.clone();
+        all.truncate(2);
+        Choice {
+            key: self.random.pick(&self.keys).clone(),
+            all,
+            limit: self.random.micros(0..50_000),
+        }
+    }
+
+    pub(super) fn may_fail(&self) -> bool {
+        self.world.setup.may_fail
     }
 
     pub(super) fn uses(&self) -> Uses {

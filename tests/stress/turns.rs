@@ -8,9 +8,17 @@ use std::time::Duration;
 use super::{
     random::Random,
     requests::Actor,
-    subject::{Error, ErrorKind, LockGuard, Mode, RunOnceError},
-    witness::{Inside, is_result_of},
+    subject::{Error, ErrorKind, LockGuard, Mode, RunOnceError, Status},
+    witness::{Inside, Waiting, Wish, is_result_of},
 };
+
+/// The keys that a request may ask for, and how long the request waits at most if it does not wait for ever.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) key: String,
+    pub(crate) all: Vec<String>,
+    pub(crate) limit: Duration,
+}
 
 /// What the requests of an actor use its keys for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,18 +27,52 @@ pub(crate) enum Uses {
     Locks,
     /// Shared and exclusive locks.
     Reports,
-    /// Permits, so many at each key.
+    /// Permits, up to so many at each key.
     Permits(u32),
+    /// Shared locks only: all requests fit beside each other.
+    Reads,
+    /// Permits, of which there are more than requests: all requests fit beside each other.
+    Plenty,
 }
+
+/// More permits than any world has requests under way.
+const PLENTY: u32 = 1_000;
 
 impl Uses {
     fn mode(self, random: &mut Random) -> Mode {
         match self {
+            Self::Reads => Mode::Shared,
             Self::Reports if random.percent(65) => Mode::Shared,
-            Self::Permits(of) => Mode::Permit { of },
-            _ => Mode::Exclusive,
+            Self::Reports | Self::Locks => Mode::Exclusive,
+            Self::Permits(of) if random.percent(80) => Mode::Permit { of },
+            Self::Permits(of) => Mode::Permit {
+                of: 1 + random.within(0..u64::from(of)) as u32,
+            },
+            Self::Plenty => Mode::Permit { of: PLENTY },
         }
     }
+
+    /// Whether all requests fit beside each other.
+    fn all_fit(self) -> bool {
+        matches!(self, Self::Reads | Self::Plenty)
+    }
+}
+
+/// How long a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patient {
+    Always,
+    For(Duration),
+    Never,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    /// One key, or all of an actor.
+    keys: Vec<String>,
+    mode: Mode,
+    patient: Patient,
 }
 
 /// The error or panic of a request that was to end without a result.
@@ -38,26 +80,46 @@ impl Uses {
 pub(crate) struct Planned;
 
 impl Actor {
-    /// Asks for a key in one of the ways there are, or for all keys. `limit` is for a request that waits only so long.
-    pub(super) async fn ask_for(
-        &mut self,
-        key: &str,
-        all: Vec<String>,
-        limit: Duration,
-    ) -> Result<Vec<LockGuard>, Error> {
-        let (locks, way) = (self.locks().clone(), self.random.within(0..10));
+    /// A question for one key in one of the ways there are, or for all keys. `limit` is for a request that waits only so long.
+    fn question(&mut self) -> Question {
+        let Choice { key, all, limit } = self.choose();
         let mode = self.uses().mode(&mut self.random);
-        let tried = match (mode, way) {
-            (Mode::Exclusive, 0..2) => return locks.lock_all(all).await,
-            (Mode::Exclusive, 2..4) => locks.try_lock(key).await?,
-            (Mode::Exclusive, 4..6) => none_in_time(locks.lock_within(key, limit).await)?,
-            (Mode::Exclusive, _) => Some(locks.lock(key).await?),
-            (Mode::Shared, 2..4) => locks.try_lock_shared(key).await?,
-            (Mode::Shared, 4..6) => none_in_time(locks.lock_shared_within(key, limit).await)?,
-            (Mode::Shared, _) => Some(locks.lock_shared(key).await?),
-            (Mode::Permit { of }, 2..4) => locks.try_permit(key, of).await?,
-            (Mode::Permit { of }, 4..6) => none_in_time(locks.permit_within(key, of, limit).await)?,
-            (Mode::Permit { of }, _) => Some(locks.permit(key, of).await?),
+        let (keys, patient) = match (mode, self.random.within(0..10)) {
+            (Mode::Exclusive, 0..2) => (all, Patient::Always),
+            (_, 2..4) => (vec![key], Patient::Never),
+            (_, 4..6) => (vec![key], Patient::For(limit)),
+            _ => (vec![key], Patient::Always),
+        };
+        Question {
+            keys,
+            mode,
+            patient,
+        }
+    }
+
+    /// Asks for what a question says. Returns no guard if the key is held.
+    async fn ask(&self, question: &Question) -> Result<Vec<LockGuard>, Error> {
+        let (locks, mode) = (self.locks(), question.mode);
+        let key = match &*question.keys {
+            [key] => key.as_str(),
+            several => return locks.lock_all(several.to_vec()).await,
+        };
+        let tried = match (mode, question.patient) {
+            (Mode::Exclusive, Patient::Never) => locks.try_lock(key).await?,
+            (Mode::Exclusive, Patient::For(limit)) => {
+                none_in_time(locks.lock_within(key, limit).await)?
+            }
+            (Mode::Exclusive, Patient::Always) => Some(locks.lock(key).await?),
+            (Mode::Shared, Patient::Never) => locks.try_lock_shared(key).await?,
+            (Mode::Shared, Patient::For(limit)) => {
+                none_in_time(locks.lock_shared_within(key, limit).await)?
+            }
+            (Mode::Shared, Patient::Always) => Some(locks.lock_shared(key).await?),
+            (Mode::Permit { of }, Patient::Never) => locks.try_permit(key, of).await?,
+            (Mode::Permit { of }, Patient::For(limit)) => {
+                none_in_time(locks.permit_within(key, of, limit).await)?
+            }
+            (Mode::Permit { of }, Patient::Always) => Some(locks.permit(key, of).await?),
             #[allow(unreachable_patterns)] // within the crate, there are no other modes
             (mode, _) => unreachable!("no request asks for {mode}"),
         };
@@ -66,21 +128,47 @@ impl Actor {
             let violation = format!("{key}: asked for {mode}, and was granted {found}");
             self.world.witness.violation(violation);
         }
+        let refused = tried.is_none() && question.patient == Patient::Never;
+        if refused && self.uses().all_fit() && !self.may_fail() {
+            let violation = format!("{key}: {mode} was refused, and nobody was in the way");
+            self.world.witness.violation(violation);
+        }
         Ok(tried.into_iter().collect())
+    }
+
+    /// Asks as a witness sees it. `None` if the request has given up.
+    async fn ask_and_wait(&mut self, question: &Question) -> Option<Result<Vec<LockGuard>, Error>> {
+        let (witness, patience) = (self.world.witness.clone(), self.patience());
+        if question.patient == Patient::Never {
+            return patience.of(self.ask(question)).await;
+        }
+        let wish = match question.keys.len() {
+            1 => Wish::Turn(question.mode),
+            _ => Wish::Several,
+        };
+        let wait = |key: &String| witness.waits(self.instance, key, wish);
+        let mut waiting: Vec<_> = question.keys.iter().map(wait).collect();
+        let outcome = patience.of(waiting[0].until(self.ask(question))).await;
+        if matches!(&outcome, Some(Ok(guards)) if !guards.is_empty()) {
+            waiting.into_iter().for_each(Waiting::served);
+        }
+        outcome
     }
 
     /// A turn at one or several keys.
     pub(super) async fn lock(&mut self) {
-        let (asked, patience) = (self.world.witness.asked(), self.patience());
-        let guards = match patience.of(self.ask()).await {
+        let question = self.question();
+        let asked = self.world.witness.asked();
+        let guards = match self.ask_and_wait(&question).await {
             None => return,
             // `try_lock` found the key held, or a limit was over.
             Some(Ok(guards)) if guards.is_empty() => return,
             Some(Ok(guards)) => guards,
             Some(Err(error)) => return self.failed(&error),
         };
-        let enter = |guard| self.world.witness.enter(guard, asked);
-        let inside: Vec<_> = guards.into_iter().map(enter).collect();
+        let witness = self.world.witness.clone();
+        let enter = |guard| witness.enter(guard, asked);
+        let mut inside: Vec<_> = guards.into_iter().map(enter).collect();
         let guards: Vec<_> = inside.iter().map(Inside::guard).collect();
         self.note(format_args!("is inside: {guards:?}"));
         let clones: Vec<_> = match self.random.percent(20) {
@@ -88,6 +176,13 @@ impl Actor {
             false => Vec::new(),
         };
         self.hold().await;
+        match self.random.within(0..8) {
+            0 => self.confirm(&inside).await,
+            1 => self.watch(&inside[0]).await,
+            2 => self.work(&inside[0]).await,
+            3 if question.mode == Mode::Exclusive => inside.extend(self.lock_more(&inside).await),
+            _ => {}
+        }
         if self.uses() == Uses::Reports && self.random.percent(30) {
             self.downgrade(&inside).await;
             self.hold().await;
@@ -97,6 +192,77 @@ impl Actor {
             1..4 => self.release(inside).await,
             4 => drop(clones),
             _ => drop(inside),
+        }
+    }
+
+    /// Asks the store whether the turns are held.
+    async fn confirm(&mut self, inside: &[Inside]) {
+        for inside in inside {
+            let patience = self.patience();
+            if let Some(Err(error)) = patience.of(inside.guard().confirm()).await {
+                self.failed(&error);
+            }
+        }
+    }
+
+    /// Waits for a loss while the turn goes on. The loss is one that the guard reports.
+    async fn watch(&mut self, inside: &Inside) {
+        let guard = inside.guard();
+        let (witness, watched) = (self.world.witness.clone(), guard.watch());
+        let loss = tokio::select! {
+            biased;
+            loss = guard.lost() => Some(loss),
+            loss = watched => Some(loss),
+            () = self.hold() => None,
+        };
+        let status = guard.status();
+        if let Some(loss) = loss.filter(|loss| status != Status::Lost(*loss)) {
+            witness.violation(format_args!(
+                "{loss} was reported of a turn that is {status:?}"
+            ));
+        }
+    }
+
+    /// Works only as long as the turn is held.
+    async fn work(&mut self, inside: &Inside) {
+        let guard = inside.guard();
+        if let Err(error) = guard.run(self.hold()).await {
+            self.failed(&error);
+        }
+    }
+
+    /// Locks the keys behind those that are held, in the order that all requests keep.
+    async fn lock_more(&mut self, inside: &[Inside]) -> Vec<Inside> {
+        let all = self.choose().all;
+        let in_hand: Vec<_> = inside.iter().map(|inside| inside.guard().clone()).collect();
+        let is_last = |key: &&String| {
+            in_hand
+                .iter()
+                .all(|guard| guard.key().as_str() < key.as_str())
+        };
+        let mut further: Vec<_> = all.iter().filter(is_last).cloned().collect();
+        if further.is_empty() || self.uses() != Uses::Locks {
+            return Vec::new();
+        }
+        let (witness, asked) = (self.world.witness.clone(), self.world.witness.asked());
+        let wait = |key: &String| witness.waits(self.instance, key, Wish::Several);
+        let waiting: Vec<_> = further.iter().map(wait).collect();
+        further.push(in_hand[0].key().as_str().to_owned());
+        let patience = self.patience();
+        let locking = self.locks().lock_all_with(&in_hand, further);
+        let outcome = patience.of(locking).await;
+        drop(waiting);
+        match outcome {
+            None => Vec::new(),
+            Some(Err(error)) => {
+                self.failed(&error);
+                Vec::new()
+            }
+            Some(Ok(mut guards)) => {
+                guards.pop(); // of the key in hand
+                let enter = |guard| witness.enter(guard, asked);
+                guards.into_iter().map(enter).collect()
+            }
         }
     }
 

@@ -7,6 +7,9 @@
 //!    every turn that entered before.
 //! 3. A turn is lost to `max_hold` only when that turn itself has lasted so long.
 //! 4. In one instance, the work of one claim does not begin a second time before its end.
+//! 5. The requests of one instance have their turns in the order in which they came: who was in line when another request was made
+//!    has its turn before that one, unless both share the key or use permits.
+//! 6. A key does not stand still while a request waits that fits beside the holders ([`Witness::standing`]).
 //!
 //! A store that forgets its leases breaks 1 and 2 for turns under leases from before. Such leases run out, and serve no request
 //! that is made after every instance has learned that the store forgot.
@@ -40,11 +43,46 @@ pub(crate) struct Settings {
 struct Seen {
     /// The turns that are inside now.
     inside: Vec<Entry>,
+    /// Numbers the requests and the turns.
     entered: u64,
+    turns: u64,
     highest_token: u64,
     highest_exclusive_token: u64,
     /// When the last turn left that was held to its end.
     left: Option<Instant>,
+    /// The requests that wait.
+    waiting: Vec<Wait>,
+    /// The order of the requests of each instance.
+    lines: BTreeMap<usize, Order>,
+    /// When a request or a turn last came or went.
+    changed: Option<Instant>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Wait {
+    id: u64,
+    wish: Wish,
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// A turn in this mode.
+    Turn(Mode),
+    /// Several keys, of which the request may hold this one already.
+    Several,
+}
+
+/// The order of the requests of one instance at one key.
+#[derive(Debug, Default)]
+struct Order {
+    /// How many requests have been seen in line.
+    in_line: u64,
+    /// How many requests had been seen in line when a request was made that has had its turn: the highest number.
+    passed: u64,
+    /// The same of exclusive turns only.
+    passed_by_exclusive: u64,
 }
 
 #[derive(Debug)]
@@ -133,6 +171,8 @@ impl Witness {
             seen.highest_exclusive_token = token.max(highest);
         }
         seen.entered += 1;
+        seen.turns += 1;
+        seen.changed = Some(now());
         let id = seen.entered;
         // The turn began after the request, and an exclusive one after the end of every turn before.
         let left = seen.left.filter(|_| is_exclusive);
@@ -152,6 +192,38 @@ impl Witness {
         };
         inside.check_status();
         inside
+    }
+
+    /// A request is about to be made. The request waits until the result is dropped.
+    pub(crate) fn waits(self: &Arc<Self>, instance: usize, key: &str, wish: Wish) -> Waiting {
+        let mut seen = self.keys[key].lock();
+        seen.entered += 1;
+        let id = seen.entered;
+        let came_after = seen.lines.entry(instance).or_default().in_line;
+        seen.waiting.push(Wait { id, wish });
+        seen.changed = Some(now());
+        drop(seen);
+        Waiting {
+            witness: self.clone(),
+            instance,
+            key: key.to_owned(),
+            id,
+            wish,
+            came_after,
+            place: None,
+        }
+    }
+
+    /// The keys at which a request waits that fits beside the holders and all others who wait, or at which nobody holds anything;
+    /// and since when nobody has come or gone there.
+    pub(crate) fn standing(&self) -> Vec<(&str, Instant)> {
+        let standing = self.keys.iter().filter_map(|(key, seen)| {
+            let seen = seen.lock();
+            let stands = seen.could_serve();
+            let since = seen.changed.filter(|_| stands);
+            since.map(|since| (key.as_str(), since))
+        });
+        standing.collect()
     }
 
     /// The work of a claim begins in an instance. The work is under way until the result is dropped.
@@ -189,7 +261,7 @@ impl Witness {
         let turns = self
             .keys
             .iter()
-            .map(|(key, seen)| (key.as_str(), seen.lock().entered));
+            .map(|(key, seen)| (key.as_str(), seen.lock().turns));
         (turns.collect(), self.works.lock().begun)
     }
 
@@ -223,7 +295,11 @@ impl Witness {
         let is_shared = |other: &&Entry| other.guard.mode() == Mode::Shared;
         let has_room = match mode {
             Mode::Shared => others.iter().all(is_shared),
-            Mode::Permit { of } => others.len() < of as usize,
+            // A turn under a higher limit may have begun since.
+            Mode::Permit { of } => {
+                let is_within = |other: &&&Entry| permits(other.guard.mode()) <= of;
+                others.iter().filter(is_within).count() < of as usize
+            }
             _ => others.is_empty(),
         };
         // The mode may have changed meanwhile, but not back.
@@ -235,6 +311,101 @@ impl Witness {
                 mine.guard.token()
             ));
         }
+    }
+}
+
+impl Seen {
+    /// Whether a request could have its turn now, whoever goes first.
+    fn could_serve(&self) -> bool {
+        let is_several = |wait: &Wait| wait.wish == Wish::Several;
+        if self.waiting.is_empty() || self.waiting.iter().any(is_several) {
+            return false;
+        }
+        let holders = self.inside.iter().filter(|entry| entry.guard.is_held());
+        let holders: Vec<_> = holders.map(|entry| entry.guard.mode()).collect();
+        let is_shared = |mode: Mode| mode == Mode::Shared;
+        let wishes = || self.waiting.iter().map(|wait| wait.wish);
+        let all_share = holders.iter().copied().all(is_shared)
+            && wishes().all(|wish| wish == Wish::Turn(Mode::Shared));
+        let others = holders.len() + self.waiting.len() - 1;
+        let is_permitted =
+            |wish: Wish| matches!(wish, Wish::Turn(Mode::Permit { of }) if others < of as usize);
+        holders.is_empty() || all_share || wishes().any(is_permitted)
+    }
+}
+
+/// The limit of a permit.
+fn permits(mode: Mode) -> u32 {
+    match mode {
+        Mode::Permit { of } => of,
+        _ => 1,
+    }
+}
+
+/// A request that waits for its turn, until dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    witness: Arc<Witness>,
+    instance: usize,
+    key: String,
+    id: u64,
+    wish: Wish,
+    /// How many requests of the instance were in line before this one was made.
+    came_after: u64,
+    /// The number of the request among those that were in line, once it was.
+    place: Option<u64>,
+}
+
+impl Waiting {
+    /// Polls the future of the request, and notes when the request is in line.
+    pub(crate) async fn until<F: Future>(&mut self, asking: F) -> F::Output {
+        let mut asking = std::pin::pin!(asking);
+        std::future::poll_fn(|cx| {
+            let outcome = asking.as_mut().poll(cx);
+            if outcome.is_pending() && self.place.is_none() {
+                let mut seen = self.witness.keys[&self.key].lock();
+                let order = seen.lines.entry(self.instance).or_default();
+                order.in_line += 1;
+                self.place = Some(order.in_line);
+            }
+            outcome
+        })
+        .await
+    }
+
+    /// The request has its turn.
+    pub(crate) fn served(self) {
+        let Wish::Turn(mode @ (Mode::Exclusive | Mode::Shared)) = self.wish else {
+            return;
+        };
+        let mut seen = self.witness.keys[&self.key].lock();
+        let order = seen.lines.entry(self.instance).or_default();
+        let overtaken_by = match mode {
+            Mode::Exclusive => order.passed,
+            _ => order.passed_by_exclusive,
+        };
+        order.passed = order.passed.max(self.came_after);
+        if mode == Mode::Exclusive {
+            order.passed_by_exclusive = order.passed_by_exclusive.max(self.came_after);
+        }
+        drop(seen);
+        // A turn that is lost before its request has seen it begins anew at the end of the line.
+        let place = self.place.filter(|_| !self.witness.settings.may_lose);
+        if let Some(place) = place.filter(|place| *place <= overtaken_by) {
+            self.witness.violation(format_args!(
+                "{}: in instance {}, a request ({mode}) that was number {place} in line had its turn after one that came when \
+                 {overtaken_by} were in line",
+                self.key, self.instance
+            ));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut seen = self.witness.keys[&self.key].lock();
+        seen.waiting.retain(|wait| wait.id != self.id);
+        seen.changed = Some(now());
     }
 }
 
@@ -285,6 +456,7 @@ impl Inside {
         self.witness.check_room(&seen, self.id, view);
         let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
+        seen.changed = Some(now());
         if registered
             .as_ref()
             .is_some_and(|entry| view.is_sound(entry.asked))

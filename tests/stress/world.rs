@@ -3,6 +3,7 @@
 //! The thread of the test watches from outside of the runtime, and so sees a stuck runtime, too.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, Once,
         atomic::{AtomicBool, Ordering},
@@ -27,6 +28,13 @@ use super::{
 /// How long a request may last, and how long the end may take, before something counts as stuck. Longer than every fault, and
 /// shorter than a lease of a world in which nothing is lost: a lease without a holder is found.
 const STUCK: Duration = Duration::from_secs(10);
+/// The pause between two looks of the watching thread.
+const LOOK: Duration = Duration::from_millis(20);
+/// How many looks may find a key standing still where no hint is lost: fewer than a poll interval has. A count of looks, since a
+/// machine that is busy delays the looks as well.
+const LOOKS_AT_MOST: u32 = 30;
+/// The same where calls fail: a few polls.
+const LOOKS_WITH_FAULTS: u32 = 200;
 /// A lease that outlasts every test.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(60);
 
@@ -152,6 +160,8 @@ pub(crate) struct Run {
     world: Arc<World>,
     subject: Arc<dyn Subject>,
     keys: Vec<String>,
+    /// The keys that stand still: since when, and how many looks have found them so.
+    standing: Mutex<BTreeMap<String, (tokio::time::Instant, u32)>>,
 }
 
 /// Runs a world for its time. Panics with all violations, and with the seed to repeat the run.
@@ -196,6 +206,7 @@ pub(crate) fn run<S: Subject>(
         world,
         subject: Arc::new(subject),
         keys,
+        standing: Mutex::default(),
     };
     run.play(cast, Duration::from_secs(seconds), &mut random);
 }
@@ -208,7 +219,7 @@ struct Part {
 }
 
 /// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers, some that share permits,
-/// some claims, and calls of the bare store.
+/// some whose requests all fit beside each other, some claims, and calls of the bare store.
 fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
     for instance in 0..instances {
@@ -225,6 +236,8 @@ fn cast(instances: usize) -> Vec<Part> {
         add(3, &hot, Habits::Wild(Uses::Locks));
         add(4, &["report".to_owned()], Habits::Wild(Uses::Reports));
         add(3, &["exports".to_owned()], Habits::Wild(Uses::Permits(2)));
+        add(2, &["page".to_owned()], Habits::Wild(Uses::Reads));
+        add(2, &["seats".to_owned()], Habits::Wild(Uses::Plenty));
         add(3, &[], Habits::Claims);
         add(2, &[], Habits::Bare);
     }
@@ -258,7 +271,7 @@ impl Run {
             tasks.push(self.runtime.spawn(actor.run()));
         }
         while began.elapsed() < time && self.is_fine() {
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(LOOK);
         }
         self.world.over.store(true, Ordering::Relaxed);
         self.until("all requests have ended", || {
@@ -289,7 +302,7 @@ impl Run {
                 self.fail(&[vec![format!("not so after {STUCK:?}: {what}")], left].concat());
             }
             self.is_fine();
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(LOOK);
         }
     }
 
@@ -297,10 +310,37 @@ impl Run {
         let violations = [
             self.world.witness.violations(),
             self.world.stuck(),
+            self.stalls(),
             PANICS.lock().unwrap().clone(),
         ]
         .concat();
         violations.is_empty() || self.fail(&violations)
+    }
+
+    /// The keys that have stood still for too many looks while a request waits that fits beside the holders.
+    fn stalls(&self) -> Vec<String> {
+        let most = match self.world.setup.may_fail {
+            true => LOOKS_WITH_FAULTS,
+            false => LOOKS_AT_MOST,
+        };
+        let mut before = self.standing.lock().unwrap();
+        let standing = self.world.witness.standing().into_iter();
+        let standing = standing.map(|(key, since)| {
+            let looks = match before.get(key) {
+                Some((then, looks)) if *then == since => looks + 1,
+                _ => 1,
+            };
+            (key.to_owned(), (since, looks))
+        });
+        *before = standing.collect();
+        let stalls = before.iter().filter(|(_, (_, looks))| *looks > most);
+        let stalls = stalls.map(|(key, (since, _))| {
+            let stood = since.elapsed();
+            format!(
+                "{key} stands still for {stood:?} while a request waits that fits beside the holders"
+            )
+        });
+        stalls.collect()
     }
 
     fn leftovers(&self) -> Vec<String> {
