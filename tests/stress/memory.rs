@@ -21,6 +21,11 @@ fn memory_without_faults() {
 }
 
 #[test]
+fn memory_on_several_runtimes() {
+    run("memory_on_several_runtimes", Setup::VISITED, start);
+}
+
+#[test]
 fn memory_with_faults() {
     run("memory_with_faults", Setup::FAULTS, start);
 }

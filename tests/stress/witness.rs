@@ -54,8 +54,8 @@ struct Seen {
     waiting: Vec<Wait>,
     /// The order of the requests of each instance.
     lines: BTreeMap<usize, Order>,
-    /// When a request or a turn last came or went.
-    changed: Option<Instant>,
+    /// When a turn last entered or left.
+    turned: Option<Instant>,
 }
 
 /// A request that waits.
@@ -63,6 +63,7 @@ struct Seen {
 struct Wait {
     id: u64,
     wish: Wish,
+    since: Instant,
 }
 
 /// What a request waits for.
@@ -172,7 +173,7 @@ impl Witness {
         }
         seen.entered += 1;
         seen.turns += 1;
-        seen.changed = Some(now());
+        seen.turned = Some(now());
         let id = seen.entered;
         // The turn began after the request, and an exclusive one after the end of every turn before.
         let left = seen.left.filter(|_| is_exclusive);
@@ -200,8 +201,8 @@ impl Witness {
         seen.entered += 1;
         let id = seen.entered;
         let came_after = seen.lines.entry(instance).or_default().in_line;
-        seen.waiting.push(Wait { id, wish });
-        seen.changed = Some(now());
+        let since = now();
+        seen.waiting.push(Wait { id, wish, since });
         drop(seen);
         Waiting {
             witness: self.clone(),
@@ -215,13 +216,16 @@ impl Witness {
     }
 
     /// The keys at which a request waits that fits beside the holders and all others who wait, or at which nobody holds anything;
-    /// and since when nobody has come or gone there.
+    /// and since when a request has waited there and no turn has entered or left.
     pub(crate) fn standing(&self) -> Vec<(&str, Instant)> {
         let standing = self.keys.iter().filter_map(|(key, seen)| {
             let seen = seen.lock();
-            let stands = seen.could_serve();
-            let since = seen.changed.filter(|_| stands);
-            since.map(|since| (key.as_str(), since))
+            let waits = seen.waiting.iter().map(|wait| wait.since).min();
+            let since = waits.filter(|_| seen.could_serve())?;
+            Some((
+                key.as_str(),
+                seen.turned.map_or(since, |turned| since.max(turned)),
+            ))
         });
         standing.collect()
     }
@@ -405,7 +409,6 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut seen = self.witness.keys[&self.key].lock();
         seen.waiting.retain(|wait| wait.id != self.id);
-        seen.changed = Some(now());
     }
 }
 
@@ -456,7 +459,7 @@ impl Inside {
         self.witness.check_room(&seen, self.id, view);
         let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
-        seen.changed = Some(now());
+        seen.turned = Some(now());
         if registered
             .as_ref()
             .is_some_and(|entry| view.is_sound(entry.asked))

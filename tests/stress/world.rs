@@ -49,6 +49,8 @@ pub(crate) struct Setup {
     pub(crate) may_fail: bool,
     /// Whether turns may be lost.
     pub(crate) may_lose: bool,
+    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything.
+    pub(crate) has_visitors: bool,
 }
 
 impl Setup {
@@ -59,6 +61,12 @@ impl Setup {
         longest_hold: 3,
         may_fail: false,
         may_lose: false,
+        has_visitors: false,
+    };
+    /// Some requests are made on runtimes of their own.
+    pub(crate) const VISITED: Self = Self {
+        has_visitors: true,
+        ..Self::QUIET
     };
     /// Calls fail, and no fault outlasts a lease.
     pub(crate) const FAULTS: Self = Self {
@@ -72,6 +80,7 @@ impl Setup {
         longest_hold: 30,
         may_fail: true,
         may_lose: true,
+        has_visitors: false,
     };
 
     /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
@@ -197,7 +206,9 @@ pub(crate) fn run<S: Subject>(
             &keys,
         ),
         over: AtomicBool::new(false),
-        waits: cast.iter().map(|_| Mutex::default()).collect(),
+        waits: (0..cast.len() + VISITORS)
+            .map(|_| Mutex::default())
+            .collect(),
     });
     let run = Run {
         name,
@@ -209,6 +220,33 @@ pub(crate) fn run<S: Subject>(
         standing: Mutex::default(),
     };
     run.play(cast, Duration::from_secs(seconds), &mut random);
+}
+
+/// How many requests are made on each of the runtimes that end.
+const VISITORS: usize = 4;
+
+/// Makes requests on one runtime after another. Each is driven now and then, and ends in the middle of its requests, which must not
+/// keep the others from their turns.
+fn visit(world: Arc<World>, first: usize, mut random: Random) {
+    while !world.is_over() {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        for at in 0..VISITORS {
+            let actor = Actor {
+                world: world.clone(),
+                number: first + at,
+                instance: at % world.instances.len(),
+                keys: vec!["hot/1".to_owned(), "hot/2".to_owned()],
+                habits: Habits::Wild(Uses::Locks),
+                random: random.fork(),
+            };
+            runtime.spawn(actor.run());
+        }
+        for _ in 0..random.within(1..4) {
+            runtime.block_on(async { tokio::time::sleep(random.millis(1..10)).await });
+            thread::sleep(random.millis(1..30));
+        }
+    }
 }
 
 /// A task's part.
@@ -259,6 +297,10 @@ impl Run {
             .clone()
             .play_faults(self.world.clone(), random.fork());
         let mut tasks = vec![self.runtime.spawn(faults)];
+        let visitors = self.world.setup.has_visitors.then(|| {
+            let (world, first, random) = (self.world.clone(), cast.len(), random.fork());
+            thread::spawn(move || visit(world, first, random))
+        });
         for (number, part) in cast.into_iter().enumerate() {
             let actor = Actor {
                 world: self.world.clone(),
@@ -275,7 +317,8 @@ impl Run {
         }
         self.world.over.store(true, Ordering::Relaxed);
         self.until("all requests have ended", || {
-            match tasks.iter().all(|task| task.is_finished()) {
+            let visitors = visitors.iter().all(|visitors| visitors.is_finished());
+            match visitors && tasks.iter().all(|task| task.is_finished()) {
                 true => Vec::new(),
                 false => vec!["some requests are under way".into()],
             }
