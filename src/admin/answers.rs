@@ -8,7 +8,7 @@
 //!   "holders": [{
 //!     "instance": "0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11", "attempt": "7", "here": true,
 //!     "mode": {"name": "exclusive"}, "held_ms": 1785.880, "remaining_ms": 28214.120, "fingerprint": null,
-//!     "label": "web-3"
+//!     "abandoned": false, "label": "web-3"
 //!   }],
 //!   "record": null,
 //!   "token": "1731756000000003",
@@ -16,7 +16,7 @@
 //! }
 //! ```
 //!
-//! `held_ms` is known for the leases of this instance only: the store keeps no time of the grant.
+//! `abandoned`: the process of a request that runs at most once has died. `held_ms` is known for the leases of this instance only: the store keeps no time of the grant.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use http::{StatusCode, header};
 use super::json::Object;
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
-    http::idempotency::Record,
+    http::idempotency::{Record, is_abandoned},
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -180,6 +180,7 @@ fn holder(holder: &Holder, here: &Here<'_>) -> Object {
         .maybe_millis("held_ms", lease.map(|lease| lease.held_for))
         .millis("remaining_ms", holder.remaining)
         .maybe_text("fingerprint", fingerprint)
+        .bool("abandoned", is_abandoned(holder))
         .maybe_text("label", holder.label.as_deref())
 }
 

@@ -30,7 +30,7 @@
 //!   [`key::all_of`](crate::key::all_of()), [`Locks::lock_all`](crate::Locks::lock_all).
 //! - **Idempotency is not exactly-once.** A process that crashes after its side effect and before its answer is stored lets the request run
 //!   again after the lease. [`at_most_once`](crate::IdempotencyLayer::at_most_once) forbids the second run, and then a person has to find
-//!   out how the first one ended.
+//!   out how the first one ended ([`settle`](crate::Locks::settle)).
 //!
 //! # The paused process
 //!

@@ -36,7 +36,7 @@
 //! | `distributed_lock_hold_seconds` | `outcome` | `released`, `lost` |
 //! | `distributed_lock_losses_total` | `reason` | `not_ours`, `expired`, `gave_up`, `max_hold`, `closed`: the variants of [`Loss`](crate::Loss) |
 //! | `distributed_lock_renewals_total` | `result` | `renewed`, `not_ours`, `unknown` (no answer) |
-//! | `distributed_lock_idempotency_total` | `outcome` | `first`: the handler runs. `replayed`: a kept answer. `conflict`: the key was used for another request. `in_progress`: the first request still runs. `failed`: another refusal |
+//! | `distributed_lock_idempotency_total` | `outcome` | `first`: the handler runs. `replayed`: a kept answer. `conflict`: the key was used for another request. `in_progress`: the first request still runs. `unknown`: the first request was cut off, or its process has died, and a person has to find out how it ended. `failed`: another refusal |
 //! | `distributed_lock_records_total` | `result` | `kept`, `superseded` (another request has run since), `refused`, `unknown` (no answer) |
 //! | `distributed_lock_single_flight_total` | `role` | `lead`, `follow` (got a copy), `alone` (ran without sharing, or shared within its process only) |
 //! | `distributed_lock_hints_total` | `kind` | `free`, `next`, `wanted`, `listening`, `reconnected`, `moved` |

@@ -77,6 +77,7 @@
 //! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired. Told once until all releases are answered | if it lasts: keys stay locked for up to a lease |
 //! | `lock.failed_open` | warn | the store is out of reach, and requests run without a lock from now on ([`fail_open`](crate::DistributedLockLayer::fail_open)); the metric counts them | on any, unless that is acceptable |
 //! | `lock.force_released` | warn | an operator took a key away from its holder, or removed a record | no |
+//! | `idempotency.settled` | warn | an operator wrote the answer of a request whose process had died | no |
 //! | `lock.closing` | info | [`close`](crate::Locks::close) was called | no |
 //! | `lock.refused` | error | a layer is misconfigured; `why` names the fix | on any |
 //! | `idempotency.not_kept` | error | an answer could not be stored: a retry may run the handler again | on any |
@@ -382,8 +383,8 @@
 //! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.store_away` before it; blocking code on the runtime's threads ([`Background::Thread`](crate::Background::Thread)) |
 //! | 409 `lease-lost`, `loss` is `NotOurs` | the key was deleted, evicted, or lost in a restart or fail-over | the server's log, `INFO stats` (`evicted_keys`), `redis.evicts` |
 //! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
-//! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock | move the timeout outside; find out what the first run did |
-//! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
+//! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock, an error of the locks after the handler had begun, or with `at_most_once` a process that died | move the timeout outside; find out what the first run did; then [`settle`](crate::Locks::settle) the request of a dead process, or [`force_release`](crate::Locks::force_release) to let it run again |
+//! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body; the detail names the parts that differ | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
 //! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there; one key is used for locks and for [permits](super::modes#locks-and-permits-at-one-key); a [quorum](super::modes#a-quorum-has-no-permits) is asked for permits | the event `lock.refused`, which names the fix |
 //! | hand-over between processes takes up to a second | hints do not arrive: the ACL lacks `&tdl:*` or `+publish`, or a proxy has no pub/sub | `redis.subscription_lost` |
 //! | a free key is taken about 0.3 s late | the head of the queue has crashed, and the next in the queue gives it a head start | nothing to do |

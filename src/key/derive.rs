@@ -115,3 +115,12 @@ impl<T: DeriveKey + ?Sized> DeriveKey for Arc<T> {
         (**self).derive(parts)
     }
 }
+
+/// Whether a route may be there for the request. `false` only in an axum router that has found none.
+pub(crate) fn may_have_route(parts: &mut Parts) -> bool {
+    #[cfg(feature = "axum")]
+    let may_have = !matches!(super::axum::MatchedRoute::of(parts), Ok(None));
+    #[cfg(not(feature = "axum"))]
+    let (may_have, _) = (true, parts);
+    may_have
+}

@@ -91,6 +91,7 @@ mod view;
 pub use all::{AllOf, all_of};
 pub(crate) use assemble::{original_uri, prefixed, scoped};
 pub use builder::RequestKey;
+pub(crate) use derive::may_have_route;
 pub use derive::{DeriveKey, Derived};
 pub use error::{KeyError, KeyErrorKind};
 pub(crate) use hash::KeyMap;

@@ -71,7 +71,7 @@ pub(crate) use self::{
 };
 use crate::{
     Background, Error, ErrorKind, LockKey,
-    store::{MemoryStore, Mode, Store},
+    store::{MemoryStore, Mode, Owner, Released, Store},
     sync::consume_budget,
     time::{Instant, now, timeout},
     trace,
@@ -294,6 +294,16 @@ impl Locks {
         self.0.record_late(key, claim, record, until).await
     }
 
+    /// See [`Inner::record_for`].
+    pub(crate) async fn record_for(
+        &self,
+        key: &LockKey,
+        owner: Owner,
+        record: (Bytes, Duration),
+    ) -> Result<Released, Error> {
+        self.0.record_for(key, owner, record).await
+    }
+
     /// The name of the store's key space. Equal keys in equal spaces exclude each other.
     pub(crate) fn space(&self) -> &Arc<str> {
         &self.0.space
@@ -302,6 +312,11 @@ impl Locks {
     /// How long [`lock`](Locks::lock) waits.
     pub(crate) fn usual_wait(&self) -> Wait {
         self.0.config.wait_limit.map_or(Wait::ForEver, Wait::AtMost)
+    }
+
+    /// How long a lease lasts without a renewal, unless a caller has asked for another length.
+    pub(crate) fn usual_lease(&self) -> Duration {
+        self.0.config.lease
     }
 
     /// Locks a key for a layer. With `fail_fast`, the request fails as soon as the store does, because its caller

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::{Locks, inner::Inner, line::Granted};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
-    store::{Acquire, Acquired, Ending, Mode, Queueing, Release, Released},
+    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Released},
     time::{Instant, timeout_at},
 };
 
@@ -73,6 +73,23 @@ impl Inner {
         self.with_line(&granted.lease.key, |line, t| {
             line.finished(granted, content, t);
         });
+    }
+
+    /// Puts a record into the place of another process's lease, if that process still has the lease.
+    pub(crate) async fn record_for(
+        self: &Arc<Self>,
+        key: &LockKey,
+        owner: Owner,
+        (content, retain): (Bytes, Duration),
+    ) -> Result<Released, Error> {
+        let recording = self.store.start_release(Release {
+            key: key.clone(),
+            owner,
+            ending: Ending::Record { content, retain },
+            owed_for: self.config.lease,
+            mode: Mode::Exclusive,
+        });
+        recording.await
     }
 
     /// Records the result of work whose lease was lost, if no other request has claimed the key since.

@@ -369,7 +369,7 @@ pub(super) fn describe(outcome: &Result<LockGuard, NoTurn>) -> Acquired<'_> {
     };
     Acquired::No(match no_turn {
         NoTurn::Recorded(_) => TurnOutcome::Recorded,
-        NoTurn::OtherFingerprint => TurnOutcome::OtherRequest,
+        NoTurn::OtherFingerprint(_) => TurnOutcome::OtherRequest,
         NoTurn::Failed(error) => match error.kind() {
             ErrorKind::Held => TurnOutcome::Held,
             ErrorKind::LineFull => TurnOutcome::LineFull,

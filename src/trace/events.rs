@@ -119,6 +119,12 @@ pub(crate) fn force_released(instance: impl Display) {
     event!(warn, %instance, "lock.force_released");
 }
 
+/// An operator has written the answer of a request whose process has died.
+pub(crate) fn settled(key: &str) {
+    event!(debug, key, "idempotency.settle");
+    event!(warn, "idempotency.settled");
+}
+
 /// An instance begins to close. `keys` is how many keys are held or waited for.
 pub(crate) fn closing(keys: usize) {
     event!(info, keys, "lock.closing");

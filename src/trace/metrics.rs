@@ -151,6 +151,7 @@ label! {
     Replayed = "replayed",
     Conflict = "conflict",
     InProgress = "in_progress",
+    Unknown = "unknown",
     Failed = "failed",
 }
 

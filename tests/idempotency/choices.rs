@@ -2,7 +2,14 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, Request};
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http_body_util::{BodyExt, Full};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 use tower_distributed_lock::{
     IdempotencyLayer, Locks,
     store::{FaultyStore, Store},
@@ -77,13 +84,55 @@ async fn headers_count_if_they_are_named() {
     assert_eq!(named, (1, vec![201, 422]));
 }
 
+/// Fault: two replicas on different ports refused each other's retries.
 #[tokio::test]
-async fn the_host_counts() {
+async fn the_host_counts_without_its_port() {
     let locks = Locks::in_memory();
     let at = |host| (pay().header("host", host), "");
-    let requests = [at("a.example"), at("A.example"), at("b.example")];
+    let requests = [
+        at("a.example:8081"),
+        at("A.example"),
+        at("a.example:8082"),
+        at("b.example:8081"),
+    ];
+    let (runs, statuses) = runs_of(layer(&locks), requests).await;
+    assert_eq!((runs, statuses), (1, vec![201, 201, 201, 422]));
+    let at = |host| (pay_as("six").header("host", host), "");
+    let requests = [at("[::1]:8081"), at("[::1]"), at("[::2]:8081")];
     let (runs, statuses) = runs_of(layer(&locks), requests).await;
     assert_eq!((runs, statuses), (1, vec![201, 201, 422]));
+}
+
+/// Over HTTP/1, a server sends trailers only if the header `Trailer` names them.
+#[tokio::test]
+async fn trailers_are_replayed_over_http_1() {
+    let locks = Locks::in_memory();
+    let handler = async || {
+        let trailers =
+            HeaderMap::from_iter([(header("x-checksum"), HeaderValue::from_static("7"))]);
+        let body =
+            Full::<Bytes>::from("paid").with_trailers(std::future::ready(Some(Ok(trailers))));
+        ([("trailer", "x-checksum")], Body::new(body))
+    };
+    let app = app(layer(&locks), handler);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async { axum::serve(listener, app).await });
+    for replayed in [false, true] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = "POST /pay HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: close\r\n\
+            x-tenant-id: acme\r\nidempotency-key: k\r\ncontent-length: 4\r\n\r\nfive";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(
+            answer.contains("idempotent-replayed: true"),
+            replayed,
+            "{answer}"
+        );
+        assert!(answer.ends_with("x-checksum: 7\r\n\r\n"), "{answer}");
+    }
+    serving.abort();
 }
 
 #[cfg(feature = "json")]

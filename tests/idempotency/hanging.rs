@@ -20,7 +20,7 @@ use tower_distributed_lock::{
 
 use crate::{
     support::eventually,
-    web::{Runs, app, layer, lock_key, pay, send, sending},
+    web::{KEY, Runs, app, layer, lock_key, pay, send, sending},
 };
 
 const WITHIN: Duration = Duration::from_secs(2);
@@ -176,6 +176,61 @@ fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
     runtime().block_on(async {
         let seen = Store::inspect(&store, lock_key()).await.unwrap();
         assert!(seen.holder().is_some(), "{seen:?}");
+    });
+    assert_eq!((runs.begun(), runs.ended()), (1, 0));
+}
+
+/// A process that dies has claimed its request for a day, and duplicates were told for all of it that it was under way.
+#[test]
+fn a_request_that_runs_at_most_once_is_unknown_once_its_process_is_dead() {
+    const LEASE: Duration = Duration::from_millis(600);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let (store, runs) = (FaultyStore::new(), Runs::gated());
+    let replica = || Locks::builder(store.clone()).lease(LEASE).build().unwrap();
+    let claiming = |locks: &Locks| layer(locks).at_most_once().reject_if_running();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let settled = || http::Response::builder().status(201).body("paid").unwrap();
+
+    let dying = runtime();
+    dying.block_on(async {
+        let app = app(claiming(&replica()), runs.handler());
+        drop(sending(&app, pay()));
+        runs.arrival().await;
+        // Longer than a lease: its process is alive, and extends the claim.
+        let elsewhere = replica();
+        sleep(2 * LEASE).await;
+        let app = crate::web::app(claiming(&elsewhere), runs.handler());
+        let busy = send(&app, pay()).await;
+        busy.assert_refused(409, "in-progress");
+        assert!(busy.header("retry-after").is_some());
+        assert!(!elsewhere.settle(KEY, settled(), DAY).await.unwrap());
+    });
+    drop(dying);
+    runtime().block_on(async {
+        let locks = replica();
+        let app = app(claiming(&locks), runs.handler());
+        eventually("the claim counts as abandoned", async || {
+            let answer = send(&app, pay()).await;
+            answer.problem()["retryable"] == false
+        })
+        .await;
+        let unknown = send(&app, pay()).await;
+        unknown.assert_refused(409, "outcome-unknown");
+        assert_eq!(unknown.header("retry-after"), None);
+        // Another request is still another request.
+        send(&app, pay().uri("/other"))
+            .await
+            .assert_refused(422, "key-reused");
+
+        // A person finds out that it was paid.
+        assert!(locks.settle(KEY, settled(), DAY).await.unwrap());
+        let again = send(&app, pay()).await;
+        assert_eq!((again.status.as_u16(), again.text()), (201, "paid"));
+        assert!(again.is_replayed());
+        assert!(!locks.settle(KEY, settled(), DAY).await.unwrap());
+        send(&app, pay().uri("/other"))
+            .await
+            .assert_refused(422, "key-reused");
     });
     assert_eq!((runs.begun(), runs.ended()), (1, 0));
 }

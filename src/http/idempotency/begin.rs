@@ -4,7 +4,8 @@
 //! |---|---|
 //! | is free | claims the key, and runs ([`First`]) |
 //! | is claimed with the same fingerprint | waits for the record, up to its limit; then 409 |
-//! | is claimed with another fingerprint | 422 |
+//! | is claimed with the same fingerprint, at most once, by a process that is dead | the same, and the outcome is unknown |
+//! | is claimed with another fingerprint | 422, with the parts that differ |
 //! | has the record of an equal request | gets the recorded answer ([`Instead::Again`]) |
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
@@ -22,6 +23,7 @@ use super::{
     record::{Answer, Outcome, Record, Tombstone},
     scope::Counted,
     settings::{Claim, Settings},
+    settle,
 };
 use crate::{
     Error, ErrorKind, LockGuard,
@@ -62,7 +64,24 @@ impl Instead {
             Self::Refuse(rejection) => match rejection.reason() {
                 Reason::KeyReused => Idempotent::Conflict,
                 Reason::InProgress => Idempotent::InProgress,
-                _ => Idempotent::Failed,
+                Reason::OutcomeUnknown => Idempotent::Unknown,
+                Reason::BadKey
+                | Reason::MissingIdempotencyKey
+                | Reason::BadIdempotencyKey
+                | Reason::BodyBroken
+                | Reason::LeaseLost
+                | Reason::AnswerNotKept
+                | Reason::BodyTooLarge
+                | Reason::Held
+                | Reason::NoPermit
+                | Reason::TooManyRunning
+                | Reason::Panicked
+                | Reason::RecordUnreadable
+                | Reason::Misconfigured
+                | Reason::LineFull
+                | Reason::TooManyKeys
+                | Reason::StoreUnreachable
+                | Reason::Closed => Idempotent::Failed,
             },
         }
     }
@@ -73,16 +92,17 @@ impl Instead {
         settings: &Settings,
         asked: Asked,
     ) -> Response<IdempotentBody<B>> {
-        trace::idempotent(self.outcome());
-        match self {
-            Self::Again(answer) => {
-                let mut response = answer.into_response();
-                let headers = response.headers_mut();
-                headers.insert(REPLAYED, HeaderValue::from_static("true"));
-                response
-            }
+        let outcome = self.outcome();
+        trace::idempotent(outcome);
+        let mut response = match self {
+            Self::Again(answer) => answer.into_response(),
             Self::Refuse(rejection) => settings.render(rejection, asked).map(IdempotentBody::whole),
+        };
+        if outcome == Idempotent::Replayed {
+            let headers = response.headers_mut();
+            headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }
+        response
     }
 }
 
@@ -96,15 +116,15 @@ pub(super) async fn begin<B>(
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
 {
-    let counted = settings.enter(&claim)?;
     let body = match read::request(body, settings.max_request).await {
         Ok(body) => body,
         Err(unread) => return Err(not_read(unread).with_idempotency_key(&claim.name).into()),
     };
+    let counted = settings.enter(&claim)?;
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings.locks.claim(
         &claim.key,
-        fingerprint.to_bytes(),
+        settings.claimed(fingerprint),
         claim.wait,
         settings.holding(),
     );
@@ -123,9 +143,26 @@ where
             Ok((first, body))
         }
         Err(no_turn) => Err(match no_turn {
-            NoTurn::OtherFingerprint => key_reused(&claim).into(),
+            NoTurn::OtherFingerprint(theirs) => {
+                let theirs = Fingerprint::of_claim(&theirs).map(|(theirs, _)| theirs);
+                match theirs.map(|theirs| (theirs == fingerprint, theirs)) {
+                    // The same request, by a layer with other settings.
+                    Some((true, _)) => in_progress(&settings, &claim).into(),
+                    Some((false, theirs)) => {
+                        key_reused(&claim, &theirs.differences(fingerprint)).into()
+                    }
+                    None => key_reused(&claim, &[]).into(),
+                }
+            }
             NoTurn::Recorded(record) => {
                 recorded(record, fingerprint, &claim).unwrap_or_else(Instead::from)
+            }
+            NoTurn::Failed(error) if is_abandoned(&error, &settings, &claim).await => {
+                outcome_unknown(
+                    &claim,
+                    "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
+                )
+                .into()
             }
             NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
         }),
@@ -150,7 +187,10 @@ fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<In
     let refuse = |reason, detail| Rejection::new(reason, detail).with_idempotency_key(&claim.name);
     let record = Record::decode(record).map_err(|why| refuse(Reason::RecordUnreadable, why))?;
     if record.fingerprint != fingerprint {
-        return Err(key_reused(claim));
+        return Err(key_reused(
+            claim,
+            &record.fingerprint.differences(fingerprint),
+        ));
     }
     match record.outcome {
         Outcome::Answer(answer) => Ok(Instead::Again(answer)),
@@ -158,8 +198,8 @@ fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<In
             Reason::AnswerNotKept,
             "a request with this Idempotency-Key was completed, and its answer could not be kept",
         )),
-        Outcome::Tombstone(Tombstone::Unknown) => Err(refuse(
-            Reason::OutcomeUnknown,
+        Outcome::Tombstone(Tombstone::Unknown) => Err(outcome_unknown(
+            claim,
             "a request with this Idempotency-Key was begun, and its outcome is not known",
         )),
         Outcome::Value(_) => Err(refuse(
@@ -169,24 +209,42 @@ fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<In
     }
 }
 
-fn key_reused(claim: &Claim) -> Rejection {
+/// The refusal of a request that is not the one with this key. `parts`: the names of those that differ.
+fn key_reused(claim: &Claim, parts: &[&str]) -> Rejection {
+    let detail = "this Idempotency-Key was used for another request";
+    let detail = match parts {
+        [] => detail.to_owned(),
+        parts => format!("{detail}, with another {}", parts.join(" and another ")),
+    };
+    Rejection::new(Reason::KeyReused, detail).with_idempotency_key(&claim.name)
+}
+
+fn outcome_unknown(claim: &Claim, detail: &'static str) -> Rejection {
+    Rejection::new(Reason::OutcomeUnknown, detail).with_idempotency_key(&claim.name)
+}
+
+fn in_progress(settings: &Settings, claim: &Claim) -> Rejection {
     Rejection::new(
-        Reason::KeyReused,
-        "this Idempotency-Key was used for another request",
+        Reason::InProgress,
+        "a request with this Idempotency-Key is under way",
     )
     .with_idempotency_key(&claim.name)
+    .with_retry_after(settings.retry_after)
+}
+
+/// Whether the request that holds the key was begun by a process that is dead.
+async fn is_abandoned(error: &Error, settings: &Settings, claim: &Claim) -> bool {
+    if !settings.at_most_once || error.kind() != ErrorKind::Held {
+        return false;
+    }
+    let seen = settings.locks.inspect(claim.key.clone()).await;
+    seen.is_ok_and(|seen| seen.holder().is_some_and(settle::is_abandoned))
 }
 
 /// The refusal of a request that could not claim its key.
 fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
-    let rejection = match error.kind() {
-        ErrorKind::Held => Rejection::new(
-            Reason::InProgress,
-            "a request with this Idempotency-Key is under way",
-        )
-        .with_retry_after(settings.retry_after)
-        .with_cause(error.into()),
-        _ => Rejection::from_error(error, settings.retry_after),
-    };
-    rejection.with_idempotency_key(&claim.name)
+    if error.kind() == ErrorKind::Held {
+        return in_progress(settings, claim).with_cause(error.into());
+    }
+    Rejection::from_error(error, settings.retry_after).with_idempotency_key(&claim.name)
 }

@@ -29,7 +29,7 @@ use crate::{
 /// | is the first with its key | the handler's answer, which is kept for [`retain`](Self::retain) |
 /// | comes later | the kept answer, with `Idempotent-Replayed: true` |
 /// | comes while the first runs | the same, as soon as the first has ended; 409 after [`wait`](Self::wait) |
-/// | has the key of another request (method, host, path, query, content type or body differ) | 422 |
+/// | has the key of another request (method, host, path, query, content type or body differ) | 422, which names the parts that differ |
 /// | has a malformed key | 400 |
 /// | has no key | no special treatment, or 400 if [`required`](Self::required) |
 ///
@@ -91,10 +91,10 @@ use crate::{
 ///
 /// # How much is kept
 ///
-/// A record is the answer's body and headers, and about 50 bytes more. The record of an answer over [`max_response`](Self::max_response) has
-/// only those 50 bytes. The bound for a store is therefore:
+/// A record is the answer's body and headers, and about 70 bytes more. The record of an answer over [`max_response`](Self::max_response) has
+/// only those 70 bytes. The bound for a store is therefore:
 ///
-/// > requests with a key per second × [`retain`](Self::retain) × (`max_response` + headers + 50 bytes + the store's overhead for a key)
+/// > requests with a key per second × [`retain`](Self::retain) × (`max_response` + headers + 70 bytes + the store's overhead for a key)
 ///
 /// Ten requests per second, kept for 24 h, are 864,000 records. With answers of 1 KiB they take about 1 GB; with answers of the default
 /// `max_response` of 1 MiB, 900 GB. Lower `max_response` to the size of real answers, and put a rate limit per tenant outside of the layer.
@@ -184,8 +184,13 @@ impl IdempotencyLayer {
 
 impl<M> IdempotencyLayer<M> {
     /// Never begins a request twice, not even after a crash of the process that ran the request: the claim itself stays for as long
-    /// as a record would ([`retain`](Self::retain)). Duplicates get 409 for all of that time, and a person has to find out how the request
-    /// ended. Default: after a crash, the request runs again once the lease is over.
+    /// as a record would ([`retain`](Self::retain)). Default: after a crash, the request runs again once the lease is over.
+    ///
+    /// While the process lives, it extends the claim as often as any lease. Once it has not done so for the time of a lease
+    /// ([`LocksBuilder::lease`](crate::LocksBuilder::lease)), duplicates get 409 [outcome-unknown](crate::rejection#outcome-unknown), which is
+    /// not retryable; the admin page marks the claim, and the metric `distributed_lock_idempotency_total` counts them as `unknown`. A
+    /// person finds out how the request ended, and then writes its answer ([`Locks::settle`]) or lets it run again
+    /// ([`Locks::force_release`]).
     ///
     /// ```
     /// use std::time::Duration;
@@ -244,8 +249,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.source = Source::Computed(Arc::new(find)))
     }
 
-    /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the boundary of a
-    /// multipart body is not.
+    /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the port of the host, and the
+    /// boundary of a multipart body, are not.
     ///
     /// ```
     /// use http::header;
@@ -332,8 +337,8 @@ impl<M> IdempotencyLayer<M> {
 
     /// Refuses requests without an `Idempotency-Key`, with 400. Default: such requests pass straight through.
     ///
-    /// Requests out of scope need no key: those for which the scope is [`NoLock`](crate::key::Derived::NoLock), and those without a
-    /// route.
+    /// Requests out of scope need no key: those for which the scope is [`NoLock`](crate::key::Derived::NoLock), and those for which an axum
+    /// router around this layer has no route, whatever its fallback does.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -408,7 +413,8 @@ impl<M> IdempotencyLayer<M> {
     }
 
     /// How many requests of one scope may be under way in this process, by all layers that have a limit and use the same store;
-    /// one more gets 429. Default: no limit.
+    /// one more gets 429. A request counts from the end of its body on; a time limit for uploads belongs outside of this layer
+    /// (tower-http's `RequestBodyTimeoutLayer`). Default: no limit.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};

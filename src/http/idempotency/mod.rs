@@ -20,6 +20,7 @@
 //! | `begin.rs`, `read.rs`, `fingerprint.rs`, `json.rs`, `multipart.rs` | from the request to the claimed key |
 //! | `run.rs`, `policy.rs` | the handler, and the decision about its answer |
 //! | `keep.rs`, `record.rs`, `replayed.rs`, `kept.rs` | the record in the store |
+//! | `settle.rs` | operators: requests whose process has died |
 //! | `once.rs` | the same outside of HTTP |
 
 mod begin;
@@ -42,9 +43,13 @@ mod run;
 mod scope;
 mod service;
 mod settings;
+mod settle;
 
 #[cfg(feature = "axum")]
 mod extract;
+
+#[cfg(feature = "admin")]
+pub(crate) use settle::is_abandoned;
 
 // The machinery of records, which single flights share.
 pub(crate) use {

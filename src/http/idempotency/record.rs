@@ -1,9 +1,9 @@
 //! The record of a request, as bytes in the store.
 //!
 //! ```text
-//! version     1 byte, 2
+//! version     1 byte, 3
 //! kind        1 byte: A an answer, R an answer that is a refusal, T a tombstone, V a value
-//! request     32 bytes, its fingerprint; zeros for a value
+//! request     60 bytes, its fingerprint; zeros for a value
 //! refusal:    see `http/rejection/encode.rs`; then as an answer
 //! answer:     status u16, headers, trailers, then the body
 //!   headers   their number u16, each: the name's length u16, the name, the value's length u32, the value
@@ -17,18 +17,18 @@
 //! The record of the answer `201`, with one header, no trailers and the body `ok`, in hexadecimal digits:
 //!
 //! ```text
-//! 02 41 <32 bytes>                                            version 2, an answer, the fingerprint
+//! 03 41 <60 bytes>                                            version 3, an answer, the fingerprint
 //! 00c9 0001 0008 6c6f636174696f6e 00000009 2f6f72646572732f37 201, 1 header, "location", "/orders/7"
 //! 0000 6f6b                                                   no trailers, "ok"
 //! ```
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response};
 
-use super::{body::IdempotentBody, fingerprint::Fingerprint};
+use super::{body::IdempotentBody, fingerprint::Fingerprint, replayed::replayed};
 use crate::rejection::Rejection;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The outcome of a request, with the request's fingerprint.
 #[derive(Debug, Clone)]
@@ -150,6 +150,28 @@ impl Record {
 }
 
 impl Answer {
+    /// The answer of a handler, with the headers that are [`replayed`] and not in `never`.
+    pub(crate) fn of(
+        parts: &response::Parts,
+        never: &[HeaderName],
+        trailers: Option<HeaderMap>,
+        body: Bytes,
+    ) -> Self {
+        let mut headers = replayed(&parts.headers, never);
+        // Over HTTP/1, trailers are sent only if this header names them.
+        let named = parts.headers.get(header::TRAILER);
+        if let Some(named) = named.filter(|_| trailers.is_some()) {
+            headers.insert(header::TRAILER, named.clone());
+        }
+        Self {
+            status: parts.status,
+            headers,
+            trailers,
+            body,
+            rejection: parts.extensions.get().cloned(),
+        }
+    }
+
     /// The answer as a response.
     pub(crate) fn into_response<B>(self) -> Response<IdempotentBody<B>> {
         let body = IdempotentBody::with_trailers(self.body, self.trailers);
@@ -245,7 +267,7 @@ mod tests {
         headers.append("x-twice", HeaderValue::from_static("1"));
         headers.append("x-twice", HeaderValue::from_bytes(b"\xfc").unwrap());
         Record {
-            fingerprint: Fingerprint::from_bytes(&[7; 32]).unwrap(),
+            fingerprint: Fingerprint::from_bytes(&[7; Fingerprint::LEN]).unwrap(),
             outcome: Outcome::Answer(Box::new(Answer {
                 status: StatusCode::CREATED,
                 headers,
@@ -281,7 +303,7 @@ mod tests {
             }
         }
         let mut newer = whole.to_vec();
-        newer[0] = 3;
+        newer[0] = VERSION + 1;
         assert_eq!(
             Record::decode(newer.into()).unwrap_err(),
             "the kept answer was written by another version"

@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that belong to one exchange, and are not replayed.
+/// Headers that belong to one exchange, and are not replayed. `Trailer` is, if there are trailers: see [`Answer::of`](super::Answer::of).
 const NEVER_REPLAYED: [&str; 28] = [
     // Of one connection.
     "connection",

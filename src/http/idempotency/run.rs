@@ -36,7 +36,6 @@ use super::{
     policy::{Answered, Keep},
     read::{self, WhyNot},
     record::{Answer, Outcome, Record, Tombstone},
-    replayed::replayed,
     scope::Counted,
     settings::{Claim, Settings},
 };
@@ -243,13 +242,11 @@ impl Running {
         let outcome = match keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref())) {
             Keep::No => None,
             Keep::Tombstone => Some(unknown),
-            Keep::Yes => Some(Outcome::Answer(Box::new(Answer {
-                status: parts.status,
-                headers: replayed(&parts.headers, &self.settings.never_replayed),
-                trailers,
-                body: data,
-                rejection: parts.extensions.get().cloned(),
-            }))),
+            Keep::Yes => {
+                let never = &self.settings.never_replayed;
+                let answer = Answer::of(&parts, never, trailers, data);
+                Some(Outcome::Answer(Box::new(answer)))
+            }
         };
         Decided {
             parts,
@@ -301,13 +298,9 @@ impl Running {
                     .with_idempotency_key(&self.claim.name);
                 let response = self.settings.render(rejection, self.claim.asked);
                 let (parts, body) = response.into_parts();
-                Some(Outcome::Answer(Box::new(Answer {
-                    status: parts.status,
-                    headers: replayed(&parts.headers, &self.settings.never_replayed),
-                    trailers: None,
-                    body,
-                    rejection: parts.extensions.get().cloned(),
-                })))
+                let never = &self.settings.never_replayed;
+                let answer = Answer::of(&parts, never, None, body);
+                Some(Outcome::Answer(Box::new(answer)))
             }
         }
     }
@@ -354,7 +347,7 @@ impl Running {
         let keeping = Keeping {
             locks: self.settings.locks.clone(),
             key: self.claim.key,
-            fingerprint: self.fingerprint.to_bytes(),
+            fingerprint: self.settings.claimed(self.fingerprint),
             record: record.encode(),
             retain: self.settings.retain,
             within: self.settings.store_within,
@@ -373,8 +366,12 @@ impl Running {
 /// Whether the response is a stream of server-sent events, which ends when the client stops listening and must not be delayed.
 pub(crate) fn is_endless(parts: &response::Parts) -> bool {
     let content_type = parts.headers.get(http::header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    let media_type = content_type.and_then(|value| value.as_bytes().get(..EVENT_STREAM.len()));
+    media_type.is_some_and(|it| it.eq_ignore_ascii_case(EVENT_STREAM))
 }
+
+/// Media types have no case.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 const ENDLESS: &str = "the response is an event stream, which cannot be kept; take the route out of the layer's scope";
 

@@ -1,4 +1,5 @@
-//! The number of requests of each scope that are under way in this process, from the reading of their bodies on, so that a tenant cannot take all capacity.
+//! The number of requests of each scope that are under way in this process, so that a tenant cannot take all capacity. A request counts
+//! once its body was read: an upload that never ends must not keep others out.
 //!
 //! The counts are of the whole process, not of a layer: a tenant that calls two routes with a layer each has one limit.
 

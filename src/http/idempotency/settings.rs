@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderName, Method, Response, request};
 
 use super::{
-    fingerprint::Comparison,
+    fingerprint::{Comparison, Fingerprint, Silence},
     header::Source,
     kept::KeptByScope,
     policy::{Answered, ErrorPolicy, Keep},
@@ -126,6 +126,14 @@ impl Settings {
         }
     }
 
+    /// The fingerprint of a claim's lease.
+    pub(super) fn claimed(&self, fingerprint: Fingerprint) -> Bytes {
+        let silence = self
+            .at_most_once
+            .then(|| Silence::new(self.retain, self.locks.usual_lease()));
+        fingerprint.to_claim(silence)
+    }
+
     /// The request's claim; `None` if the request passes straight through.
     ///
     /// The scope counts before the header: a request out of scope, or without a route, needs no key.
@@ -137,7 +145,7 @@ impl Settings {
             return Err(Rejection::misconfigured(error.to_string()));
         }
         let name = self.source.read(parts, self.strict);
-        if matches!(name, Ok(None)) && !self.required {
+        if matches!(name, Ok(None)) && !(self.required && key::may_have_route(parts)) {
             return Ok(None);
         }
         let scope = match self.scope.derive(parts) {
@@ -181,7 +189,7 @@ impl Settings {
         }
     }
 
-    /// Counts the request among the requests of the scope that are under way in this process.
+    /// Counts the request, whose body was read, among the requests of the scope that are under way in this process.
     pub(super) fn enter(&self, claim: &Claim) -> Result<Counted, Rejection> {
         let counted = scope::enter(&self.locks, &claim.scope, self.max_running);
         counted.ok_or_else(|| {

@@ -37,11 +37,16 @@ impl Protocol {
     }
 }
 
+const GRPC: &[u8] = b"application/grpc";
+
 /// Whether these are the headers of a gRPC request or response. gRPC-Web, whose responses have another form, does not count.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
-    let kind = content_type.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
-    kind.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+    let parts = content_type.and_then(|value| value.as_bytes().split_at_checked(GRPC.len()));
+    // Media types have no case.
+    parts.is_some_and(|(kind, rest)| {
+        kind.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+    })
 }
 
 /// The time for which the client of a gRPC request waits for the answer.
@@ -117,7 +122,7 @@ mod tests {
     #[test]
     fn grpc_is_recognized_by_its_content_type() {
         let is = |text: &str| is_grpc(&headers("content-type", text));
-        assert!(is("application/grpc") && is("application/grpc+proto"));
+        assert!(is("application/grpc") && is("Application/gRPC+proto"));
         assert!(!is("application/grpc-web") && !is("application/json"));
     }
 }

@@ -45,13 +45,14 @@
 //!
 //! # outcome-unknown
 //! **409**. A request with the same `Idempotency-Key` was begun, and its outcome is not known: the handler was
-//! cancelled, its lock was lost, or the inner service failed. The handler does not run a second time.
+//! cancelled, its lock was lost, the inner service failed, or the process of a request that runs at most once has died. The handler does
+//! not run a second time.
 //!
 //! # body-too-large
 //! **413**. The request's body is larger than the limit of a layer that reads it.
 //!
 //! # key-reused
-//! **422**. The `Idempotency-Key` was used for another request.
+//! **422**. The `Idempotency-Key` was used for another request. The detail names the parts that differ.
 //!
 //! # held
 //! **423**, with `Retry-After`. Another request holds the key, or the key was lost before the handler could begin.

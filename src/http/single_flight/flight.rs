@@ -191,7 +191,7 @@ async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Found {
         Err(NoTurn::Recorded(record)) => Found::Ended(answer_in(record)),
         Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => Found::Busy,
         Err(NoTurn::Failed(error)) if is_full(&error) => Found::Full,
-        Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint) => Found::Ended(None),
+        Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => Found::Ended(None),
     }
 }
 
@@ -227,7 +227,7 @@ async fn ask(settings: &Settings, of: &LockKey) -> Asked {
                 return Asked::Held(generation);
             }
             Err(NoTurn::Failed(error)) if is_full(&error) => break,
-            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint) => return Asked::Ended(None),
+            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return Asked::Ended(None),
         }
     }
     Asked::Full

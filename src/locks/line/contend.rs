@@ -28,7 +28,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Away, Line, NoTurn, SILENT_AFTER, Transition, differ, elsewhere, held_error, recorded_error,
+    Away, Line, NoTurn, SILENT_AFTER, Transition, elsewhere, held_error, other, recorded_error,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -207,8 +207,8 @@ impl Line {
         let mut waits_ahead = false;
         self.refuse_if(t, |turn| {
             let request = &turn.request;
-            if differ(&request.fingerprint, &found.fingerprint) {
-                return Some(NoTurn::OtherFingerprint);
+            if let Some(other) = other(&request.fingerprint, &found.fingerprint) {
+                return Some(NoTurn::OtherFingerprint(other));
             }
             let is_covered = covers(asked, request.mode);
             waits_ahead |= is_covered && request.patient;

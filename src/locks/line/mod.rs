@@ -362,7 +362,9 @@ pub(crate) fn lost_error(loss: Option<Loss>) -> Error {
     }
 }
 
-/// Whether two fingerprints are of different work. A plain lock has no fingerprint, and differs from none.
-fn differ(ours: &Option<Bytes>, theirs: &Option<Bytes>) -> bool {
-    matches!((ours, theirs), (Some(ours), Some(theirs)) if ours != theirs)
+/// The other fingerprint, if two are of different work. A plain lock has no fingerprint, and differs from none.
+fn other(ours: &Option<Bytes>, theirs: &Option<Bytes>) -> Option<Bytes> {
+    theirs
+        .clone()
+        .filter(|theirs| ours.as_ref().is_some_and(|ours| ours != theirs))
 }

@@ -26,8 +26,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, differ,
-    leases::Leases,
+    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, leases::Leases,
+    other,
 };
 use crate::{
     LockKey, Loss,
@@ -177,8 +177,8 @@ impl Line {
             && first.is_none_or(|first| first.request.fingerprint == *fingerprint)
         {
             self.refuse_if(t, |turn| {
-                let is_other = differ(&turn.request.fingerprint, fingerprint);
-                is_other.then_some(NoTurn::OtherFingerprint)
+                let other = other(&turn.request.fingerprint, fingerprint);
+                other.map(NoTurn::OtherFingerprint)
             });
         }
     }

@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{HeldLease, Line, Transition, Turn, differ, held_error, recorded_error};
+use super::{HeldLease, Line, Transition, Turn, held_error, other, recorded_error};
 use crate::{Error, ErrorKind, error::HeldBy, store::Mode};
 
 /// The settings of one request in line.
@@ -64,8 +64,8 @@ pub(crate) enum NoTurn {
     Failed(Error),
     /// The work was done before, with this record.
     Recorded(Bytes),
-    /// The key is held for other work.
-    OtherFingerprint,
+    /// The key is held for other work, with this fingerprint.
+    OtherFingerprint(Bytes),
 }
 
 impl NoTurn {
@@ -73,7 +73,7 @@ impl NoTurn {
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Failed(error) => error,
-            Self::Recorded(_) | Self::OtherFingerprint => recorded_error(),
+            Self::Recorded(_) | Self::OtherFingerprint(_) => recorded_error(),
         }
     }
 
@@ -102,10 +102,9 @@ impl Line {
         if self.is_for_other_kind(request.mode) {
             return Err(wrong_kind(request.mode).into());
         }
-        let is_for_other_work =
-            |held: &HeldLease| differ(&request.fingerprint, &held.lease.fingerprint);
-        if self.leases.iter_open().any(is_for_other_work) {
-            return Err(NoTurn::OtherFingerprint);
+        let other = |held: &HeldLease| other(&request.fingerprint, &held.lease.fingerprint);
+        if let Some(other) = self.leases.iter_open().find_map(other) {
+            return Err(NoTurn::OtherFingerprint(other));
         }
         // The work may be recorded already. Only the store knows, and is being asked.
         let is_being_asked = request.fingerprint.is_some() && self.contending.is_some();

@@ -10,7 +10,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
-use tower_distributed_lock::idempotency::Keep;
+use tower_distributed_lock::{IdempotencyLayer, idempotency::Keep, key};
 
 use crate::{
     subject::{A_WHILE, Subject},
@@ -146,10 +146,18 @@ pub(crate) async fn a_stream_is_delayed_by_the_read_limit_and_not_run_again(subj
 
 pub(crate) async fn server_sent_events_are_not_held_back(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let (handler, more) = streaming(&runs, "text/event-stream");
-    let app = app(layer(&locks).read_within(10 * PATIENCE), handler);
-    assert_streams(app, more).await;
-    assert_eq!(runs.begun(), 1);
+    // Media types have no case.
+    for (at, kind) in ["text/event-stream", "Text/Event-Stream; charset=utf-8"]
+        .into_iter()
+        .enumerate()
+    {
+        let (handler, more) = streaming(&runs, kind);
+        let scope = key::header("x-tenant-id").value("kind", at as u64);
+        let layer = IdempotencyLayer::new(locks.clone(), scope);
+        let app = app(layer.read_within(10 * PATIENCE), handler);
+        assert_streams(app, more).await;
+        assert_eq!(runs.begun(), at as u64 + 1);
+    }
 }
 
 pub(crate) async fn a_stream_that_ends_at_once_is_kept(subject: impl Subject) {

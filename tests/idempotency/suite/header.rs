@@ -90,9 +90,19 @@ pub(crate) async fn a_request_out_of_scope_needs_no_key(subject: impl Subject) {
         .await
         .assert_refused(400, "missing-idempotency-key");
     // A 404 stays one.
+    let routes_locks = locks.clone();
     let by_route = IdempotencyLayer::new(locks, key::route()).required();
     let routes = Router::new().route("/pay", post(runs.handler()));
     let routes = routes.layer(by_route);
+    let nowhere = send(&routes, without_key().uri("/nowhere")).await;
+    assert_eq!(nowhere.status, StatusCode::NOT_FOUND);
+    send(&routes, without_key())
+        .await
+        .assert_refused(400, "missing-idempotency-key");
+    // Neither does it matter whether the scope needs the route.
+    let by_tenant = IdempotencyLayer::new(routes_locks, key::header("x-tenant-id")).required();
+    let routes = Router::new().route("/pay", post(runs.handler()));
+    let routes = routes.layer(by_tenant);
     let nowhere = send(&routes, without_key().uri("/nowhere")).await;
     assert_eq!(nowhere.status, StatusCode::NOT_FOUND);
     send(&routes, without_key())

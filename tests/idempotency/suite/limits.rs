@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
+use tower::ServiceExt;
 use tower_distributed_lock::{
     Stats,
     store::{Ending, Release},
@@ -43,6 +44,26 @@ pub(crate) async fn a_scope_that_is_full_is_429_and_others_are_not(subject: impl
     }
     let later = send(&app, pay()).await;
     assert!(later.is_replayed());
+}
+
+pub(crate) async fn an_upload_that_never_ends_keeps_no_request_out(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let app = app(layer(&locks).max_running(1), runs.handler());
+    let endless = || {
+        let stream = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let request = http::Request::post("/pay")
+            .header("x-tenant-id", "acme")
+            .header("idempotency-key", "endless")
+            .body(axum::body::Body::from_stream(stream));
+        tokio::spawn(app.clone().oneshot(request.unwrap()))
+    };
+    let uploads = [endless(), endless(), endless()];
+    tokio::task::yield_now().await;
+    assert_eq!(send(&app, pay()).await.status, StatusCode::CREATED);
+    for upload in uploads {
+        assert!(!upload.is_finished());
+        upload.abort();
+    }
 }
 
 pub(crate) async fn all_layers_of_a_process_count_together(subject: impl Subject) {

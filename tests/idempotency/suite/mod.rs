@@ -79,6 +79,7 @@ macro_rules! idempotency {
                 a_refusal_inside_of_two_layers_frees_the_keys_of_both,
                 a_policy_decides_about_errors_of_the_inner_service,
                 a_panic_after_the_answer_is_a_tombstone,
+                a_replayed_panic_is_rendered_like_all_refusals,
                 an_error_of_the_inner_service_is_a_tombstone,
                 an_inner_service_that_does_not_become_ready_frees_the_key,
                 a_claim_that_is_lost_before_the_beginning_is_not_begun
@@ -118,6 +119,7 @@ macro_rules! idempotency {
             );
             $crate::suite::idempotency!(@tests $subject, $args, limits:
                 a_scope_that_is_full_is_429_and_others_are_not,
+                an_upload_that_never_ends_keeps_no_request_out,
                 all_layers_of_a_process_count_together,
                 a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
                 a_damaged_record_is_an_error_and_not_a_second_run,

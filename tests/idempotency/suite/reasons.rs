@@ -22,7 +22,7 @@ use tower_distributed_lock::{
     DistributedLockLayer, Error, Locks,
     idempotency::{Answered, Keep},
     key,
-    rejection::{Reason, Rejection, RejectionLayer},
+    rejection::{Rejection, RejectionLayer},
     store::MemoryStore,
 };
 
@@ -422,14 +422,10 @@ pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subjec
             panic!("this panic is part of the test")
         }
     };
-    let render = |rejection: &Rejection| match rejection.reason() {
-        Reason::Panicked => panic!("this panic is part of the test"),
-        _ => rejection.to_response(),
-    };
     let apps = [
         app(layer(&locks), streaming),
         app(layer(&locks).keep(keep), runs.handler()),
-        app(layer(&locks).on_rejection(render), paying_and_panicking),
+        app(layer(&locks).keep(keep), paying_and_panicking),
     ];
     for (tenant, app) in ["acme", "other", "third"].into_iter().zip(apps) {
         let first = sending(&app, pay_as(tenant));
@@ -439,6 +435,30 @@ pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subjec
             .assert_refused(409, "outcome-unknown");
     }
     assert_eq!(runs.begun(), 3);
+}
+
+pub(crate) async fn a_replayed_panic_is_rendered_like_all_refusals(subject: impl Subject) {
+    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
+    let panicking = {
+        let runs = runs.clone();
+        async move || -> &str {
+            runs.run().await;
+            panic!("this panic is part of the test")
+        }
+    };
+    let render = |rejection: &Rejection, (): &()| {
+        let mut response = Response::new(Body::from(rejection.reason().code()));
+        *response.status_mut() = StatusCode::IM_A_TEAPOT;
+        response
+    };
+    let app = app(layer(&locks), panicking).layer(RejectionLayer::new(|_| (), render));
+    assert!(sending(&app, pay()).await.unwrap_err().is_panic());
+    let again = send(&app, pay()).await;
+    assert_eq!(
+        (again.status.as_u16(), again.text()),
+        (418, "handler-panicked")
+    );
+    assert_eq!(runs.begun(), 1);
 }
 
 /// A body that panics when it is read.

@@ -6,19 +6,28 @@ use http::{StatusCode, request::Builder};
 use crate::{
     subject::Subject,
     support::eventually,
-    web::{Runs, app, layer, pay, send, send_body, sending},
+    web::{Answer, Runs, app, layer, pay, send, send_body, sending},
 };
 
-/// Requests that differ from [`pay`], each in one part.
-fn others() -> [(&'static str, Builder); 5] {
+/// Requests that differ from [`pay`], each in one part, which the refusal names.
+fn others() -> [(&'static str, Builder); 6] {
     let typed = |value| pay().header("content-type", value);
     [
-        ("the method", pay().method("PATCH")),
-        ("the path", pay().uri("/refund")),
-        ("the query", pay().uri("/pay?now")),
-        ("an empty query", pay().uri("/pay?")),
-        ("the content type", typed("text/plain")),
+        ("method", pay().method("PATCH")),
+        ("path", pay().uri("/refund")),
+        ("query", pay().uri("/pay?now")),
+        ("query", pay().uri("/pay?")),
+        ("content type", typed("text/plain")),
+        ("host", pay().header("host", "other.example")),
     ]
+}
+
+#[track_caller]
+fn assert_names(answer: &Answer, parts: &str) {
+    answer.assert_refused(422, "key-reused");
+    let detail = answer.problem()["detail"].as_str().unwrap().to_owned();
+    let end = format!("used for another request, with another {parts}");
+    assert!(detail.ends_with(&end), "{detail}");
 }
 
 pub(crate) async fn another_request_with_the_key_is_422_after_the_first(subject: impl Subject) {
@@ -29,12 +38,11 @@ pub(crate) async fn another_request_with_the_key_is_422_after_the_first(subject:
         .map(|locks| app(layer(locks), runs.handler()));
     send(&apps[0], pay()).await;
     for app in &apps {
-        for (what, other) in others() {
-            println!("{what}");
-            send(app, other).await.assert_refused(422, "key-reused");
+        for (part, other) in others() {
+            assert_names(&send(app, other).await, part);
         }
         let other = send_body(app, pay(), Body::from("six")).await;
-        other.assert_refused(422, "key-reused");
+        assert_names(&other, "body");
         assert_eq!(other.header("retry-after"), None);
         assert!(send(app, pay()).await.is_replayed());
     }
@@ -53,12 +61,11 @@ pub(crate) async fn another_request_with_the_key_is_422_while_the_first_runs(
     let first = sending(&waiting[0], pay());
     runs.arrival().await;
     for app in waiting.iter().chain(&replicas.each_ref().map(hasty)) {
-        for (what, other) in others() {
-            println!("{what}");
-            send(app, other).await.assert_refused(422, "key-reused");
+        for (part, other) in others() {
+            assert_names(&send(app, other).await, part);
         }
-        let other = send_body(app, pay(), Body::from("six")).await;
-        other.assert_refused(422, "key-reused");
+        let other = send_body(app, pay().uri("/refund"), Body::from("six")).await;
+        assert_names(&other, "path and another body");
     }
     runs.open();
     assert_eq!(first.await.unwrap().text(), "run 1");

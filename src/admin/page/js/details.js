@@ -123,6 +123,7 @@ function holderCard(holder) {
     ["Mode", holder.mode.of ? `one of ${count(holder.mode.of)} permits` : holder.mode.name],
     ["Held for", heldCell({ holders: [holder] })],
     ["Lease ends in", [duration(holder.remaining_ms), make("span", { class: "muted" }, " unless renewed")]],
+    holder.abandoned ? ["Request", tag("process died", "lost")] : null,
     holder.fingerprint === null ? null : [word("Fingerprint"), make("code", {}, holder.fingerprint)],
   ])));
 }

@@ -23,6 +23,7 @@ const WORDS = {
   "held elsewhere": "Requests of this instance wait for a key that another instance holds.",
   "record": "The kept answer of an idempotent request, or the result of work that is done once.",
   "outcome unknown": "A tombstone: the request was begun and cut off. It does not run again; a person has to find out what it did.",
+  "process died": "The request runs at most once, and its process has not extended its claim for the time of a lease. It does not run again; a person has to find out what it did.",
   "answer not kept": "A tombstone: the request was completed, and its answer could not be kept.",
   "unreadable": "Another program, or another version, has written this value.",
   "idempotent": "The key is claimed by a request with an Idempotency-Key, or by work that is done once.",

@@ -158,7 +158,7 @@ function holderCell({ holders, record, error }) {
     here ? tag("this instance", "here") : null,
     holders.length > 1 ? ` and ${count(holders.length - 1)} more` : null,
     holders[0].fingerprint === null ? null : " ",
-    holders[0].fingerprint === null ? null : tag("idempotent"),
+    holders[0].fingerprint === null ? null : holders[0].abandoned ? tag("process died", "lost") : tag("idempotent"),
   ];
 }
 

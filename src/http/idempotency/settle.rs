@@ -1,0 +1,101 @@
+//! Requests that were begun by a process that has died, and the operator who knows how they ended.
+//!
+//! ```text
+//! at_most_once, 24 h, a usual lease of 30 s
+//!  0 s   claimed for 24 h                      left: 24 h
+//! 10 s   extended to 24 h, again and again     left: 24 h
+//! 14 s   the process dies                      left: 23:59:56
+//! 40 s   nobody has extended for 30 s          left: 23:59:30    from here on: outcome unknown
+//! ```
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+
+use super::{
+    fingerprint::Fingerprint,
+    record::{Answer, Outcome, Record},
+};
+use crate::{
+    Error, LockKey, Locks,
+    store::{Holder, Released},
+    trace,
+};
+
+/// Whether a key is held for a request that runs at most once, by a process that has not extended its claim for the time of a usual lease.
+pub(crate) fn is_abandoned(holder: &Holder) -> bool {
+    let claim = holder
+        .fingerprint
+        .as_deref()
+        .and_then(Fingerprint::of_claim);
+    let silence = claim.and_then(|(_, silence)| silence);
+    silence.is_some_and(|silence| silence.is_over(holder.remaining))
+}
+
+impl Locks {
+    /// Writes the answer of a request that a dead process has begun, in the place of its claim. Duplicates of the request get this
+    /// answer for `retain`. For operators who have found out how the request ended.
+    ///
+    /// Returns `false`, and changes nothing, unless the key is that of a request which
+    /// [`at_most_once`](crate::IdempotencyLayer::at_most_once) keeps from being begun again, and whose process has died. A request that was
+    /// not done can be begun again after [`force_release`](Locks::force_release).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// use std::time::Duration;
+    /// use http::Response;
+    ///
+    /// // The key is that of the log and of the admin page.
+    /// let key = "idempotency,x-tenant-id=acme,key=8e03978e";
+    /// let paid = Response::builder().status(201).body("paid, receipt 17")?;
+    /// if !locks.settle(key, paid, Duration::from_secs(24 * 3600)).await? {
+    ///     println!("there is nothing to settle: the request runs, or has ended");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for a text that is no key.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The answer may be written.
+    ///
+    /// # Cancel safety
+    ///
+    /// The answer may or may not be written when the future is dropped.
+    pub async fn settle(
+        &self,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
+        answer: Response<impl Into<Bytes>>,
+        retain: Duration,
+    ) -> Result<bool, Error> {
+        let key = key.try_into().map_err(Into::into)?;
+        let seen = self.inspect(key.clone()).await?;
+        let holder = seen.holder().filter(|holder| is_abandoned(holder));
+        let claim = holder.and_then(|holder| Some((holder.owner, holder.fingerprint.as_deref()?)));
+        let claim = claim.and_then(|(owner, claim)| Some((owner, Fingerprint::of_claim(claim)?.0)));
+        let Some((owner, fingerprint)) = claim else {
+            return Ok(false);
+        };
+        let (parts, body) = answer.into_parts();
+        let record = Record {
+            fingerprint,
+            outcome: Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body.into()))),
+        };
+        // Only in the place of this claim: its process may be alive after all, and end it now.
+        let released = self
+            .record_for(&key, owner, (record.encode(), retain))
+            .await?;
+        let is_settled = match released {
+            Released::Freed => true,
+            Released::NotOurs => false,
+        };
+        if is_settled {
+            trace::settled(key.as_str());
+        }
+        Ok(is_settled)
+    }
+}
