@@ -68,6 +68,8 @@ pub(crate) struct Contender {
     back_off: Duration,
     /// The line does not need this contender any more.
     settled: bool,
+    /// The store is being called. Still set when the contender is dropped, the store has panicked.
+    is_in_store: bool,
 }
 
 /// An `acquire` that the store has not answered yet.
@@ -115,6 +117,7 @@ impl Contender {
             queued: None,
             back_off: FIRST_BACK_OFF,
             settled: false,
+            is_in_store: false,
         }
     }
 
@@ -164,7 +167,10 @@ impl Contender {
                 self.ask(demand)
             }
         };
-        match question.answer.as_mut().poll(cx) {
+        self.is_in_store = true;
+        let answer = question.answer.as_mut().poll(cx);
+        self.is_in_store = false;
+        match answer {
             Poll::Pending => {
                 self.question = Some(question);
                 Poll::Pending
@@ -181,7 +187,8 @@ impl Contender {
     }
 
     /// Sends the question to the store. The call starts now, not when the answer is first polled.
-    fn ask(&self, demand: Demand) -> Question {
+    fn ask(&mut self, demand: Demand) -> Question {
+        self.is_in_store = true;
         let inner = &*self.inner;
         let reconnects = inner.reconnects();
         let queueing = inner.config.queueing(demand.patient);
@@ -196,6 +203,7 @@ impl Contender {
             fingerprint: demand.fingerprint.clone(),
             more: demand.more.clone(),
         });
+        self.is_in_store = false;
         Question {
             owner: demand.owner,
             more: demand.more,
@@ -364,7 +372,7 @@ impl Drop for Contender {
             return;
         }
         let queued = self.queued.take();
-        if std::thread::panicking() {
+        if self.is_in_store {
             let error = Error::new(
                 ErrorKind::Unreachable,
                 "the question to the store was dropped before its answer came, because the store panicked",
