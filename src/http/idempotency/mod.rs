@@ -57,7 +57,6 @@ pub(crate) use {
     keep::Keeping,
     read::{Response as ReadResponse, response as read_response},
     record::{Answer, Outcome, Record, Tombstone},
-    replayed::replayed,
     run::{is_endless, run_to_end},
 };
 

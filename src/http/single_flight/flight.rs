@@ -47,7 +47,7 @@ use crate::{
     Error, ErrorKind, LockGuard, LockKey,
     idempotency::{
         Answer, Fingerprint, IdempotentBody, Keeping, Outcome, ReadResponse, Record, Tombstone,
-        is_endless, read_response, replayed, run_to_end,
+        is_endless, read_response, run_to_end,
     },
     key,
     lock::{RequestGuards, TaskTurns},
@@ -311,13 +311,7 @@ impl Lead {
         let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
             ReadResponse::Whole { data, trailers } => {
-                let answer = Answer {
-                    status: parts.status,
-                    headers: replayed(&parts.headers, &[]),
-                    trailers: trailers.clone(),
-                    body: data.clone(),
-                    rejection: parts.extensions.get().cloned(),
-                };
+                let answer = Answer::of(&parts, &[], trailers.clone(), data.clone());
                 let body = IdempotentBody::with_trailers(data, trailers);
                 (Outcome::Answer(Box::new(answer)), body)
             }

@@ -22,7 +22,7 @@ use tower_distributed_lock::{
     DistributedLockLayer, Error, Locks,
     idempotency::{Answered, Keep},
     key,
-    rejection::{Rejection, RejectionLayer},
+    rejection::{Reason, Rejection, RejectionLayer},
     store::MemoryStore,
 };
 
@@ -250,12 +250,14 @@ pub(crate) async fn an_error_of_the_locks_after_the_money_has_moved_does_not_fre
 }
 
 pub(crate) async fn a_handler_that_has_done_nothing_says_so(subject: impl Subject) {
+    // Long enough for the answer of a store at the free key.
+    const LIMIT: Duration = Duration::from_secs(2);
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
     let held = locks.lock(ACCOUNT).await.unwrap();
     let by_error = {
         let (locks, runs) = (locks.clone(), runs.clone());
         async move || -> Result<String, Rejection> {
-            let locking = locks.lock_within(ACCOUNT, Duration::ZERO);
+            let locking = locks.lock_within(ACCOUNT, LIMIT);
             let _guard = locking.await.map_err(Rejection::nothing_done)?;
             Ok(format!("run {}", runs.run().await))
         }
@@ -263,7 +265,7 @@ pub(crate) async fn a_handler_that_has_done_nothing_says_so(subject: impl Subjec
     let by_extension = {
         let (locks, runs) = (locks.clone(), runs.clone());
         async move || {
-            let locking = locks.lock_within(ACCOUNT, Duration::ZERO);
+            let locking = locks.lock_within(ACCOUNT, LIMIT);
             let _guard = locking
                 .await
                 .map_err(|error| (Extension(Keep::No), error))?;
@@ -422,19 +424,25 @@ pub(crate) async fn a_panic_after_the_answer_is_a_tombstone(subject: impl Subjec
             panic!("this panic is part of the test")
         }
     };
+    let render = |rejection: &Rejection| match rejection.reason() {
+        Reason::Panicked => panic!("this panic is part of the test"),
+        _ => rejection.to_response(),
+    };
     let apps = [
         app(layer(&locks), streaming),
         app(layer(&locks).keep(keep), runs.handler()),
-        app(layer(&locks).keep(keep), paying_and_panicking),
+        app(layer(&locks).keep(keep), paying_and_panicking.clone()),
+        app(layer(&locks).on_rejection(render), paying_and_panicking),
     ];
-    for (tenant, app) in ["acme", "other", "third"].into_iter().zip(apps) {
+    let tenants = ["acme", "other", "third", "fourth"];
+    for (tenant, app) in tenants.into_iter().zip(apps) {
         let first = sending(&app, pay_as(tenant));
         assert!(first.await.unwrap_err().is_panic());
         send(&app, pay_as(tenant))
             .await
             .assert_refused(409, "outcome-unknown");
     }
-    assert_eq!(runs.begun(), 3);
+    assert_eq!(runs.begun(), 4);
 }
 
 pub(crate) async fn a_replayed_panic_is_rendered_like_all_refusals(subject: impl Subject) {
