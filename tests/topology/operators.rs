@@ -43,6 +43,18 @@ async fn a_ping_reaches_every_node_and_names_the_one_that_is_gone() {
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains(&address), "{error}");
+    // A list that meets a fail-over on its way may miss keys, so all nodes must know of it.
+    let gone = format!("int({})", cluster.nodes[0].port());
+    let know = async || {
+        for node in &cluster.nodes[1..] {
+            let slots: redis::Value = node.send(&["CLUSTER", "SLOTS"]).await;
+            if format!("{slots:?}").contains(&gone) {
+                return false;
+            }
+        }
+        true
+    };
+    eventually("all nodes know of the fail-over", know).await;
     eventually("a replica takes over", async || store.ping().await.is_ok()).await;
 
     let (mut listed, mut request) = (BTreeSet::new(), List::starting_with("k/").at_most(5));
