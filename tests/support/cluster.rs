@@ -96,6 +96,16 @@ impl Cluster {
 
     /// Which node has a slot, as `witness` says.
     pub(crate) async fn owner(&self, slot: &str, witness: usize) -> usize {
+        // During a fail-over, a node may know of no node for a slot.
+        loop {
+            if let Some(owner) = self.known_owner(slot, witness).await {
+                return owner;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn known_owner(&self, slot: &str, witness: usize) -> Option<usize> {
         let slot: i64 = slot.parse().unwrap();
         let ranges: Vec<(i64, i64, (String, u16, String))> = {
             let all: Vec<Vec<Value>> = self.nodes[witness].send(&["CLUSTER", "SLOTS"]).await;
@@ -126,12 +136,8 @@ impl Cluster {
         };
         let (.., (_, port, _)) = ranges
             .iter()
-            .find(|(first, last, _)| (first..=last).contains(&&slot))
-            .expect("every slot has a node");
-        self.nodes
-            .iter()
-            .position(|node| node.port() == *port)
-            .unwrap()
+            .find(|(first, last, _)| (first..=last).contains(&&slot))?;
+        self.nodes.iter().position(|node| node.port() == *port)
     }
 
     /// Waits until all other nodes say that the slot belongs to another node. Returns that node.
