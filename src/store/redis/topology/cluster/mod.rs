@@ -252,6 +252,11 @@ impl Cluster {
     /// Returns the addresses of all nodes that have a bucket, in ascending order.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
         self.refresh(deadline).await?;
+        // During a fail-over, a bucket may have no node, and its keys would be missing.
+        if (0..BUCKETS).any(|bucket| self.slot_map.owner(bucket).is_none()) {
+            self.mark_stale();
+            return Err(explain::no_owner());
+        }
         Ok(self.slot_map.nodes())
     }
 
