@@ -26,7 +26,7 @@ mod renewal;
 mod schedule;
 mod scheduler;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 
@@ -145,8 +145,8 @@ pub(crate) struct Lease {
     doubts: AtomicU64,
     /// How many of the doubts are settled.
     settled: AtomicU64,
-    /// A record that takes the lease's place was sent.
-    recording: AtomicBool,
+    /// The record that was sent to take the lease's place, and how long it is kept.
+    recording: OnceLock<(Bytes, Duration)>,
     /// Notified when the loss is set, and when watchers must check the scheduler.
     loss_told: Notify,
 }
@@ -200,7 +200,7 @@ impl Lease {
             turn_ends: AtomicU64::new(LONGEST),
             doubts: AtomicU64::new(0),
             settled: AtomicU64::new(0),
-            recording: AtomicBool::new(false),
+            recording: OnceLock::new(),
             loss_told: Notify::new(),
         }
     }
@@ -287,12 +287,17 @@ impl Lease {
     /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be due to that
     /// record.
     pub(crate) fn is_recording(&self) -> bool {
-        self.recording.load(Ordering::Acquire)
+        self.recording.get().is_some()
     }
 
     /// Marks the lease as one that a record may have replaced. Called before the record is sent.
-    pub(crate) fn set_recording(&self) {
-        self.recording.store(true, Ordering::Release);
+    pub(crate) fn set_recording(&self, content: &Bytes, retain: Duration) {
+        let _ = self.recording.set((content.clone(), retain));
+    }
+
+    /// The record that was sent to take the lease's place, and how long it is kept.
+    pub(crate) fn recording(&self) -> Option<(Bytes, Duration)> {
+        self.recording.get().cloned()
     }
 
     /// When the current turn, or the first of several, reaches its longest time.

@@ -25,7 +25,7 @@ use std::{
 
 use super::Background;
 use crate::{
-    store::{Hint, Hints, StoreFuture},
+    store::{Hint, Hints},
     sync::{
         Mutex, Notify, Runtime, Thread,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -52,8 +52,6 @@ pub(crate) trait LeaseEvents: Send + Sync + 'static {
     fn take_over(self: &Arc<Self>);
     /// Called when the task has ended. Nothing calls the other methods until the next start.
     fn on_stop(&self);
-    /// Resolves when the calls that outlive the instance have ended, or have taken too long.
-    fn last_calls(&self) -> StoreFuture<()>;
 }
 
 /// Starts the background task of an instance, and tells the task when to look at the leases.
@@ -130,12 +128,8 @@ impl Scheduler {
             let _entered = home.runtime.enter();
             events.watch()
         };
-        let last_calls = home.thread.as_ref().map(|_| events.last_calls());
         home.runtime.spawn(async move {
             run(running, hints).await;
-            if let Some(last_calls) = last_calls {
-                last_calls.await;
-            }
             drop(home.thread);
         });
         // A runtime that is shutting down has dropped the task by now.

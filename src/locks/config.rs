@@ -84,6 +84,7 @@ impl Config {
             pass_turns: self.pass_turns,
             pass_time: self.pass_time,
             max_hold: self.max_hold,
+            lease: self.lease,
             waiter_deadline: self.waiter_deadline,
             fail_fast: self.fail_fast,
             pace: self.pace(),

@@ -3,17 +3,16 @@
 //! 1. A line that contends has exactly one [`Contender`]. A contender settles its line once: with a
 //!    lease, a record, a failure, or because no request is left. A contender that is dropped before,
 //!    with its runtime, leaves the line behind: the background gives it another contender, on the
-//!    next runtime if necessary ([`Lines::take_over`](super::lines::Lines::take_over)). Only a store
-//!    that panics fails the line.
+//!    next runtime if necessary ([`Lines::take_over`](super::lines::Lines::take_over)).
 //! 2. The request that came first polls the first question to the store, which saves two task
 //!    switches. The contender moves to a task of the background when that request goes away, or is
 //!    not alone any more, and for all further questions. So nobody but the first request depends on
 //!    whether its task is polled.
 //! 3. The attempt belongs to the line, not to a request: the attempt keeps its place in the store's queue while
-//!    requests come and go, and leaves the queue with the last request. A question that the end of
-//!    a runtime has interrupted is asked again in the name of a new owner.
-//! 4. A question that is dropped, or that fails, leaves no lease behind: the store ensures that. The line gives up
-//!    the place in the queue that an earlier question took.
+//!    requests come and go, and leaves the queue with the last request.
+//! 4. After a question whose outcome is not known, the store is asked in the name of a new owner, and
+//!    the old one is an ending. A connection that breaks is no reason to fail a request: the next
+//!    question follows at once, a few times, unless the failed one has taken long.
 //!
 //! The life of a contender for a key that another instance holds:
 //!
@@ -38,12 +37,12 @@ use bytes::Bytes;
 
 use super::{
     inner::Inner,
-    line::{AfterFailure, Demand, Line, Place, Transition, Wake},
+    line::{AfterFailure, Demand, Line, Transition, Unanswered, Wake},
 };
 use crate::{
     Error, ErrorKind, LockKey,
     lease::{Lease, validity},
-    store::{Acquire, Acquired, Ending, Grant, Held, Mode, Owner, Queueing, Release, StoreFuture},
+    store::{Acquire, Acquired, Grant, Held, Mode, Outcome, Owner, Queueing, StoreFuture},
     sync::Notify,
     time::{Instant, later, now, timeout_at},
     trace,
@@ -54,6 +53,11 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after the first failure of the store. Each further pause is twice as long, up to the poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
+/// How often a question of unknown outcome is followed by the next one at once.
+const AT_ONCE: u32 = 2;
+/// A question that has taken longer than this is not followed by the next one at once.
+const QUICK: Duration = Duration::from_millis(100);
+
 /// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {
     inner: Arc<Inner>,
@@ -62,14 +66,12 @@ pub(crate) struct Contender {
     number: u64,
     /// The question that the store has not answered yet.
     question: Option<Question>,
-    /// The attempt's place in the store's queue.
-    queued: Option<Place>,
     /// How long to pause after the next failure.
     back_off: Duration,
+    /// How many questions in a row were followed by the next one at once.
+    at_once: u32,
     /// The line does not need this contender any more.
     settled: bool,
-    /// The store is being called. Still set when the contender is dropped, the store has panicked.
-    is_in_store: bool,
 }
 
 /// An `acquire` that the store has not answered yet.
@@ -87,7 +89,7 @@ struct Question {
     waits: bool,
     lease: Duration,
     fingerprint: Option<Bytes>,
-    answer: StoreFuture<Result<Acquired, Error>>,
+    answer: StoreFuture<Outcome<Acquired>>,
 }
 
 /// The next step after a question was answered.
@@ -114,10 +116,9 @@ impl Contender {
             key,
             number,
             question: None,
-            queued: None,
             back_off: FIRST_BACK_OFF,
+            at_once: 0,
             settled: false,
-            is_in_store: false,
         }
     }
 
@@ -167,10 +168,7 @@ impl Contender {
                 self.ask(demand)
             }
         };
-        self.is_in_store = true;
-        let answer = question.answer.as_mut().poll(cx);
-        self.is_in_store = false;
-        match answer {
+        match question.answer.as_mut().poll(cx) {
             Poll::Pending => {
                 self.question = Some(question);
                 Poll::Pending
@@ -181,29 +179,27 @@ impl Contender {
 
     /// The next demand of the line. The line is settled if no request is left.
     fn demand(&mut self) -> Option<Demand> {
-        let demand = self.line(|line, t| line.demand(&self.key, self.queued, t));
+        let demand = self.line(|line, t| line.demand(&self.key, t));
         self.settled = !matches!(demand, Some(Some(_)));
         demand.flatten()
     }
 
-    /// Sends the question to the store. The call starts now, not when the answer is first polled.
+    /// Sends the question to the store.
     fn ask(&mut self, demand: Demand) -> Question {
-        self.is_in_store = true;
         let inner = &*self.inner;
         let reconnects = inner.reconnects();
         let queueing = inner.config.queueing(demand.patient);
-        let lease = demand.lease.unwrap_or(inner.config.lease);
         let answer = inner.store.acquire(Acquire {
             key: self.key.clone(),
             owner: demand.owner,
-            lease,
+            lease: demand.lease,
             block: demand.block,
             queueing,
             mode: demand.mode,
             fingerprint: demand.fingerprint.clone(),
             more: demand.more.clone(),
+            ends: demand.ends,
         });
-        self.is_in_store = false;
         Question {
             owner: demand.owner,
             more: demand.more,
@@ -211,30 +207,30 @@ impl Contender {
             sent: demand.at,
             reconnects,
             waits: queueing != Queueing::No,
-            lease,
+            lease: demand.lease,
             fingerprint: demand.fingerprint,
             answer,
         }
     }
 
     /// Handles the store's answer.
-    fn answered(&mut self, question: Question, answer: Result<Acquired, Error>) -> Step {
-        if answer.is_ok() {
-            self.inner.store_answered();
-        }
+    fn answered(&mut self, question: Question, outcome: Outcome<Acquired>) -> Step {
+        let answer = match outcome {
+            Outcome::Answered(answer) => answer,
+            Outcome::Refused(error) => {
+                return self.failed(question.owner, &error, Unanswered::Refused);
+            }
+            Outcome::Unknown(error) => return self.unknown(&question, &error),
+        };
+        self.inner.store_answered();
+        self.at_once = 0;
         match answer {
-            Ok(Acquired::Granted(grant)) => self.granted(question, &grant),
-            Ok(Acquired::Held(held)) => self.held(&question, &held),
-            Ok(Acquired::Recorded(record)) => {
+            Acquired::Granted(grant) => self.granted(question, &grant),
+            Acquired::Held(held) => self.held(&question, &held),
+            Acquired::Recorded(record) => {
                 self.line(|line, t| line.recorded(&record, t));
                 self.settled = true;
                 Step::Settled
-            }
-            Err(error) => {
-                if !error.is_interrupted() {
-                    self.inner.troubles.question_failed(question.owner, &error);
-                }
-                self.failed(&error)
             }
         }
     }
@@ -244,9 +240,10 @@ impl Contender {
     fn granted(&mut self, question: Question, grant: &Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
+        let granted = grant.count as usize;
         let owners = || {
             let owners = std::iter::once(owner).chain(question.more.iter().copied());
-            owners.take(grant.count as usize)
+            owners.take(granted)
         };
         let settled = self.line(|line, t| {
             // A later reconnect finds the leases in their line and doubts them there. An earlier one is found here.
@@ -268,21 +265,11 @@ impl Contender {
             self.settled = true;
             return Step::Settled;
         }
-        for owner in owners() {
-            drop(self.inner.store.start_release(Release {
-                key: self.key.clone(),
-                owner,
-                mode: question.mode,
-                ending: Ending::Free,
-                owed_for: question.lease,
-            }));
-        }
         let took = now() - sent;
         let lease = question.lease;
         let message = format!("the store took {took:?} to grant a lease of {lease:?}");
         let error = Error::new(ErrorKind::Unreachable, message);
-        self.inner.troubles.question_failed(owner, &error);
-        self.failed(&error)
+        self.failed(owner, &error, Unanswered::TooLate(granted))
     }
 
     /// Handles the answer that the key is held. The next question follows when the remaining time of the lease is
@@ -290,10 +277,6 @@ impl Contender {
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
-        self.queued = question.waits.then_some(Place {
-            owner: question.owner,
-            mode: question.mode,
-        });
         let pauses = self
             .line(|line, t| line.held(held, question.mode, question.waits, t))
             .unwrap_or(false);
@@ -312,12 +295,10 @@ impl Contender {
         Step::AskAgain(Some(pause))
     }
 
-    /// Handles a failure: gives up the place in the store's queue, and asks again with growing pauses as long as
-    /// patient requests wait.
-    fn failed(&mut self, error: &Error) -> Step {
-        let queued = self.queued.take();
+    /// Handles a question whose outcome is not known.
+    fn unknown(&mut self, question: &Question, error: &Error) -> Step {
         if error.is_interrupted() {
-            let asks_again = self.line(|line, t| line.interrupted(&self.key, queued, t));
+            let asks_again = self.line(|line, t| line.interrupted(&self.key, t));
             self.settled = asks_again != Some(true);
             return if self.settled {
                 Step::Settled
@@ -325,7 +306,19 @@ impl Contender {
                 Step::AskAgain(Some(self.inner.jittered(FIRST_BACK_OFF)))
             };
         }
-        let after = self.line(|line, t| line.ask_failed(&self.key, error, queued, t));
+        let is_quick = now() - question.sent < QUICK;
+        if is_quick && self.at_once < AT_ONCE && error.kind() == ErrorKind::Unreachable {
+            self.at_once += 1;
+            self.line(|line, t| line.end_question(&self.key, Unanswered::Unknown, t));
+            return Step::AskAgain(None);
+        }
+        self.failed(question.owner, error, Unanswered::Unknown)
+    }
+
+    /// Handles a failure: asks again with growing pauses as long as patient requests wait.
+    fn failed(&mut self, owner: Owner, error: &Error, why: Unanswered) -> Step {
+        self.inner.troubles.question_failed(owner, error);
+        let after = self.line(|line, t| line.ask_failed(&self.key, error, why, t));
         if after != Some(AfterFailure::AskAgain) {
             self.settled = true;
             return Step::Settled;
@@ -371,16 +364,7 @@ impl Drop for Contender {
         if self.settled {
             return;
         }
-        let queued = self.queued.take();
-        if self.is_in_store {
-            let error = Error::new(
-                ErrorKind::Unreachable,
-                "the question to the store was dropped before its answer came, because the store panicked",
-            );
-            self.line(|line, t| line.abandoned(&self.key, &error, queued, t));
-            return;
-        }
-        let is_needed = self.line(|line, t| line.left_behind(&self.key, queued, t));
+        let is_needed = self.line(|line, t| line.left_behind(&self.key, t));
         if is_needed == Some(true) {
             self.inner.scheduler.left_behind();
         }

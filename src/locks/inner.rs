@@ -7,6 +7,7 @@
 //! scheduler ──▶ on_time   ──▶ Lines::look ──▶ renewals ──▶ Renewing ──▶ the store
 //! scheduler ──▶ take_over ──▶ Lines::take_over ──▶ contenders in the place of those that ended with their runtime
 //! store     ──▶ on_hint   ──▶ the line of the key, or all lines
+//!           ──▶ released  ──▶ the ending of the owner
 //! ```
 
 use std::{sync::Arc, time::Duration};
@@ -24,19 +25,18 @@ use super::{
 use crate::{
     Error, LockKey, Loss,
     lease::{Background, Lease, LeaseEvents, Scheduler},
-    store::{Hint, Hints, Instance, Renew, Renewed, Store, StoreFuture},
+    store::{
+        Answer, Endings, Hint, Hints, Instance, Outcome, Owner, Release, Released, Renew, Renewed,
+        Store,
+    },
     sync::{
         Notify,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         consume_budget, random,
     },
-    time::{Instant, now, timeout},
+    time::{Instant, now},
     trace,
 };
-
-/// How long the releases that are left when the instance is gone may take, if they run on the
-/// instance's own thread.
-const LAST_CALLS: Duration = Duration::from_secs(2);
 
 /// The state that the clones of a [`Locks`](crate::Locks) share.
 pub(crate) struct Inner {
@@ -70,7 +70,6 @@ impl Inner {
                 config.max_keys,
                 instance,
                 scheduler.clone(),
-                store.clone(),
             ),
             scheduler,
             store,
@@ -101,6 +100,9 @@ impl Inner {
 
     /// Does the follow-up of a transition, after the lock of the line is free.
     pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        for release in follow_up.releases {
+            self.send_release(release);
+        }
         drop(follow_up.wakers);
         for (release, outcome) in follow_up.confirmed {
             let _ = release.send(outcome);
@@ -111,11 +113,7 @@ impl Inner {
                 self.scheduler.look_by(at);
             }
         }
-        for owner in follow_up
-            .released
-            .into_iter()
-            .chain(follow_up.more_released)
-        {
+        for owner in follow_up.released {
             trace::released(key.as_str(), owner);
         }
         if let Some(number) = follow_up.contend {
@@ -127,6 +125,12 @@ impl Inner {
         {
             contender.go_on();
         }
+    }
+
+    /// Sends the release of an ending, whose answer settles the ending.
+    pub(crate) fn send_release(self: &Arc<Self>, release: Release) {
+        let answer = Answer::to(self.clone(), release.key.clone(), release.owner);
+        self.store.release(release, answer);
     }
 
     /// Ends a turn. See [`Line::end`].
@@ -217,12 +221,14 @@ impl LeaseEvents for Inner {
                 // Counted first, so that a lease granted in the meantime is doubted either here or by its contender.
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
                 self.lines.doubt_leases(|_| true);
+                self.lines.hurry_ends();
                 self.lines.wake_contenders();
             }
             #[cfg(feature = "redis")]
             Hint::Moved(keys) => {
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
                 self.lines.doubt_leases(|key| keys.contains(key));
+                self.lines.hurry_ends();
                 self.lines.wake_contenders();
             }
         }
@@ -232,6 +238,9 @@ impl LeaseEvents for Inner {
         let due = self.lines.look(now);
         for (key, follow_up) in due.follow_ups {
             self.finish_transition(&key, follow_up);
+        }
+        for release in due.releases {
+            self.send_release(release);
         }
         if !due.renewals.is_empty() {
             trace::renewing(due.renewals.len());
@@ -258,12 +267,20 @@ impl LeaseEvents for Inner {
             turn.wake();
         }
     }
+}
 
-    fn last_calls(&self) -> StoreFuture<()> {
-        let settled = self.store.settled();
-        Box::pin(async move {
-            let _ = timeout(LAST_CALLS, settled).await;
-        })
+impl Endings for Inner {
+    fn released(self: Arc<Self>, key: &LockKey, owner: Owner, outcome: Outcome<Released>) {
+        if matches!(outcome, Outcome::Answered(_)) {
+            self.store_answered();
+        }
+        let told = self.lines.released(key, owner, outcome);
+        if let Some((caller, result)) = told.caller {
+            let _ = caller.send(result);
+        }
+        if let Some(error) = told.failed {
+            self.troubles.release_failed(owner, &error);
+        }
     }
 }
 

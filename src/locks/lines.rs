@@ -5,8 +5,9 @@
 //!    under the same lock, so no line is ever in the middle of being removed.
 //! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
 //!    the same step.
-//! 3. Under the lock of a shard, releases are started in the store, and the tasks of this crate (the scheduler's, and
-//!    those of contenders) are notified. Nothing is called that could come back to a line, and no waker of a caller.
+//! 3. So are the endings of a shard's keys: an owner moves from its line to its ending in one step.
+//! 4. Under the lock of a shard, the tasks of this crate (the scheduler's, and those of contenders) are notified. Nothing
+//!    is called that could come back to a line: neither the store nor a waker of a caller.
 //!
 //! A call for a key takes this way:
 //!
@@ -28,7 +29,10 @@ use crate::{
     Error, ErrorKind, LockKey,
     key::KeyMap,
     lease::{Lease, Schedule, Scheduler},
-    store::{Instance, Owner, Store},
+    store::{
+        End, Instance, Outcome, Owner, Release, Released,
+        ends::{Ends, NewEnd, Told},
+    },
     sync::{
         Mutex, Notify,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -46,10 +50,9 @@ pub(crate) struct Lines {
     max_keys: usize,
     instance: Instance,
     scheduler: Arc<Scheduler>,
-    store: Arc<dyn Store>,
     count: AtomicUsize,
     closed: AtomicBool,
-    /// Notified when the last line is removed.
+    /// See [`emptied`](Self::emptied).
     emptied: Notify,
 }
 
@@ -58,6 +61,8 @@ struct Shard {
     lines: KeyMap<Line>,
     /// The times at which the leases of these lines need attention.
     schedule: Schedule,
+    /// The owners of these keys that the store has to forget.
+    ends: Ends,
     /// Requests are numbered across all lines of a shard, so that a request which leaves late is not taken for a
     /// request in a later line of the same key.
     numbers: Numbers,
@@ -76,6 +81,8 @@ pub(crate) struct Joined {
 #[derive(Default)]
 pub(crate) struct Due {
     pub(crate) renewals: Vec<DueRenewal>,
+    /// Releases that are repeated.
+    pub(crate) releases: Vec<Release>,
     /// The follow-ups of the transitions, by key.
     pub(crate) follow_ups: Vec<(LockKey, FollowUp)>,
     /// When the next lease needs attention.
@@ -88,7 +95,6 @@ impl Lines {
         max_keys: usize,
         instance: Instance,
         scheduler: Arc<Scheduler>,
-        store: Arc<dyn Store>,
     ) -> Self {
         Self {
             shards: (0..SHARDS).map(Shard::new).map(Mutex::new).collect(),
@@ -96,7 +102,6 @@ impl Lines {
             max_keys,
             instance,
             scheduler,
-            store,
             count: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             emptied: Notify::new(),
@@ -127,7 +132,7 @@ impl Lines {
             Entry::Vacant(vacant) => {
                 self.count_one()?;
                 let line = vacant.insert(Line::first(turn.id, turn.clone()));
-                line.demand(key, None, &mut t)
+                line.demand(key, &mut t)
             }
         };
         Ok(Joined {
@@ -172,8 +177,9 @@ impl Lines {
                     due.follow_ups.push((key, follow_up));
                 }
             }
-            let next = shard.schedule.next();
-            due.next = due.next.into_iter().chain(next).min();
+            due.releases.extend(shard.ends.take_due(now));
+            let next = [shard.schedule.next(), shard.ends.next()];
+            due.next = due.next.into_iter().chain(next.into_iter().flatten()).min();
         }
         if is_last {
             self.emptied.notify_waiters();
@@ -191,12 +197,62 @@ impl Lines {
         }
     }
 
-    /// Returns an unused owner, for an attempt outside of the key's line.
-    pub(crate) fn fresh_owner(&self, key: &LockKey) -> Owner {
-        Owner {
+    /// Returns an unused owner, for an attempt outside of the key's line, and the endings that the attempt carries.
+    pub(crate) fn fresh_owner(&self, key: &LockKey) -> (Owner, Vec<End>) {
+        let mut shard = self.shard(key).lock();
+        let owner = Owner {
             instance: self.instance,
-            attempt: self.shard(key).lock().numbers.take(),
+            attempt: shard.numbers.take(),
+        };
+        (owner, shard.ends.to_carry(key))
+    }
+
+    /// Adds an ending. The caller sends the release.
+    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Release {
+        self.shard(key).lock().ends.add(key, end, now())
+    }
+
+    /// Takes the outcome of a release.
+    pub(crate) fn released(
+        &self,
+        key: &LockKey,
+        owner: Owner,
+        outcome: Outcome<Released>,
+    ) -> Told {
+        let mut shard = self.shard(key).lock();
+        let told = shard.ends.released(key, owner, outcome, now());
+        if let Some(round) = told.round {
+            self.scheduler.look_by(round);
         }
+        let is_empty = shard.ends.len() == 0;
+        drop(shard);
+        if is_empty && self.is_closed() {
+            self.emptied.notify_waiters();
+        }
+        told
+    }
+
+    /// Repeats the releases that have failed, because the store is back.
+    pub(crate) fn hurry_ends(&self) {
+        for shard in &self.shards {
+            if let Some(round) = shard.lock().ends.hurry(now()) {
+                self.scheduler.look_by(round);
+            }
+        }
+    }
+
+    /// How many owners the store has to forget.
+    pub(crate) fn endings(&self) -> usize {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.lock().ends.len()).sum()
+    }
+
+    /// Whether an owner is in the place where it belongs (invariant 7 of [`line`](super::line)).
+    #[cfg(shuttle)]
+    pub(crate) fn knows(&self, key: &LockKey, owner: Owner) -> bool {
+        let shard = self.shard(key).lock();
+        let line = shard.lines.get(key);
+        line.is_some_and(|line| line.knows(owner)) || shard.ends.contains(key, owner)
     }
 
     /// Refuses all requests that wait, and all that ask later.
@@ -281,7 +337,7 @@ impl Lines {
         }
     }
 
-    /// Resolves when the last line is removed after this call.
+    /// Resolves when the last line is removed after this call, or, once the lines are closed, the last ending of a shard.
     pub(crate) fn emptied(&self) -> impl Future<Output = ()> + '_ {
         self.emptied.notified()
     }
@@ -325,7 +381,7 @@ impl Lines {
             limits: &self.limits,
             schedule: &mut shard.schedule,
             scheduler: &self.scheduler,
-            store: &*self.store,
+            ends: &mut shard.ends,
             instance: self.instance,
             numbers: &mut shard.numbers,
             totals: &mut shard.totals,
@@ -348,6 +404,7 @@ impl Shard {
         Self {
             lines: KeyMap::default(),
             schedule: Schedule::default(),
+            ends: Ends::default(),
             numbers: Numbers {
                 next: index as u64 + 1,
                 step: SHARDS as u64,

@@ -67,13 +67,13 @@ use self::{
 pub(crate) use self::{
     line::{Holding, NoTurn},
     modes::permit,
-    recording::Late,
+    recording::{Late, LateRecord},
 };
 use crate::{
     Background, Error, ErrorKind, LockKey,
     store::{MemoryStore, Mode, Owner, Released, Store},
     sync::consume_budget,
-    time::{Instant, now, timeout},
+    time::{now, timeout},
     trace,
 };
 
@@ -281,17 +281,6 @@ impl Locks {
             ..request(Some(fingerprint), wait)
         };
         self.turn(key, request, wait).await
-    }
-
-    /// See [`Inner::record_late`].
-    pub(crate) async fn record_late(
-        &self,
-        key: &LockKey,
-        claim: Bytes,
-        record: (&Bytes, Duration),
-        until: Instant,
-    ) -> Result<Late, Error> {
-        self.0.record_late(key, claim, record, until).await
     }
 
     /// See [`Inner::record_for`].

@@ -11,11 +11,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::{Locks, inner::Inner, line::Granted};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
-    store::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release, Released},
+    store::{
+        Acquire, Acquired, Answer, End, Ending, Mode, Outcome, Owner, Queueing, Release, Released,
+        ends::NewEnd,
+    },
     time::{Instant, timeout_at},
 };
 
@@ -46,32 +50,28 @@ impl Inner {
         until: Instant,
     ) -> Result<Released, Error> {
         let lease = &granted.lease;
-        lease.set_recording();
-        let recording = self.store.start_release(Release {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            ending: Ending::Record {
-                content: content.clone(),
-                retain,
-            },
-            owed_for: lease.length,
-            mode: Mode::Exclusive,
-        });
-        // The release continues in the store when the answer takes too long.
+        lease.set_recording(content, retain);
+        let recording = self.send_record(&lease.key, lease.owner, (content.clone(), retain));
+        // The turn goes on when the answer takes too long, and the caller repeats the record.
         let outcome = timeout_at(until, recording).await;
         let outcome = outcome.unwrap_or_else(|| Err(not_in_time()));
         match outcome {
-            Ok(Released::Freed) => self.finish(granted, content),
-            Ok(Released::NotOurs) => drop(self.lose(lease, Loss::NotOurs)),
+            Ok(Released::Freed) => self.finish(granted, content, true),
+            Ok(Released::NotOurs | Released::NotYet) => drop(self.lose(lease, Loss::NotOurs)),
             Err(_) => {}
         }
         outcome
     }
 
     /// Ends the turn in its line, and shares the record with the requests that wait.
-    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes) {
+    pub(crate) fn finish(
+        self: &Arc<Self>,
+        granted: &Granted,
+        content: &Bytes,
+        is_confirmed: bool,
+    ) {
         self.with_line(&granted.lease.key, |line, t| {
-            line.finished(granted, content, t);
+            line.finished(granted, content, is_confirmed, t);
         });
     }
 
@@ -80,62 +80,158 @@ impl Inner {
         self: &Arc<Self>,
         key: &LockKey,
         owner: Owner,
-        (content, retain): (Bytes, Duration),
+        record: (Bytes, Duration),
     ) -> Result<Released, Error> {
-        let recording = self.store.start_release(Release {
-            key: key.clone(),
-            owner,
-            ending: Ending::Record { content, retain },
-            owed_for: self.config.lease,
-            mode: Mode::Exclusive,
-        });
-        recording.await
+        self.send_record(key, owner, record).await
     }
 
-    /// Records the result of work whose lease was lost, if no other request has claimed the key since.
-    pub(crate) async fn record_late(
-        self: &Arc<Self>,
+    /// Sends a record to the store.
+    fn send_record(
+        &self,
+        key: &LockKey,
+        owner: Owner,
+        (content, retain): (Bytes, Duration),
+    ) -> impl Future<Output = Result<Released, Error>> + use<> {
+        let (answer, outcome) = Answer::channel();
+        let release = Release {
+            key: key.clone(),
+            owner,
+            mode: Mode::Exclusive,
+            ending: Ending::Record { content, retain },
+            in_doubt: false,
+            owed_for: self.config.lease,
+        };
+        self.store.release(release, answer);
+        async { outcome.await.into_result() }
+    }
+}
+
+/// Records the result of work whose lease was lost, if no other request has claimed the key since.
+///
+/// The key is claimed anew for the record. A claim whose outcome is not known is kept, because it
+/// may be all that keeps another request from doing the work again: the next claim ends it in the
+/// same step. The drop ends whatever is left.
+pub(crate) struct LateRecord {
+    inner: Arc<Inner>,
+    key: LockKey,
+    fingerprint: Bytes,
+    content: Bytes,
+    retain: Duration,
+    /// Owners whose claims may have taken effect.
+    in_doubt: SmallVec<[Owner; 1]>,
+    /// The owner whose claim was granted, and whose record may have been written.
+    granted: Option<Owner>,
+}
+
+impl LateRecord {
+    pub(crate) fn new(
+        locks: &Locks,
         key: &LockKey,
         fingerprint: Bytes,
         (content, retain): (&Bytes, Duration),
-        until: Instant,
-    ) -> Result<Late, Error> {
-        let owner = self.lines.fresh_owner(key);
-        let claiming = self.store.acquire(Acquire {
+    ) -> Self {
+        Self {
+            inner: locks.0.clone(),
             key: key.clone(),
+            fingerprint,
+            content: content.clone(),
+            retain,
+            in_doubt: SmallVec::new(),
+            granted: None,
+        }
+    }
+
+    /// Tries to write the record. May be called again after an error.
+    pub(crate) async fn write(&mut self, until: Instant) -> Result<Late, Error> {
+        let writing = timeout_at(until, self.claim_and_record()).await;
+        writing.unwrap_or_else(|| Err(not_in_time()))
+    }
+
+    async fn claim_and_record(&mut self) -> Result<Late, Error> {
+        let owner = match self.granted {
+            Some(owner) => owner,
+            None => match self.claim().await? {
+                // The record is already there: an earlier try took effect, and its answer was lost.
+                Acquired::Recorded(found) if found == self.content => return Ok(Late::Recorded),
+                Acquired::Recorded(_) => return Ok(Late::Superseded),
+                Acquired::Held(_) => return Ok(Late::Held),
+                Acquired::Granted(_) => self.granted.expect("set with the answer"),
+            },
+        };
+        let record = (self.content.clone(), self.retain);
+        let recorded = self.inner.send_record(&self.key, owner, record).await?;
+        self.granted = None;
+        Ok(match recorded {
+            Released::Freed => Late::Recorded,
+            Released::NotOurs | Released::NotYet => Late::Held,
+        })
+    }
+
+    /// Claims the key. The claims that are in doubt are ended by an answer, as far as they have come.
+    async fn claim(&mut self) -> Result<Acquired, Error> {
+        let (owner, mut ends) = self.inner.lines.fresh_owner(&self.key);
+        ends.extend(self.in_doubt.iter().map(|owner| End {
+            owner: *owner,
+            mode: Mode::Exclusive,
+        }));
+        self.in_doubt.push(owner);
+        let claiming = self.inner.store.acquire(Acquire {
+            key: self.key.clone(),
             owner,
-            lease: self.config.lease,
+            lease: self.inner.config.lease,
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
-            fingerprint: Some(fingerprint),
+            fingerprint: Some(self.fingerprint.clone()),
             more: Vec::new(),
+            ends,
         });
-        let recording = async {
-            match claiming.await? {
-                // The record is already there: an earlier try took effect, and its answer was lost.
-                Acquired::Recorded(found) if found == *content => return Ok(Late::Recorded),
-                Acquired::Recorded(_) => return Ok(Late::Superseded),
-                Acquired::Held(_) => return Ok(Late::Held),
-                Acquired::Granted(_) => {}
+        let answer = match claiming.await {
+            Outcome::Answered(answer) => answer,
+            Outcome::Refused(error) => {
+                self.in_doubt.pop();
+                return Err(error);
             }
-            let recorded = self.store.start_release(Release {
-                key: key.clone(),
-                owner,
-                ending: Ending::Record {
-                    content: content.clone(),
-                    retain,
-                },
-                owed_for: self.config.lease,
-                mode: Mode::Exclusive,
-            });
-            Ok(match recorded.await? {
-                Released::Freed => Late::Recorded,
-                Released::NotOurs => Late::Held,
-            })
+            Outcome::Unknown(error) => return Err(error),
         };
-        let outcome = timeout_at(until, recording).await;
-        outcome.unwrap_or_else(|| Err(not_in_time()))
+        self.in_doubt.pop();
+        if matches!(answer, Acquired::Granted(_)) {
+            self.granted = Some(owner);
+        }
+        self.end_doubts();
+        Ok(answer)
+    }
+
+    fn end_doubts(&mut self) {
+        for owner in std::mem::take(&mut self.in_doubt) {
+            self.end(owner, Ending::Free, true);
+        }
+    }
+
+    fn end(&self, owner: Owner, ending: Ending, in_doubt: bool) {
+        let end = NewEnd {
+            owner,
+            mode: Mode::Exclusive,
+            ending,
+            in_doubt,
+            lasts: self.inner.config.lease,
+            waiting: None,
+        };
+        let release = self.inner.lines.end(&self.key, end);
+        self.inner.send_release(release);
+    }
+}
+
+impl Drop for LateRecord {
+    fn drop(&mut self) {
+        self.end_doubts();
+        if let Some(owner) = self.granted {
+            let record = Ending::Record {
+                content: self.content.clone(),
+                retain: self.retain,
+            };
+            self.end(owner, record, false);
+        }
     }
 }
 

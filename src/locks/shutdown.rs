@@ -41,7 +41,7 @@ pub struct Stats {
     pub calls: usize,
     /// Handlers that the layers of this crate run, detached ones and those of idempotent requests included.
     pub running: usize,
-    /// Releases that the store has not answered yet, those of other [`Locks`] on the same store included.
+    /// Releases that the store has not confirmed yet.
     pub releases: usize,
 }
 
@@ -132,7 +132,7 @@ impl Locks {
         let inner = &self.0;
         trace::closing(inner.lines.len());
         inner.lines.close();
-        if inner.lines.len() > 0 {
+        if inner.lines.len() + inner.lines.endings() > 0 {
             // The background may have ended with its runtime.
             inner.scheduler.start(inner);
         }
@@ -194,7 +194,7 @@ impl Locks {
             leases,
             calls: inner.background.get(),
             running: inner.busy.get(),
-            releases: inner.store.owed(),
+            releases: inner.lines.endings(),
         }
     }
 
@@ -221,7 +221,6 @@ impl Locks {
                 () = emptied => {}
                 () = background => {}
                 () = busy => {}
-                () = inner.store.settled(), if stats.releases > 0 => {}
             }
         }
     }

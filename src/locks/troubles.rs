@@ -100,6 +100,16 @@ impl Troubles {
         self.failed(error, |trouble| trouble.unanswered_renewals += 1);
     }
 
+    /// The store has not answered the release of an owner, or has refused it.
+    pub(crate) fn release_failed(&self, owner: Owner, error: &Error) {
+        let is_outage = error.kind() == ErrorKind::Unreachable && !error.is_interrupted();
+        let is_told = self.is_on.load(Ordering::Acquire);
+        trace::release_failed(owner, error, !is_told);
+        if is_outage {
+            self.failed(error, |_| {});
+        }
+    }
+
     fn failed(&self, error: &Error, count: impl FnOnce(&mut Trouble)) {
         let now = now();
         let mut trouble = self.trouble.lock();

@@ -13,11 +13,13 @@
 //! | [`QuorumStore`] | a fleet, on a majority of independent stores |
 //! | `FaultyStore` (feature `test-util`) | tests of a store that fails, hangs or forgets |
 
+pub(crate) mod ends;
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
 mod home;
 mod listing;
 mod memory;
+mod outcome;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
@@ -41,8 +43,11 @@ pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
 #[doc(hidden)]
 pub use types::MovedKeys;
 #[doc(hidden)]
+pub use outcome::{Answer, Outcome};
+pub(crate) use outcome::Endings;
+#[doc(hidden)]
 pub use types::{
-    Acquire, Acquired, Ending, Expected, Grant, Held, Hint, Queueing, Release, Released, Renew,
+    Acquire, Acquired, End, Ending, Expected, Grant, Held, Hint, Queueing, Release, Released, Renew,
     Renewed, Tokens,
 };
 
@@ -69,7 +74,7 @@ pub(crate) mod sealed {
 /// # The contract
 ///
 /// **Leases.** A key is free, leased until a point in time on the store's own clock, or taken by a
-/// *record*. A lease ends by `start_release`, or by its time. An expired lease counts as
+/// *record*. A lease ends by `release`, or by its time. An expired lease counts as
 /// none, and the store removes it even if no caller asks for that key again.
 ///
 /// **Modes.** A key has one [exclusive](Mode::Exclusive) lease, or any number of [shared](Mode::Shared) ones, or
@@ -79,9 +84,15 @@ pub(crate) mod sealed {
 /// behind. Only an exclusive lease has a fingerprint, and only an exclusive lease ends with a record: a record for a lease that is
 /// shared by now is answered with [`Released::NotOurs`], and changes nothing.
 ///
-/// **Owners.** An owner names one acquisition and is never used again after its release. A call in the name of an owner
-/// that does not hold the key changes nothing for the owner that does. A renewal and a release know their owner in whatever mode
-/// it holds the key: one that was made before a downgrade and takes effect after it extends or ends the shared lease.
+/// **Owners.** An owner names one acquisition. It is never asked for again after a release of it was made, or after an
+/// acquire in its name had an unknown outcome. A call in the name of an owner that does not hold the key changes nothing
+/// for the owner that does. A renewal and an ending know their owner in whatever mode it holds the key: one that was made
+/// before a downgrade and takes effect after it extends or ends the shared lease.
+///
+/// **Endings.** A release, and each of [`Acquire::ends`], ends the owner's lease in whatever mode it is held, or the
+/// owner's place in the queue; the attempts that are next are told. The `ends` come first: the attempt itself is then
+/// judged as if it came after the releases, behind all that are queued. An acquire that is answered with *held*, or
+/// refused because of its kind, may have ended them nevertheless.
 ///
 /// **Tokens.** Every grant and every refill hands out a block of numbers that are all above every number handed out
 /// for that key before, whatever happened in between: release, expiry, a crash, a restart of the store. A counter that is lost
@@ -109,33 +120,26 @@ pub(crate) mod sealed {
 /// untaken for longer than the `head_start` of an attempt that asks behind it, loses its
 /// place: a crashed waiter must not block a key until its deadline.
 ///
-/// **Order.** A call starts when the method is called, not when its future is first polled. Calls for one key take effect in the
-/// order in which they were started, also when a connection breaks in between and calls are sent again.
+/// **Calls.** Each call takes effect at one moment, whole or not at all, and calls for one key one after another. Nothing
+/// else is promised about their order: two calls under way may take effect in either order.
 ///
-/// **Time.** Every call is answered within a time limit that the store sets. The caller does not rely on that limit,
+/// **Outcomes.** An acquire and a release end as [`Outcome::Answered`], [`Outcome::Refused`] or [`Outcome::Unknown`]. A
+/// store that is not sure says *unknown*. A store makes a call at most once; it may send a call again only if it is
+/// certain that the earlier sending had no effect and never will. It cleans up after no call and repeats no release: the
+/// caller keeps every owner that it has named until its end is confirmed. Of the other calls, one that fails may have
+/// taken effect, which does no harm. Dropping the future of a call gives up its answer, not its effect.
+///
+/// **Late calls.** A release with [`Release::in_doubt`] is answered with [`Released::NotOurs`] only if no earlier call of
+/// that owner can take effect any more, and otherwise with [`Released::NotYet`].
+///
+/// **Time.** Every call ends within a time limit that the store sets. The caller does not rely on that limit,
 /// and counts a lease from before the call, on its own clock.
 ///
-/// **Effects that may have happened.** A call that fails may have taken effect, and the store itself cleans up after the call.
-/// A failed `acquire` leaves neither a lease nor a place in the queue behind, whatever the reason for the
-/// failure and however often the call was sent; a failed release is repeated. Both happen as soon as the store can be
-/// reached, without the caller's doing, and in order with later calls for the key. The clean-up is for that call alone: a lease
-/// or a place that an earlier `acquire` of the same owner has taken may stay if the failed call was never sent, and the caller
-/// releases that owner. The caller never asks in the name of an owner again after a failed `acquire`. After a failed release the
-/// caller may renew and release again, and need not.
-///
-/// **Owed work.** Clean-ups and releases that wait for a store that is away are bounded: in time by
-/// [`Release::owed_for`], after which the lease or the place in the queue has ended anyway; and in number, since a
-/// call that was never sent leaves nothing to clean up.
-///
-/// **Cancellation.** An `acquire` whose future is dropped before its answer was taken counts as failed: the store cleans up. A release
-/// goes on when its future is dropped. A renewal whose stream is dropped may have taken effect.
-///
-/// **Runtimes.** The methods are called within a tokio runtime, except `start_release`, which works
-/// anywhere and never panics. The tasks of a store run on the runtime of the last `watch`, with their
-/// connections and timers; the futures of the answers may be polled on any runtime, also after the
-/// runtime of an earlier poll has ended. When the runtime of the tasks ends, calls under way fail with
-/// an error that says so (`Error::is_interrupted`), and releases go on with the next `watch`, or with a
-/// later call for the same key; or the lease's time ends the lease.
+/// **Where calls are made.** Within a tokio runtime, except `release`, which may be called anywhere, also in `Drop`: it
+/// neither blocks nor panics. A store that needs a runtime and finds none refuses the release. A store gives an
+/// [`Answer`] while it holds none of its locks. The tasks of a store run on the runtime of the last `watch`, with their
+/// connections and timers; the futures of the answers may be polled on any runtime. When the runtime of the tasks ends,
+/// the outcome of calls under way is unknown, with an error that says so (`Error::is_interrupted`).
 pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Takes the key for an owner, if the mode leaves room beside the holders and this owner is next.
     ///
@@ -158,8 +162,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store then
-    ///   removes whatever the call has left behind.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer.
     /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) when the key is used for permits and the attempt is for a lock, or
     ///   the other way round, or when the key has a value of another program.
     /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) when the store does not have this mode. A
@@ -167,9 +170,9 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before its answer was taken counts as a failure: the store cleans up.
+    /// The outcome is unknown when the future is dropped before its answer was taken.
     #[doc(hidden)]
-    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>>;
+    fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>>;
 
     /// Extends leases, and hands out further tokens for those that ask for a refill.
     ///
@@ -186,13 +189,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers;
 
-    /// Starts to end an owner's lease, or the owner's attempt if that is only queued.
-    ///
-    /// When this method returns, the order is fixed: no later call for that key takes effect before the release.
-    /// Where the store has a working connection, the command is also in the queue of that connection.
-    ///
-    /// The method can be called outside of a runtime, under locks of the caller, and in `Drop`: it neither blocks nor
-    /// panics, and calls no code of the caller.
+    /// Ends an owner's lease, or the owner's attempt if that is only queued.
     ///
     /// - If the owner holds the key, the lease is ended, and the answer is [`Released::Freed`]. With
     ///   [`Ending::Record`], the record takes the place of the lease in the same step. After a plain release, the
@@ -204,33 +201,15 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// - Otherwise, also if the lease has expired, the answer is [`Released::NotOurs`]. If the attempt was queued, its place is removed; if other
     ///   attempts thereby become next, those are sent [`Hint::Free`].
     ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The store repeats
-    /// the release.
-    ///
-    /// # Cancel safety
-    ///
-    /// The release continues when the future is dropped.
+    /// The method can be called outside of a runtime and in `Drop`, but not with a lock held that the answer needs: the
+    /// answer may be given before the method returns.
     #[doc(hidden)]
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>>;
+    fn release(&self, request: Release, answer: Answer);
 
     /// Tells the store that it keeps records whose loss would let work run a second time. A store
     /// that may forget them warns in the log.
     #[doc(hidden)]
     fn expect_records(&self) {}
-
-    /// Returns how many releases were started and have not been answered, including clean-ups after failed calls.
-    #[doc(hidden)]
-    fn owed(&self) -> usize;
-
-    /// Resolves when no release is [owed](Store::owed) any more.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect on the releases.
-    #[doc(hidden)]
-    fn settled(&self) -> StoreFuture<()>;
 
     /// Raises the token counter of a key, so that every later token is above `floor`. The counter is never lowered.
     /// Returns the highest token that counts as handed out now.
@@ -255,7 +234,7 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>>;
 
     /// Takes the key away from all of its holders, or removes its record, and sends hints as
-    /// `start_release` does. Returns whether there was a lease or a record.
+    /// `release` does. Returns whether there was a lease or a record.
     ///
     /// A holder learns of the loss at its next renewal. Until then two requests may hold the key, and only their
     /// tokens tell them apart.
@@ -320,23 +299,19 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     }
 
     /// Returns for how long, at least, the store has forgotten nothing: the uptime of a server that keeps leases only
-    /// in memory. The default is a store that never forgets.
+    /// in memory. `Duration::MAX` for a store that never forgets.
     ///
     /// After a call was answered, the uptime is that of the server which gave the answer. Only a [`QuorumStore`] uses
     /// this method, because other nodes may remember a lease that this one has forgotten.
     #[doc(hidden)]
-    fn uptime(&self) -> Duration {
-        Duration::MAX
-    }
+    fn uptime(&self) -> Duration;
 
-    /// Returns which server gave the last answer, if the store knows: `None` by default, and before the first answer.
+    /// Returns which server gave the last answer, if the store knows: `None` before the first answer.
     /// Two stores with the same server fail together, and may share their keys.
     ///
     /// Only a [`QuorumStore`] uses this method, because its nodes must be independent.
     #[doc(hidden)]
-    fn server_id(&self) -> Option<Arc<str>> {
-        None
-    }
+    fn server_id(&self) -> Option<Arc<str>>;
 
     /// Subscribes to the hints for an instance, until the receiver is dropped.
     ///

@@ -8,7 +8,7 @@
 //! Renew { key: orders/42, owner: 0c6f…:7, lease: 30 s, refill: 32 }
 //!    ──▶ Renewed { tokens: 44..=75, others_wait: true }
 //!
-//! Release { key: orders/42, owner: 0c6f…:7, ending: Free, owed_for: 30 s }
+//! Release { key: orders/42, owner: 0c6f…:7, ending: Free }
 //!    ──▶ Freed
 //! ```
 
@@ -209,6 +209,18 @@ pub struct Acquire {
     /// The digest of the work that the key is held for, if that work is done once. The store keeps the fingerprint
     /// with the lease, and returns it to every attempt that finds the key [`Held`].
     pub fingerprint: Option<Bytes>,
+    /// Owners of the same instance that are ended first, in the same step. Empty most of the time.
+    pub ends: Vec<End>,
+}
+
+/// An owner whose lease, or whose place in the queue, an [`Acquire`] ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// The owner.
+    pub owner: Owner,
+    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have been
+    /// downgraded.
+    pub mode: Mode,
 }
 
 impl Acquire {
@@ -347,7 +359,7 @@ pub enum Renewed {
     Unknown(Error),
 }
 
-/// A request to end a lease or an attempt. See [`Store::start_release`](super::Store::start_release).
+/// A request to end a lease or an attempt. See [`Store::release`](super::Store::release).
 #[derive(Debug, Clone)]
 pub struct Release {
     /// The key that is locked, or that the attempt waits for.
@@ -358,6 +370,8 @@ pub struct Release {
     pub mode: Mode,
     /// What takes the place of the lease.
     pub ending: Ending,
+    /// An acquire of the owner had an unknown outcome, and may still take effect.
+    pub in_doubt: bool,
     /// How long the lease, or the place in the queue, lasts without this release. A release that cannot be sent
     /// within this time is dropped, because the lease or the place has ended anyway.
     pub owed_for: Duration,
@@ -383,8 +397,11 @@ pub enum Ending {
 pub enum Released {
     /// The owner held the key until now.
     Freed,
-    /// The owner did not hold the key.
+    /// The owner has nothing, and no earlier call of the owner will take effect.
     NotOurs,
+    /// The owner has nothing now, but an acquire that is [in doubt](Release::in_doubt) may still
+    /// take effect.
+    NotYet,
 }
 
 /// A message from the store that can save an instance from waiting.

@@ -103,12 +103,12 @@ async fn measure(
     let name_of = |n| key(&format!("orders/{n}"));
 
     let set = |n| evalsha(plain, SET_NX, [name(n), value.clone(), "600000".into()]);
-    let take = |n| store.acquire(waiting(&name_of(n), a));
+    let take = |n| store.ask_for(waiting(&name_of(n), a));
     let plainly = cost(server, (0..CALLS).map(set)).await;
     acquire.add(cost(server, (0..CALLS).map(take)).await, plainly);
 
     let delete = |n| evalsha(plain, COMPARE_AND_DELETE, [name(n), value.clone()]);
-    let free = |n| store.start_release(ending(&name_of(n), a));
+    let free = |n| store.end(ending(&name_of(n), a));
     let plainly = cost(server, (0..CALLS).map(delete)).await;
     release.add(cost(server, (0..CALLS).map(free)).await, plainly);
     assert_eq!(server.leftovers().await, [""; 0]);
@@ -177,7 +177,7 @@ fn take(
     owner: Owner,
 ) -> impl Iterator<Item = impl Future<Output = Result<Acquired, Error>>> {
     (0..CALLS).map(move |n| {
-        store.acquire(Acquire {
+        store.ask_for(Acquire {
             mode,
             ..waiting(&key(&format!("orders/{n}")), owner)
         })
@@ -190,7 +190,7 @@ fn free(
     owner: Owner,
 ) -> impl Iterator<Item = impl Future<Output = Result<Released, Error>>> {
     (0..CALLS).map(move |n| {
-        store.start_release(Release {
+        store.end(Release {
             mode,
             ..ending(&key(&format!("orders/{n}")), owner)
         })
@@ -230,7 +230,7 @@ async fn long_queue(
                 deadline,
                 head_start: LONG,
             };
-            store.acquire(Acquire {
+            store.ask_for(Acquire {
                 mode,
                 queueing,
                 ..attempt(&key, *owner)
@@ -395,8 +395,8 @@ async fn packets(server: &RedisServer, store: &RedisStore) -> f64 {
         let (store, key, owner) = (store.clone(), key(&format!("orders/{task}")), owner());
         tasks.spawn(async move {
             for _ in 0..TIMES {
-                store.acquire(waiting(&key, owner)).await.unwrap();
-                store.start_release(ending(&key, owner)).await.unwrap();
+                store.ask_for(waiting(&key, owner)).await.unwrap();
+                store.end(ending(&key, owner)).await.unwrap();
             }
         });
     }

@@ -241,8 +241,9 @@ async fn queue_and_crash(store: &FaultyStore) {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    let answer = store.acquire(acquire).await.unwrap();
+    let answer = store.ask_for(acquire).await.unwrap();
     assert!(matches!(answer, Acquired::Held(_)), "{answer:?}");
 }
 
@@ -283,8 +284,9 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    store.acquire(acquire).await.unwrap();
+    store.ask_for(acquire).await.unwrap();
     queue_and_crash(&store).await;
     let began = Instant::now();
     drop(locks.lock("k").await.unwrap());
@@ -293,10 +295,11 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
         key: key("k"),
         owner: holder,
         ending: Ending::Free,
+        in_doubt: false,
         owed_for: SECOND,
         mode: Mode::Exclusive,
     };
-    let released = store.start_release(release).await;
+    let released = store.end(release).await;
     assert_eq!(released.unwrap(), Released::NotOurs);
     nothing_left(store, [locks]).await;
 }

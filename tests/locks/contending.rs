@@ -111,8 +111,9 @@ async fn stranger(store: &FaultyStore, lease: std::time::Duration) -> Owner {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    let answer = store.acquire(acquire).await.unwrap();
+    let answer = store.ask_for(acquire).await.unwrap();
     assert!(matches!(answer, Acquired::Granted(_) | Acquired::Held(_)));
     owner
 }
@@ -128,10 +129,11 @@ async fn an_offer_to_the_attempt_ahead_does_not_put_the_next_question_off() {
         key: key("k"),
         owner: holder,
         ending: Ending::Free,
+        in_doubt: false,
         owed_for: SECOND,
         mode: Mode::Exclusive,
     };
-    store.start_release(release).await.unwrap(); // the other stranger is offered the key
+    store.end(release).await.unwrap(); // the other stranger is offered the key
     let asked = store.calls().acquires;
     // The lease would have ended by now, and the head start of the other stranger has not.
     sleep(250 * MS).await;

@@ -154,8 +154,9 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    store.acquire(acquire).await.unwrap();
+    store.ask_for(acquire).await.unwrap();
     let ending = Ending::Record {
         content: "answer".into(),
         retain: 5 * SECOND,
@@ -164,10 +165,11 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         key: key("k"),
         owner,
         ending,
+        in_doubt: false,
         owed_for: SECOND,
         mode: Mode::Exclusive,
     };
-    store.start_release(release).await.unwrap();
+    store.end(release).await.unwrap();
     assert_eq!(
         locks.lock("k").await.unwrap_err().kind(),
         ErrorKind::Foreign

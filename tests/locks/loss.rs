@@ -88,11 +88,12 @@ async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
             key: key("k"),
             owner: old,
             ending,
+            in_doubt: false,
             owed_for: SECOND,
             mode: Mode::Exclusive,
         };
         assert_eq!(
-            store.start_release(release).await.unwrap(),
+            store.end(release).await.unwrap(),
             Released::NotOurs
         );
     }
@@ -121,8 +122,9 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    let mut acquire = store.acquire(next.clone());
+    let mut acquire = store.ask_for(next.clone());
     assert!(poll_once(acquire.as_mut()).await.is_pending());
     assert_eq!(lost.lost().await, Loss::Expired);
     sleep(SECOND).await;
@@ -134,10 +136,11 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     settle().await;
     assert_eq!(inspect(&store, "k").await, before);
     store
-        .start_release(Release {
+        .end(Release {
             key: key("k"),
             owner: next.owner,
             ending: Ending::Free,
+            in_doubt: false,
             owed_for: SECOND,
             mode: Mode::Exclusive,
         })

@@ -270,17 +270,19 @@ async fn stranger_asks(store: &FaultyStore, owner: Owner) -> bool {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     };
-    let granted = matches!(store.acquire(acquire).await, Ok(Acquired::Granted(_)));
+    let granted = matches!(store.ask_for(acquire).await, Ok(Acquired::Granted(_)));
     if granted {
         let release = Release {
             key: key("k"),
             owner,
             ending: Ending::Free,
+            in_doubt: false,
             owed_for: SECOND,
             mode: Mode::Exclusive,
         };
-        store.start_release(release).await.unwrap();
+        store.end(release).await.unwrap();
     }
     granted
 }

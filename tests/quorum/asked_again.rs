@@ -23,7 +23,7 @@ async fn a_grant_of_a_split_vote_is_returned_by_a_node_that_was_away_at_the_next
     let (key, other) = (key("k"), owner());
     nodes[1].take(&key, other).await;
     nodes[2].set_fault(Some(Fault::Unreachable));
-    let mut asking = store.acquire(attempt(&key, owner()));
+    let mut asking = store.ask_for(attempt(&key, owner()));
     // Node 0 has granted the key, and leads: the attempt keeps the grant, and pauses.
     assert!((&mut asking).now_or_never().is_none());
     assert!(!nodes[0].is_empty());
@@ -117,9 +117,9 @@ async fn end_attempt(store: &QuorumStore, key: &LockKey, waiter: Owner, end: End
     if end == End::ReleasedWhileAsking {
         // The servers are younger than the lease, so node 2 is waited for until its timeout, and is silent then.
         let other = attempt(&self::key("j"), owner());
-        store.acquire(other).await.unwrap_err();
+        store.ask_for(other).await.unwrap_err();
     }
-    let mut asking = store.acquire(waiting(key, waiter));
+    let mut asking = store.ask_for(waiting(key, waiter));
     if end == End::Dropped {
         assert!((&mut asking).now_or_never().is_none());
         return;

@@ -24,11 +24,11 @@ async fn a_node_that_was_never_reached_is_owed_nothing() {
     nodes[2].set_fault(Some(Fault::Unreachable));
     for turn in 0..TURNS {
         let (key, a, b) = (key(&format!("k/{}", turn % 7)), owner(), owner());
-        granted(store.acquire(attempt(&key, a)).await.unwrap());
-        held(store.acquire(waiting(&key, b)).await.unwrap());
+        granted(store.ask_for(attempt(&key, a)).await.unwrap());
+        held(store.ask_for(waiting(&key, b)).await.unwrap());
         store.free(&key, b).await;
         assert!(is_renewed(&store.renew_one(renewal(&key, a, 1)).await));
-        drop(store.start_release(ending(&key, a)));
+        drop(store.end(ending(&key, a)));
     }
     settle().await;
     assert_eq!(nodes[2].calls().releases, 0);
@@ -45,7 +45,7 @@ async fn a_grant_of_a_hanging_node_is_given_back() {
         nodes[2].set_fault(Some(fault));
         for turn in 0..TURNS {
             let (key, a) = (key(&format!("k/{}", turn % 7)), owner());
-            granted(store.acquire(attempt(&key, a)).await.unwrap());
+            granted(store.ask_for(attempt(&key, a)).await.unwrap());
             store.free(&key, a).await;
         }
         assert!(store.owed() > 0, "node 2 may have granted: {fault:?}");
@@ -64,7 +64,7 @@ async fn a_killed_node_is_not_flooded_after_its_restart() {
     fleet.servers[2].kill();
     for turn in 0..TURNS {
         let request = short(&key(&format!("k/{}", turn % 7)));
-        granted(fleet.store.acquire(request.clone()).await.unwrap());
+        granted(fleet.store.ask_for(request.clone()).await.unwrap());
         fleet.store.free(&request.key, request.owner).await;
     }
     fleet.servers[2].restart().await;
@@ -139,7 +139,7 @@ async fn a_held_key_does_not_cost_a_nodes_timeout() {
         claim,
     ] {
         let asked = Instant::now();
-        held(store.acquire(request).await.unwrap());
+        held(store.ask_for(request).await.unwrap());
         assert!(asked.elapsed() <= timeout / 5, "{:?}", asked.elapsed());
     }
     nodes[2].set_fault(None);
@@ -152,7 +152,7 @@ async fn a_silent_node_is_waited_for_once() {
     nodes[2].set_fault(Some(Fault::Hang));
     let took = async || {
         let asked = Instant::now();
-        held(store.acquire(attempt(&key("k"), owner())).await.unwrap());
+        held(store.ask_for(attempt(&key("k"), owner())).await.unwrap());
         asked.elapsed()
     };
     // One node is taken and one is free: the third decides.
@@ -163,7 +163,7 @@ async fn a_silent_node_is_waited_for_once() {
     }
     // A node that answers again is waited for again.
     nodes[2].set_fault(None);
-    granted(store.acquire(attempt(&key("j"), owner())).await.unwrap());
+    granted(store.ask_for(attempt(&key("j"), owner())).await.unwrap());
     nodes[2].set_fault(Some(Fault::Hang));
     assert!(took().await >= timeout);
 }
@@ -187,13 +187,13 @@ async fn queues_in_different_order_do_not_split_every_vote() {
         },
         ..attempt(&key("k"), owner)
     };
-    let (one, two) = tokio::join!(store.acquire(request(a)), store.acquire(request(b)));
+    let (one, two) = tokio::join!(store.ask_for(request(a)), store.ask_for(request(b)));
     let won = |answer: &Acquired| matches!(answer, Acquired::Granted(_));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert!(won(&one) != won(&two), "{one:?} {two:?}");
     let (winner, loser) = if won(&one) { (a, b) } else { (b, a) };
     store.free(&key("k"), winner).await;
-    granted(store.acquire(request(loser)).await.unwrap());
+    granted(store.ask_for(request(loser)).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +208,7 @@ async fn a_dropped_acquire_leaves_nothing() {
         let (key, other, a) = (key("k"), owner(), owner());
         nodes[0].take(&key, other).await;
         nodes[2].set_fault(fault);
-        let mut asking = store.acquire(waiting(&key, a));
+        let mut asking = store.ask_for(waiting(&key, a));
         if is_polled {
             // Node 0 has queued the attempt, node 1 has granted the key, and node 2 decides.
             assert!((&mut asking).now_or_never().is_none());
@@ -251,7 +251,7 @@ async fn refused_attempts_leave_nothing_at_a_node_that_lost_its_connection() {
     fleet.nodes[0].take(&key, other).await;
     fleet.nodes[1].take(&key, other).await;
     for turn in 0..40 {
-        let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
+        let asking = tokio::spawn(store.ask_for(attempt(&key, owner())));
         // Before the command is sent, on its way, or with its reply on the way.
         pass(turn % 4).await;
         proxy.cut();

@@ -130,7 +130,7 @@ async fn three_databases_of_one_server_are_refused() {
     let store = QuorumStore::new(nodes).unwrap();
     for _ in 0..2 {
         let (key, owner) = (words::key("k"), words::owner());
-        let asking = store.acquire(words::attempt(&key, owner));
+        let asking = store.ask_for(words::attempt(&key, owner));
         assert_refused(asking.await, "are one server");
     }
     eventually("nothing is left", async || {

@@ -18,7 +18,7 @@ async fn a_lock_costs_one_round_trip_when_the_counters_agree() {
     // The counters start at each server's own clock; this lifts all of them to the highest.
     let turn = async || {
         let request = short(&key);
-        granted(fleet.store.acquire(request.clone()).await.unwrap());
+        granted(fleet.store.ask_for(request.clone()).await.unwrap());
         fleet.store.free(&key, request.owner).await;
     };
     turn().await;
@@ -55,7 +55,7 @@ async fn the_time_to_take_a_free_key_is_printed() {
         for turn in 0..300 {
             let request = short(&key(&format!("k/{}", turn % 7)));
             let asked = Instant::now();
-            granted(store.acquire(request.clone()).await.unwrap());
+            granted(store.ask_for(request.clone()).await.unwrap());
             took.push(asked.elapsed());
             store.free(&request.key, request.owner).await;
         }

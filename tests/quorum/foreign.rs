@@ -31,11 +31,11 @@ async fn write(fleet: &Fleet, nodes: usize, name: &str) {
 /// Every call for the key fails with this kind.
 async fn assert_all_fail(fleet: &Fleet, kind: ErrorKind) {
     let (store, key, a) = (&fleet.store, key("orders/42"), owner());
-    assert_kind(store.acquire(attempt(&key, owner())).await, kind);
-    assert_kind(store.acquire(waiting(&key, owner())).await, kind);
+    assert_kind(store.ask_for(attempt(&key, owner())).await, kind);
+    assert_kind(store.ask_for(waiting(&key, owner())).await, kind);
     assert_kind(store.inspect(key.clone()).await, kind);
     assert_kind(store.force_release(key.clone()).await, kind);
-    assert_kind(store.start_release(ending(&key, a)).await, kind);
+    assert_kind(store.end(ending(&key, a)).await, kind);
     let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, 0)).await else {
         panic!("there is nothing to renew");
     };
@@ -67,7 +67,7 @@ async fn a_foreign_token_counter_on_a_majority_of_nodes_is_no_outage() {
     write(&fleet, 2, FENCE).await;
     let (store, key) = (&fleet.store, key("orders/42"));
     assert_kind(
-        store.acquire(attempt(&key, owner())).await,
+        store.ask_for(attempt(&key, owner())).await,
         ErrorKind::Foreign,
     );
     assert_kind(store.raise_fence(key.clone(), 7).await, ErrorKind::Foreign);
@@ -88,7 +88,7 @@ async fn a_node_whose_key_is_foreign_does_not_lead() {
     // Locks and permits of one key do not mix.
     granted(nodes[0].ask_as(Mode::Permit { of: 1 }, &key, owner()).await);
     nodes[2].take(&key, other).await;
-    let mut asking = store.acquire(attempt(&key, a));
+    let mut asking = store.ask_for(attempt(&key, a));
     assert!((&mut asking).now_or_never().is_none());
     assert_eq!(
         holders_at(&nodes[1], &key).await,
@@ -124,7 +124,7 @@ async fn a_node_with_a_foreign_value_is_not_silent() {
     let mut hints = fleet.store.watch_for_sure(waiter.instance).await;
     write(&fleet, 1, LOCK).await;
     // The servers are younger than the lease, so all of them are waited for, and would be needed.
-    let failed = fleet.store.acquire(attempt(&key, owner())).await;
+    let failed = fleet.store.ask_for(attempt(&key, owner())).await;
     let words = "no quorum: 0 of 3 nodes unreachable; 1 answered with an error; 2 restarted";
     let error = failed.unwrap_err().to_string();
     assert!(error.starts_with(words), "{error}");

@@ -41,7 +41,7 @@ async fn a_lock_does_not_wait_for_a_frozen_node() {
     let key = key("k");
     let took = fastest(async || {
         let (request, asked) = (short(&key), Instant::now());
-        granted(fleet.store.acquire(request.clone()).await.unwrap());
+        granted(fleet.store.ask_for(request.clone()).await.unwrap());
         fleet.store.free(&key, request.owner).await;
         asked.elapsed()
     })
@@ -60,7 +60,7 @@ async fn a_frozen_node_whose_answer_decides_costs_its_timeout_once() {
         fleet.nodes[0].take(&key, other).await;
         fleet.servers[1].freeze();
         let asked = Instant::now();
-        held(fleet.store.acquire(short(&key)).await.unwrap());
+        held(fleet.store.ask_for(short(&key)).await.unwrap());
         let took = asked.elapsed();
         fleet.servers[1].thaw();
         fleet.nodes[0].free(&key, other).await;
@@ -83,7 +83,7 @@ async fn a_frozen_node_whose_answer_decides_costs_its_timeout_once() {
         };
         fleet.servers[1].freeze();
         let asked = Instant::now();
-        let error = fleet.store.acquire(claim).await.unwrap_err();
+        let error = fleet.store.ask_for(claim).await.unwrap_err();
         let (took, kind) = (asked.elapsed(), error.kind());
         assert_eq!(kind, ErrorKind::Unreachable, "too young for such a lease");
         fleet.servers[1].thaw();
@@ -107,7 +107,7 @@ async fn a_late_grant_is_undone() {
         }
         // The servers are younger than the lease, so all of them would be needed.
         for queueing in [attempt(&key("k"), owner()), waiting(&key("k"), owner())] {
-            let error = fleet.store.acquire(queueing).await.unwrap_err();
+            let error = fleet.store.ask_for(queueing).await.unwrap_err();
             let words = format!("no quorum: {} of 3 nodes unreachable", frozen.len());
             assert!(error.to_string().starts_with(&words), "{error}");
         }

@@ -31,7 +31,7 @@ async fn lease_without(down: &[usize]) -> Held {
         lease: MINUTE,
         ..attempt(&key("k"), a)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     for node in down {
         nodes[*node].set_fault(None);
     }
@@ -183,7 +183,7 @@ async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
     let (key, a) = (key("k"), owner());
     // The call takes effect at node 0, and its answer comes after the call was given up: the release follows later.
     nodes[0].set_fault(Some(Fault::Mute));
-    granted(store.acquire(attempt(&key, a)).await.unwrap());
+    granted(store.ask_for(attempt(&key, a)).await.unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
     nodes[0].set_fault(None);
     assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
@@ -201,7 +201,7 @@ async fn a_lease_whose_release_failed_is_not_healed() {
     let lease = lease_without(&[0]).await;
     lease.nodes[2].set_fault(Some(Fault::Hang));
     // Node 0 has no part, node 1 frees its part, node 2 does not answer: whether a majority had the lease is unknown.
-    let outcome = lease.store.start_release(ending(&key("k"), lease.a)).await;
+    let outcome = lease.store.end(ending(&key("k"), lease.a)).await;
     assert!(outcome.is_err());
     assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));
     settle().await;

@@ -44,7 +44,7 @@ async fn every_pattern<const N: usize>() {
                 mode,
                 ..attempt(&key, a)
             };
-            let answer = store.acquire(request).await;
+            let answer = store.ask_for(request).await;
             let room = match mode {
                 Shared => of(0) + of(1),
                 _ => of(0),

@@ -26,7 +26,7 @@ async fn taken_by_another_owner(nodes: usize) {
         }
         let is_free = pattern.count_ones() as usize <= nodes / 2;
         let request = short(&key);
-        match fleet.store.acquire(request.clone()).await.unwrap() {
+        match fleet.store.ask_for(request.clone()).await.unwrap() {
             Acquired::Granted(_) => {
                 assert!(is_free, "granted with {pattern:b} taken");
                 fleet.store.free(&key, request.owner).await;
@@ -69,7 +69,7 @@ async fn dead(nodes: usize) {
         before = pattern;
         let (dead, key) = (pattern.count_ones() as usize, key(&format!("k/{pattern}")));
         let request = short(&key);
-        match fleet.store.acquire(request.clone()).await {
+        match fleet.store.ask_for(request.clone()).await {
             Ok(Acquired::Granted(_)) => {
                 assert!(dead <= nodes / 2, "granted with {pattern:b} dead");
                 fleet.store.free(&key, request.owner).await;
@@ -129,7 +129,7 @@ async fn five_nodes_in_every_pattern_of_free_taken_and_dead_nodes() {
                 queueing,
                 ..attempt(&key, a)
             };
-            let answer = store.acquire(request).await;
+            let answer = store.ask_for(request).await;
             let (free, taken) = (of(0), of(1));
             match &answer {
                 Ok(Acquired::Granted(_)) => assert!(free >= 3),

@@ -29,15 +29,15 @@ fn down(node: &FaultyStore, is_down: bool) {
 #[tokio::test(start_paused = true)]
 async fn a_record_needs_a_majority() {
     let ((nodes, store), a) = (memory::<3>(), owner());
-    granted(store.acquire(claim(a)).await.unwrap());
+    granted(store.ask_for(claim(a)).await.unwrap());
     down(&nodes[0], true);
     assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
 
     let ((nodes, store), a) = (memory::<3>(), owner());
-    granted(store.acquire(claim(a)).await.unwrap());
+    granted(store.ask_for(claim(a)).await.unwrap());
     down(&nodes[0], true);
     down(&nodes[1], true);
-    let failed = store.start_release(recording(&key("k"), a, b"done")).await;
+    let failed = store.end(recording(&key("k"), a, b"done")).await;
     let error = failed.unwrap_err().to_string();
     let words = "no quorum: 2 of 3 nodes unreachable";
     assert!(error.starts_with(words), "{error}");
@@ -52,7 +52,7 @@ async fn a_record_needs_a_majority() {
 async fn a_record_reaches_nodes_that_had_no_part_in_the_lease() {
     let ((nodes, store), a) = (memory::<3>(), owner());
     down(&nodes[2], true);
-    granted(store.acquire(claim(a)).await.unwrap());
+    granted(store.ask_for(claim(a)).await.unwrap());
     down(&nodes[2], false);
     assert_eq!(store.record(&key("k"), a, b"done").await, Released::Freed);
     settle().await;
@@ -62,7 +62,7 @@ async fn a_record_reaches_nodes_that_had_no_part_in_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_finds_a_record_copies_it_to_nodes_without_it() {
     let ((nodes, store), a) = (memory::<5>(), owner());
-    granted(store.acquire(claim(a)).await.unwrap());
+    granted(store.ask_for(claim(a)).await.unwrap());
     store.record(&key("k"), a, b"done").await;
     settle().await;
     tokio::time::advance(LONG / 2).await;
@@ -70,7 +70,7 @@ async fn an_attempt_that_finds_a_record_copies_it_to_nodes_without_it() {
         node.restart();
     }
     tokio::time::advance(LONG / 4).await;
-    let answer = store.acquire(claim(owner())).await.unwrap();
+    let answer = store.ask_for(claim(owner())).await.unwrap();
     assert_eq!(answer, Acquired::Recorded(RECORD));
     settle().await;
     assert_eq!(records(&nodes).await, [true; 5]);
@@ -89,7 +89,7 @@ async fn a_claim_waits_for_every_node_that_may_have_a_record() {
     nodes[2].take(&key("k"), a).await;
     nodes[2].record(&key("k"), a, b"done").await;
     nodes[2].set_fault(Some(Fault::Hang));
-    let asking = tokio::spawn(store.acquire(claim(owner())));
+    let asking = tokio::spawn(store.ask_for(claim(owner())));
     settle().await;
     nodes[2].set_fault(None);
     assert_eq!(asking.await.unwrap().unwrap(), Acquired::Recorded(RECORD));

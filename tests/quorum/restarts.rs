@@ -113,14 +113,14 @@ async fn two_restarts_within_one_lease_lead_to_no_second_grant() {
         ..attempt(&key, owner)
     };
     let asked = Instant::now();
-    granted(fleet.store.acquire(request(a)).await.unwrap());
+    granted(fleet.store.ask_for(request(a)).await.unwrap());
     fleet.servers[0].restart().await;
     fleet.servers[1].restart().await;
 
     let mut refused = 0;
     loop {
         let sent = Instant::now();
-        match fleet.store.acquire(request(b)).await {
+        match fleet.store.ask_for(request(b)).await {
             Ok(Acquired::Granted(_)) => {
                 let since = sent - asked;
                 assert!(

@@ -18,7 +18,7 @@ async fn turn(nodes: &[FaultyStore; 3], store: &QuorumStore, missing: usize) -> 
         block: 4,
         ..attempt(&key("k"), a)
     };
-    let tokens = granted(store.acquire(request).await.unwrap()).tokens;
+    let tokens = granted(store.ask_for(request).await.unwrap()).tokens;
     store.free(&key("k"), a).await;
     down(&nodes[missing], false);
     tokens
@@ -82,7 +82,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     // Node 1 grants, and is gone before its counter is raised to that of node 0.
     one_ahead(&nodes).await;
     nodes[0].set_fault(Some(Fault::Hang));
-    let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
+    let asking = tokio::spawn(store.ask_for(attempt(&key, owner())));
     settle().await;
     down(&nodes[1], true);
     nodes[0].set_fault(None);

@@ -13,7 +13,7 @@ async fn a_vote_that_is_split_is_repeated() {
     let (key, other) = (key("k"), owner());
     nodes[0].take(&key, other).await;
     nodes[1].set_fault(Some(Fault::Unreachable));
-    let asking = tokio::spawn(store.acquire(attempt(&key, owner())));
+    let asking = tokio::spawn(store.ask_for(attempt(&key, owner())));
     settle().await;
     nodes[0].free(&key, other).await;
     granted(asking.await.unwrap().unwrap());
@@ -40,7 +40,7 @@ async fn attempts_that_are_each_first_in_one_queue_do_not_block_each_other() {
     store.free(&key, contenders[0]).await;
 
     let others = [contenders[1], contenders[2]];
-    let asking = others.map(|owner| store.acquire(waiting(&key, owner)));
+    let asking = others.map(|owner| store.ask_for(waiting(&key, owner)));
     let answers = join_all(asking).await;
     let won = |answer: &Result<Acquired, _>| matches!(answer, Ok(Acquired::Granted(_)));
     assert_eq!(answers.iter().filter(|answer| won(answer)).count(), 1);
@@ -53,7 +53,7 @@ async fn a_late_grant_is_given_back() {
     nodes[0].take(&key, other).await;
     for fault in [Fault::Hang, Fault::Mute] {
         nodes[2].set_fault(Some(fault));
-        held(store.acquire(attempt(&key, owner())).await.unwrap());
+        held(store.ask_for(attempt(&key, owner())).await.unwrap());
         assert!(nodes[1].is_empty());
         nodes[2].set_fault(None);
         settle().await;
@@ -66,7 +66,7 @@ async fn a_slow_node_still_becomes_a_part_of_the_lease() {
     let (nodes, store) = memory::<3>();
     let (key, a) = (key("k"), owner());
     nodes[2].set_fault(Some(Fault::Hang));
-    granted(store.acquire(attempt(&key, a)).await.unwrap());
+    granted(store.ask_for(attempt(&key, a)).await.unwrap());
     nodes[2].set_fault(None);
     settle().await;
     assert_eq!(nodes[2].holder(&key).await, Some(a));
@@ -84,7 +84,7 @@ async fn a_lease_that_took_too_long_to_be_granted_is_given_back() {
     };
     nodes[1].set_fault(Some(Fault::Hang));
     nodes[2].set_fault(Some(Fault::Hang));
-    let asking = tokio::spawn(store.acquire(request));
+    let asking = tokio::spawn(store.ask_for(request));
     tokio::time::sleep(Duration::from_millis(95)).await;
     nodes[1].set_fault(None);
     nodes[2].set_fault(None);

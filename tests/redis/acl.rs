@@ -137,7 +137,7 @@ async fn keys_and_channels_of_other_programs_are_out_of_reach() {
     let server = server_without(&[]).await;
     let store = RedisStore::builder(url(&server, "resp3")).prefix("other");
     let store = store.connect().await.unwrap();
-    let error = store.acquire(attempt(&key("k"), owner())).await;
+    let error = store.ask_for(attempt(&key("k"), owner())).await;
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("denies"), "{error}");

@@ -51,7 +51,7 @@ async fn a_connection_to_a_busy_server_does_not_count() {
 
     let busy = make_busy(&server).await;
     proxy.cut();
-    let error = store.acquire(attempt(&key("second"), owner())).await;
+    let error = store.ask_for(attempt(&key("second"), owner())).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("busy with a script"), "{error}");
     let _: Value = server.send(&["SCRIPT", "KILL"]).await;
@@ -64,7 +64,7 @@ async fn a_connection_to_a_busy_server_does_not_count() {
     // An acquire is sent again only on a connection whose predecessors are closed.
     let (third, b) = (key("third"), owner());
     proxy.set(Network::RepliesHeldBack);
-    let taking = tokio::spawn(store.acquire(attempt(&third, b)));
+    let taking = tokio::spawn(store.ask_for(attempt(&third, b)));
     eventually("the acquire has run", async || {
         server.leftovers().await.len() == 2
     })
@@ -92,7 +92,7 @@ async fn a_refused_connect_is_not_tried_again_at_once() {
         let (store, key) = (store.clone(), key(&format!("k/{n}")));
         async move {
             while Instant::now() < until {
-                assert!(store.acquire(attempt(&key, owner())).await.is_err());
+                assert!(store.ask_for(attempt(&key, owner())).await.is_err());
             }
         }
     });
@@ -112,7 +112,7 @@ async fn all_waiting_calls_share_one_refusal() {
     let (server, store) = wrong_password().await;
     let before = server.connections_received().await;
     let keys: Vec<_> = (0..10).flat_map(|_| keys()).collect();
-    let asking = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    let asking = keys.iter().map(|key| store.ask_for(attempt(key, owner())));
     for answer in join_all(asking).await {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("refused the user name"), "{error}");

@@ -132,7 +132,7 @@ async fn a_provider_that_fails_is_named_and_asked_again() {
     disconnect(&server).await;
     let (key, a) = (key("k"), owner());
     eventually("the provider has failed", async || {
-        let Err(error) = store.acquire(attempt(&key, a)).await else {
+        let Err(error) = store.ask_for(attempt(&key, a)).await else {
             return false;
         };
         assert_eq!(error.kind(), ErrorKind::Unreachable);

@@ -41,7 +41,7 @@ async fn wait_for(store: &RedisStore, key: &LockKey, owner: Owner, hints: &mut H
             },
             ..attempt(key, owner)
         };
-        let mut ask_at = match store.acquire(request).await.unwrap() {
+        let mut ask_at = match store.ask_for(request).await.unwrap() {
             Acquired::Granted(_) => return Instant::now(),
             answer => Instant::now() + held(answer).remaining.min(POLL_INTERVAL),
         };
@@ -113,7 +113,7 @@ async fn dead_heads_are_overtaken_where_publish_is_denied() {
     store.free(&key, holder).await;
     eventually("the live attempt is granted the key", async || {
         let request = waiting_behind(&key, live, SHORT);
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
     assert_eq!(store.see(&key).await.queue, [], "their places are gone");

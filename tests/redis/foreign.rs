@@ -39,12 +39,12 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
         let before: Value = server.send(&["DUMP", lock]).await;
         println!("{words:?}");
 
-        assert_foreign(&store.acquire(attempt(&key, a)).await.unwrap_err());
-        assert_foreign(&store.acquire(waiting(&key, a)).await.unwrap_err());
-        assert_foreign(&store.start_release(ending(&key, a)).await.unwrap_err());
+        assert_foreign(&store.ask_for(attempt(&key, a)).await.unwrap_err());
+        assert_foreign(&store.ask_for(waiting(&key, a)).await.unwrap_err());
+        assert_foreign(&store.end(ending(&key, a)).await.unwrap_err());
         assert_foreign(
             &store
-                .start_release(recording(&key, a, b"r"))
+                .end(recording(&key, a, b"r"))
                 .await
                 .unwrap_err(),
         );
@@ -71,7 +71,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
     let (key, a) = (key("orders/42"), owner());
     let queue = "tdl:2:{b2089}:queue:orders/42";
     let _: Value = server.send(&["SET", queue, "x"]).await;
-    assert_foreign(&store.acquire(attempt(&key, a)).await.unwrap_err());
+    assert_foreign(&store.ask_for(attempt(&key, a)).await.unwrap_err());
     assert_eq!(server.leftovers().await, [queue]);
 
     let _: Value = server.send(&["DEL", queue]).await;
@@ -79,7 +79,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
     held(store.queue(&key, owner()).await);
     let _: Value = server.send(&["DEL", queue]).await;
     let _: Value = server.send(&["SET", queue, "x"]).await;
-    assert_foreign(&store.start_release(ending(&key, a)).await.unwrap_err());
+    assert_foreign(&store.end(ending(&key, a)).await.unwrap_err());
     assert_eq!(
         server.leftovers().await.len(),
         2,
@@ -99,7 +99,7 @@ async fn a_foreign_token_counter_is_an_error_and_nothing_is_taken() {
         ["RPUSH", fence, "1"],
     ] {
         let _: Value = server.send(&words).await;
-        assert_foreign(&store.acquire(attempt(&key, a)).await.unwrap_err());
+        assert_foreign(&store.ask_for(attempt(&key, a)).await.unwrap_err());
         assert_eq!(server.leftovers().await, [""; 0]);
         let _: Value = server.send(&["DEL", fence]).await;
     }

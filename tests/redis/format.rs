@@ -29,7 +29,7 @@ async fn names_and_values_are_as_documented() {
         fingerprint: Some(Bytes::from_static(b"abc")),
         ..attempt(&key, a)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     let value = async || server.send::<String>(&["GET", LOCK]).await;
     assert_eq!(value().await, format!("lease:{a}@host-7 abc"));
 
@@ -74,7 +74,7 @@ async fn a_lease_is_marked_as_long_as_an_attempt_is_queued() {
         },
         ..attempt(&key, b)
     };
-    held(store.acquire(brief).await.unwrap());
+    held(store.ask_for(brief).await.unwrap());
     eventually("a renewal with tokens takes the mark off", async || {
         store.renew_one(renewal(&key, a, 1)).await;
         !is_marked().await

@@ -21,7 +21,7 @@ async fn strand(proxy: &mut Proxy, store: &RedisStore, fine_at_once: bool) -> us
     proxy.set(Network::BlackHole);
     let calls: Vec<_> = keys()
         .into_iter()
-        .map(|key| tokio::spawn(store.acquire(attempt(&key, owner()))))
+        .map(|key| tokio::spawn(store.ask_for(attempt(&key, owner()))))
         .collect();
     // Time for the acquires to be sent. If the time is too short, the test proves nothing, and still passes.
     pass(100).await;

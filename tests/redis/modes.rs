@@ -86,7 +86,7 @@ async fn a_sorted_set_of_another_program_is_an_error_and_is_left_alone() {
             // An attempt that finds its own kind looks no closer.
             let requests = [attempt(&key, a), waiting(&key, a)];
             for request in requests.into_iter().filter(|_| !member.starts_with(kind)) {
-                let error = store.acquire(in_mode(mode, request)).await.unwrap_err();
+                let error = store.ask_for(in_mode(mode, request)).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Foreign, "{error:?}");
             }
             for refill in [0, 1] {
@@ -94,7 +94,7 @@ async fn a_sorted_set_of_another_program_is_an_error_and_is_left_alone() {
                 assert!(matches!(answer, Renewed::Unknown(_)), "{answer:?}");
             }
         }
-        let released = store.start_release(ending(&key, a)).await;
+        let released = store.end(ending(&key, a)).await;
         assert_eq!(released.unwrap_err().kind(), ErrorKind::Foreign);
         assert!(store.force_release(key.clone()).await.is_err());
         assert!(store.inspect(key.clone()).await.is_err());
@@ -109,7 +109,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
     let (key, a) = (key("orders/42"), owner());
     for mode in [Shared, TWO] {
         let _: Value = server.send(&["SET", QUEUE, "x"]).await;
-        let error = store.acquire(in_mode(mode, attempt(&key, a))).await;
+        let error = store.ask_for(in_mode(mode, attempt(&key, a))).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Foreign);
         assert_eq!(server.leftovers().await, [QUEUE]);
         let _: Value = server.send(&["DEL", QUEUE]).await;
@@ -118,10 +118,11 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
         let _: Value = server.send(&["SET", QUEUE, "x"]).await;
         let release = tower_distributed_lock::store::Release {
             mode,
+            in_doubt: false,
             owed_for: Duration::from_millis(1),
             ..ending(&key, a)
         };
-        let error = store.start_release(release).await.unwrap_err();
+        let error = store.end(release).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign);
         assert_eq!(server.leftovers().await, [LOCK, QUEUE]);
         let _: Value = server.send(&["DEL", LOCK, QUEUE]).await;
@@ -159,12 +160,12 @@ async fn a_full_server_renews_downgrades_and_releases() {
         ..attempt(key, owner)
     };
     for (mode, key) in [(Shared, &shared), (TWO, &counted), (Exclusive, &writing)] {
-        granted(store.acquire(brief(mode, key, a)).await.unwrap());
+        granted(store.ask_for(brief(mode, key, a)).await.unwrap());
     }
     granted(store.ask_as(Shared, &shared, b).await);
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = store
-        .acquire(in_mode(Shared, attempt(&shared, owner())))
+        .ask_for(in_mode(Shared, attempt(&shared, owner())))
         .await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
     for (mode, key) in [(Shared, &shared), (TWO, &counted), (Shared, &writing)] {
@@ -191,7 +192,7 @@ async fn holders_that_crashed_are_removed_at_the_next_renewal() {
             lease: SHORT,
             ..attempt(&key, owner())
         };
-        granted(store.acquire(crashes).await.unwrap());
+        granted(store.ask_for(crashes).await.unwrap());
     }
     assert_eq!(members(&server, LOCK).await.len(), 11);
     eventually("one is left", async || {
@@ -216,12 +217,12 @@ async fn an_acquire_of_several_permits_that_failed_leaves_none() {
     };
     let key = key("orders/42");
     server.freeze();
-    let failed = store.acquire(several(&key)).await;
+    let failed = store.ask_for(several(&key)).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
     server.thaw();
     assert_clean(&server).await;
     // The answer has arrived, and is not taken.
-    let answer = store.acquire(several(&key));
+    let answer = store.ask_for(several(&key));
     assert_eq!(store.see(&key).await.holders.len(), 5);
     drop(answer);
     assert_eq!(store.see(&key).await.holders, []);

@@ -27,8 +27,8 @@ async fn break_during_pairs(network: Network, lanes: usize) {
             .into_iter()
             .map(|key| {
                 let a = owner();
-                let take = tokio::spawn(store.acquire(attempt(&key, a)));
-                (take, tokio::spawn(store.start_release(ending(&key, a))))
+                let take = tokio::spawn(store.ask_for(attempt(&key, a)));
+                (take, tokio::spawn(store.end(ending(&key, a))))
             })
             .collect();
         // Time for the calls to be sent.
@@ -60,8 +60,8 @@ async fn more_calls_than_a_connection_buffers_keep_their_order() {
     let (key, mut takes, mut releases) = (key("k"), Vec::new(), Vec::new());
     for _ in 0..3000 {
         let a = owner();
-        takes.push(store.acquire(attempt(&key, a)));
-        releases.push(store.start_release(ending(&key, a)));
+        takes.push(store.ask_for(attempt(&key, a)));
+        releases.push(store.end(ending(&key, a)));
     }
     for released in join_all(releases).await {
         assert_eq!(released.unwrap(), Released::Freed);
@@ -88,8 +88,8 @@ async fn calls_keep_their_order_while_scripts_are_flushed_and_loaded() {
                     .await
                     .unwrap();
                 let (key, a) = (key(&format!("other/{n}")), owner());
-                let _ = other.acquire(attempt(&key, a)).await;
-                let _ = other.start_release(ending(&key, a)).await;
+                let _ = other.ask_for(attempt(&key, a)).await;
+                let _ = other.end(ending(&key, a)).await;
             }
         }
     });
@@ -98,8 +98,8 @@ async fn calls_keep_their_order_while_scripts_are_flushed_and_loaded() {
         let pairs: Vec<_> = (0..20)
             .map(|_| {
                 let a = owner();
-                let take = store.acquire(attempt(&key, a));
-                (take, store.start_release(ending(&key, a)))
+                let take = store.ask_for(attempt(&key, a));
+                (take, store.end(ending(&key, a)))
             })
             .collect();
         for (take, release) in pairs {

@@ -36,7 +36,7 @@ pub(crate) async fn assert_clean(server: &RedisServer) {
 async fn fail_to_take_all(store: &RedisStore) {
     let asked = Instant::now();
     let keys = keys();
-    let calls = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    let calls = keys.iter().map(|key| store.ask_for(attempt(key, owner())));
     for answer in join_all(calls).await {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
     }
@@ -84,7 +84,7 @@ async fn connections_that_were_given_up_bring_no_lease_back() {
         // Time for the lanes to give up their silent connections and to try new ones, in vain.
         let until = Instant::now() + LIMIT * 5;
         while Instant::now() < until {
-            let _ = store.acquire(attempt(&keys()[0], owner())).await;
+            let _ = store.ask_for(attempt(&keys()[0], owner())).await;
             let _ = join_all(keys().into_iter().map(|key| store.inspect(key))).await;
         }
         server.thaw();
@@ -102,7 +102,7 @@ async fn the_place_in_the_queue_of_a_failed_acquire_is_given_up() {
     let (key, a) = (key("k"), owner());
     patient.take(&key, a).await;
     server.freeze();
-    let failed = store.acquire(waiting(&key, owner())).await;
+    let failed = store.ask_for(waiting(&key, owner())).await;
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
     server.thaw();
     patient.free(&key, a).await;
@@ -117,7 +117,7 @@ async fn an_acquire_whose_reply_is_lost_is_sent_again_and_freed_by_one_release()
     let (key, a) = (key("k"), owner());
     proxy.set(Network::RepliesHeldBack);
     let asked = Instant::now();
-    let taking = tokio::spawn(store.acquire(attempt(&key, a)));
+    let taking = tokio::spawn(store.ask_for(attempt(&key, a)));
     eventually("the first acquire has run", async || {
         !server.leftovers().await.is_empty()
     })
@@ -145,7 +145,7 @@ async fn a_release_whose_reply_is_lost_has_released() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     proxy.set(Network::RepliesHeldBack);
-    let freeing = tokio::spawn(store.start_release(ending(&key, a)));
+    let freeing = tokio::spawn(store.end(ending(&key, a)));
     eventually("the first release has run", async || {
         server.leftovers().await.is_empty()
     })
@@ -166,7 +166,7 @@ async fn a_record_whose_reply_is_lost_is_stored() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     proxy.set(Network::RepliesHeldBack);
-    let freeing = tokio::spawn(store.start_release(recording(&key, a, b"done")));
+    let freeing = tokio::spawn(store.end(recording(&key, a, b"done")));
     eventually("the first release has run", async || {
         let value: String = server.send(&["GET", &server.leftovers().await[0]]).await;
         value.starts_with("record:")
@@ -192,7 +192,7 @@ async fn a_release_that_did_not_arrive_is_sent_again() {
     proxy.set(Network::BlackHole);
     let freeing = owners
         .iter()
-        .map(|(key, a)| store.start_release(ending(key, *a)));
+        .map(|(key, a)| store.end(ending(key, *a)));
     for outcome in join_all(freeing).await {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
     }
@@ -208,7 +208,7 @@ async fn a_release_that_is_refused_is_sent_again() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    assert!(store.start_release(ending(&key, a)).await.is_err());
+    assert!(store.end(ending(&key, a)).await.is_err());
     let _: Value = server.send(&["REPLICAOF", "NO", "ONE"]).await;
     assert_clean(&server).await;
 }
@@ -251,7 +251,7 @@ async fn a_grant_that_arrived_and_is_not_taken_is_released() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     let key = key("k");
-    let answer = store.acquire(attempt(&key, owner()));
+    let answer = store.ask_for(attempt(&key, owner()));
     // The server answers this call after the acquire, on the same connection, so the answer to the acquire has arrived as well.
     let seen = store.inspect(key.clone()).await.unwrap();
     assert!(seen.holder().is_some());

@@ -29,7 +29,7 @@ async fn the_order_of_arrival_outlives_the_crash_of_the_holder() {
         lease: Duration::from_millis(300),
         ..attempt(&key, owner())
     };
-    granted(store.acquire(crashes).await.unwrap());
+    granted(store.ask_for(crashes).await.unwrap());
     let waiters: Vec<Owner> = (0..5).map(|_| owner()).collect();
     for waiter in &waiters {
         held(store.queue(&key, *waiter).await);
@@ -65,7 +65,7 @@ async fn a_waiter_that_died_delays_the_others_by_its_deadline_at_most() {
     let asked = Instant::now();
     held(
         store
-            .acquire(keeps_place_for(deadline, attempt(&key, dead)))
+            .ask_for(keeps_place_for(deadline, attempt(&key, dead)))
             .await
             .unwrap(),
     );
@@ -92,7 +92,7 @@ async fn a_waiter_that_asks_within_its_deadline_is_never_skipped() {
         store.take(&key, a).await;
         held(
             store
-                .acquire(keeps_place_for(deadline, attempt(&key, patient)))
+                .ask_for(keeps_place_for(deadline, attempt(&key, patient)))
                 .await
                 .unwrap(),
         );
@@ -125,7 +125,7 @@ async fn keep_asking(
     while Instant::now() < until {
         held(
             store
-                .acquire(keeps_place_for(deadline, attempt(&key, patient)))
+                .ask_for(keeps_place_for(deadline, attempt(&key, patient)))
                 .await
                 .unwrap(),
         );
@@ -188,11 +188,11 @@ async fn an_attempt_that_finds_a_record_leaves_the_queue() {
         fingerprint: Some(Bytes::from_static(b"1")),
         ..waiting(&key, owner)
     };
-    granted(store.acquire(claim(a)).await.unwrap());
-    held(store.acquire(claim(b)).await.unwrap());
+    granted(store.ask_for(claim(a)).await.unwrap());
+    held(store.ask_for(claim(b)).await.unwrap());
     store.record(&key, a, b"done").await;
     assert_eq!(server.leftovers().await.len(), 2);
-    let found = store.acquire(claim(b)).await.unwrap();
+    let found = store.ask_for(claim(b)).await.unwrap();
     assert_eq!(found, Acquired::Recorded(Bytes::from_static(b"done")));
     assert_eq!(server.leftovers().await.len(), 1);
 }

@@ -19,9 +19,9 @@ async fn renewals_and_releases_race_and_touch_no_other_lease() {
         );
         one.take(&key, a).await;
         let (released, renewed, taken) = join3(
-            one.start_release(ending(&key, a)),
+            one.end(ending(&key, a)),
             two.renew_one(renewal(&key, a, 1)),
-            two.acquire(attempt(&key, b)),
+            two.ask_for(attempt(&key, b)),
         )
         .await;
         assert_eq!(released.unwrap(), Released::Freed);
@@ -31,7 +31,7 @@ async fn renewals_and_releases_race_and_touch_no_other_lease() {
                 // Neither a late renewal nor a late release of `a` touches the lease of `b`.
                 let (renewed, released) = join(
                     one.renew_one(renewal(&key, a, 1)),
-                    two.start_release(ending(&key, a)),
+                    two.end(ending(&key, a)),
                 )
                 .await;
                 assert!(matches!(renewed, Renewed::NotOurs));

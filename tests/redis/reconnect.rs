@@ -43,7 +43,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
                 let a = owner();
                 store.take(&key, a).await;
                 // Without an answer, the outcome of the release is not known. The lease is gone in any case.
-                let _ = store.start_release(ending(&key, a)).await;
+                let _ = store.end(ending(&key, a)).await;
             })
         });
         let calls: Vec<_> = calls.collect();
@@ -87,7 +87,7 @@ async fn calls_to_a_stopped_server_fail_in_time_and_its_return_sends_a_hint() {
 
     server.kill();
     let asked = Instant::now();
-    let error = store.acquire(attempt(&key, owner())).await.unwrap_err();
+    let error = store.ask_for(attempt(&key, owner())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     let Renewed::Unknown(error) = store.renew_one(renewal(&key, a, 1)).await else {
         panic!("the server is gone");

@@ -24,7 +24,7 @@ async fn a_release_starts_without_being_polled() {
     let (server, store) = server_and_store().await;
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     assert!(store.owed() <= 1);
     store.settled().await;
     assert_eq!(store.owed(), 0);
@@ -37,7 +37,7 @@ async fn a_release_outside_of_a_runtime_is_sent_over_the_existing_connection() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     let (elsewhere, request) = (store.clone(), ending(&key, a));
-    std::thread::spawn(move || drop(elsewhere.start_release(request)))
+    std::thread::spawn(move || drop(elsewhere.end(request)))
         .join()
         .unwrap();
     assert_clean(&server).await;
@@ -54,7 +54,7 @@ fn a_release_without_a_connection_waits_for_a_runtime() {
     first.block_on(store.take(&key, a));
     // The connection has ended with its runtime.
     drop(first);
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     assert_eq!(store.owed(), 1);
     runtime().block_on(async {
         tokio::time::timeout(PATIENCE, store.settled())
@@ -69,9 +69,9 @@ async fn an_acquire_whose_future_is_dropped_is_released_before_later_calls() {
     let (server, store) = server_and_store().await;
     for key in keys() {
         let (b, c) = (owner(), owner());
-        drop(store.acquire(attempt(&key, owner())));
+        drop(store.ask_for(attempt(&key, owner())));
         store.take(&key, b).await;
-        drop(store.acquire(waiting(&key, c)));
+        drop(store.ask_for(waiting(&key, c)));
         store.free(&key, b).await;
         assert_eq!(store.see(&key).await.queue, []);
     }
@@ -83,7 +83,7 @@ async fn an_acquire_whose_future_is_dropped_is_released_before_later_calls() {
 async fn a_grant_that_is_not_taken_is_released() {
     let (server, store) = server_and_store().await;
     let key = key("k");
-    let taking = store.acquire(attempt(&key, owner()));
+    let taking = store.ask_for(attempt(&key, owner()));
     eventually("the acquire has run", async || {
         !server.leftovers().await.is_empty()
     })
@@ -102,7 +102,7 @@ async fn an_acquire_that_was_never_sent_owes_no_release() {
     for _ in 0..10 {
         let calls = keys().into_iter().map(|key| {
             let store = store.clone();
-            async move { store.acquire(attempt(&key, owner())).await }
+            async move { store.ask_for(attempt(&key, owner())).await }
         });
         for answer in join_all(calls).await {
             assert!(answer.is_err());
@@ -122,14 +122,15 @@ async fn an_owed_release_is_forgotten_when_its_time_has_passed() {
         lease,
         ..attempt(&key, a)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     server.freeze();
     let release = Release {
+        in_doubt: false,
         owed_for: lease,
         ..ending(&key, a)
     };
     let asked = Instant::now();
-    assert!(store.start_release(release).await.is_err());
+    assert!(store.end(release).await.is_err());
     assert!(asked.elapsed() < lease, "the caller is told in time");
     assert_eq!(store.owed(), 1);
     let settled = tokio::time::timeout(PATIENCE, store.settled()).await;
@@ -180,7 +181,7 @@ async fn a_release_that_the_server_refuses_is_logged_once() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     server.refuse_writes(true).await;
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     eventually("the release was repeated", async || {
         // Redis 6.2 counts the error of a script as ERR.
         server.errors("NOREPLICAS").await + server.errors("ERR").await >= 3
@@ -200,12 +201,12 @@ async fn many_refused_releases_are_repeated_one_at_a_time() {
     let (server, store) = server_and_store().await;
     let keys: Vec<_> = (0..OWED).map(|n| key(&format!("k/{n}"))).collect();
     let a = owner();
-    let asking = keys.iter().map(|key| store.acquire(attempt(key, a)));
+    let asking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
     for answer in join_all(asking).await {
         granted(answer.unwrap());
     }
     server.refuse_writes(true).await;
-    let releasing = keys.iter().map(|key| store.start_release(ending(key, a)));
+    let releasing = keys.iter().map(|key| store.end(ending(key, a)));
     for answer in join_all(releasing).await {
         answer.unwrap_err();
     }
@@ -238,9 +239,9 @@ async fn a_release_that_is_refused_for_its_key_alone_delays_no_other() {
     server
         .send::<i64>(&["LPUSH", &name, "of another program"])
         .await;
-    store.start_release(ending(&foreign, a)).await.unwrap_err();
+    store.end(ending(&foreign, a)).await.unwrap_err();
     server.refuse_writes(true).await;
-    store.start_release(ending(&fine, a)).await.unwrap_err();
+    store.end(ending(&fine, a)).await.unwrap_err();
     server.refuse_writes(false).await;
     eventually("the other key is free", async || {
         server.leftovers().await == [name.clone()]
@@ -264,7 +265,7 @@ async fn a_record_that_is_too_large_for_the_server_harms_no_other_call() {
                 store.free(&other, b).await;
             }
         };
-        let recording = store.start_release(recording(&key, a, large));
+        let recording = store.end(recording(&key, a, large));
         let (recorded, ()) = tokio::join!(recording, calls);
         let error = recorded.unwrap_err();
         assert!(error.to_string().contains("proto-max-bulk-len"), "{error}");

@@ -23,7 +23,7 @@ async fn refuse_the_repetition(refuse: &[&str], accept: &[&str]) {
     let store = RedisStore::connect(proxy.url()).await.unwrap();
     let key = key("k");
     proxy.set(Network::RepliesHeldBack);
-    let taking = tokio::spawn(store.acquire(attempt(&key, owner())));
+    let taking = tokio::spawn(store.ask_for(attempt(&key, owner())));
     eventually("the first acquire has run", async || {
         !server.leftovers().await.is_empty()
     })

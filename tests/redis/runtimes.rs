@@ -64,7 +64,7 @@ fn calls_are_answered_although_the_runtime_of_the_lane_ends() {
         server.freeze();
         let (acquire, inspect, mut renew) = second.block_on(async {
             (
-                store.acquire(attempt(&key("k"), owner())),
+                store.ask_for(attempt(&key("k"), owner())),
                 store.inspect(held.clone()),
                 store.renew(vec![renewal(&held, a, 0)]),
             )
@@ -91,7 +91,7 @@ fn a_release_on_a_runtime_without_timers_is_made() {
     let (server, store) = runtime.block_on(server_and_store());
     let (key, a) = (key("k"), owner());
     runtime.block_on(store.take(&key, a));
-    without_timers().block_on(async { drop(store.start_release(ending(&key, a))) });
+    without_timers().block_on(async { drop(store.end(ending(&key, a))) });
     runtime.block_on(assert_clean(&server));
 }
 
@@ -104,7 +104,7 @@ fn a_release_that_finds_only_a_runtime_without_timers_is_made_on_the_next_runtim
     // The connection has ended with its runtime.
     drop(runtime);
     without_timers().block_on(async {
-        drop(store.start_release(ending(&key, a)));
+        drop(store.end(ending(&key, a)));
         // Time for a task of the store, which would panic.
         tokio::task::yield_now().await;
     });
@@ -125,7 +125,7 @@ fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
     let (key, a) = (key("k"), owner());
     server.freeze();
     let (mut acquire, mut renew) = polled_first.block_on(async {
-        let mut acquire = store.acquire(attempt(&key, a));
+        let mut acquire = store.ask_for(attempt(&key, a));
         let mut renew = store.renew(vec![renewal(&key, a, 0)]);
         let mut context = Context::from_waker(Waker::noop());
         assert!(acquire.as_mut().poll(&mut context).is_pending());
@@ -150,7 +150,7 @@ struct ReleaseOnDrop {
 
 impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        drop(self.store.start_release(ending(&self.key, self.owner)));
+        drop(self.store.end(ending(&self.key, self.owner)));
     }
 }
 
@@ -196,7 +196,7 @@ fn the_releases_of_all_lanes_go_on_with_the_first_use_of_locks_on_the_next_runti
         }
         proxy.set(Network::BlackHole);
         for (key, a) in &owners {
-            drop(store.start_release(ending(key, *a)));
+            drop(store.end(ending(key, *a)));
         }
     });
     drop(first);
@@ -306,7 +306,7 @@ fn a_call_after_the_end_of_a_runtime_tells_why_there_is_no_connection() {
     drop(first);
     proxy.set(Network::BlackHole);
     next.block_on(async {
-        let error = in_time(store.acquire(attempt(&key("k"), owner()))).await;
+        let error = in_time(store.ask_for(attempt(&key("k"), owner()))).await;
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("no connection to Redis at"), "{error}");
     });

@@ -50,7 +50,7 @@ async fn exhaust(store: &RedisStore, mode: Mode, key: &LockKey) -> u64 {
             more: further.map(|n| attempt_of(instance, n + 1)).collect(),
             ..attempt(key, attempt_of(instance, 1))
         };
-        let grant = granted(store.acquire(request).await.unwrap());
+        let grant = granted(store.ask_for(request).await.unwrap());
         assert!(grant.tokens.left() >= grant.count);
         assert!(grant.tokens.first().unwrap() > highest);
         let refill = store.renew_as(mode, key, attempt_of(instance, 1), u32::MAX);
@@ -122,7 +122,7 @@ async fn a_hundred_thousand_keys_leave_only_the_counters() {
             let (key, a) = (key(&format!("customers/{n}")), attempt_of(instance, n));
             let store = &store;
             async move {
-                let taken = store.acquire(attempt(&key, a)).await.unwrap();
+                let taken = store.ask_for(attempt(&key, a)).await.unwrap();
                 assert!(matches!(taken, Acquired::Granted(_)));
                 store.free(&key, a).await;
             }

@@ -66,7 +66,7 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
         .map(|n| attempt(&key(&format!("k/{n}")), attempt_of(instance, n)))
         .collect();
     for batch in requests.chunks(500) {
-        let taking = batch.iter().map(|request| store.acquire(request.clone()));
+        let taking = batch.iter().map(|request| store.ask_for(request.clone()));
         for answer in futures_util::future::join_all(taking).await {
             granted(answer.unwrap());
         }
@@ -104,7 +104,7 @@ async fn an_attempt_that_does_not_queue_leaves_nothing() {
     let request = attempt(&key, owner());
     assert_eq!(request.queueing, Queueing::No);
     assert!(matches!(
-        store.acquire(request).await.unwrap(),
+        store.ask_for(request).await.unwrap(),
         Acquired::Held(_)
     ));
     assert_eq!(server.commands().await, only("evalsha", 1));

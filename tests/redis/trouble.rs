@@ -50,7 +50,7 @@ async fn the_error_for_a_database_that_does_not_exist_says_so() {
     for error in [
         store.ping().await.unwrap_err(),
         store
-            .acquire(attempt(&key("k"), owner()))
+            .ask_for(attempt(&key("k"), owner()))
             .await
             .unwrap_err(),
     ] {
@@ -87,7 +87,7 @@ async fn a_store_can_be_built_before_its_server_runs() {
     let store = RedisStore::builder(server.url()).timeout(LIMIT);
     let store = store.build().unwrap();
     let (key, a) = (key("k"), owner());
-    let error = store.acquire(attempt(&key, a)).await.unwrap_err();
+    let error = store.ask_for(attempt(&key, a)).await.unwrap_err();
     assert_says(&error, "is it running?");
     server.restart().await;
     store.take(&key, a).await;
@@ -128,7 +128,7 @@ async fn the_error_for_a_missing_permission_says_so() {
         let url = server.url().replace("redis://", "redis://app:secret@");
         let store = RedisStore::connect(url).await.unwrap();
         let error = store
-            .acquire(attempt(&key("k"), owner()))
+            .ask_for(attempt(&key("k"), owner()))
             .await
             .unwrap_err();
         assert_says(&error, "denies a command");
@@ -172,7 +172,7 @@ async fn the_documented_permissions_are_enough() {
             mode,
             ..attempt(&key, a)
         };
-        granted(store.acquire(crashes).await.unwrap());
+        granted(store.ask_for(crashes).await.unwrap());
         granted(store.ask_as(mode, &key, b).await);
         let waits = match mode {
             Mode::Shared => Mode::Exclusive,
@@ -201,18 +201,18 @@ async fn a_full_server_grants_no_locks_and_keeps_its_leases() {
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let error = store
-        .acquire(attempt(&crate::keys()[0], owner()))
+        .ask_for(attempt(&crate::keys()[0], owner()))
         .await
         .unwrap_err();
     assert_says(&error, "Redis is full");
-    let error = store.acquire(waiting(&key, owner())).await.unwrap_err();
+    let error = store.ask_for(waiting(&key, owner())).await.unwrap_err();
     assert_says(&error, "Redis is full");
     assert!(matches!(
         store.renew_one(renewal(&key, a, 8)).await,
         Renewed::Renewed { .. }
     ));
     // The record may be refused at first and then repeated, or accepted: a script that has written once may go on. Either way it is stored.
-    let _ = store.start_release(recording(&key, a, b"done")).await;
+    let _ = store.end(recording(&key, a, b"done")).await;
 
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
     eventually("the record is there", async || {
@@ -236,7 +236,7 @@ async fn the_error_for_a_replica_says_so() {
     let (server, store) = server_and_store().await;
     let _: Value = server.send(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let error = store
-        .acquire(attempt(&key("k"), owner()))
+        .ask_for(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
     assert_says(&error, "read-only replica");
@@ -258,7 +258,7 @@ async fn the_error_for_a_server_that_is_loading_says_so() {
     let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
     let store = store.build().unwrap();
     let error = store
-        .acquire(attempt(&key("k"), owner()))
+        .ask_for(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
     assert_says(&error, "still loading");

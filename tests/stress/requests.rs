@@ -110,7 +110,7 @@ impl Actor {
                 instance: StoreInstance::new(),
                 attempt: 1,
             };
-            let taking = store.acquire(Acquire {
+            let taking = store.ask_for(Acquire {
                 key: key.clone(),
                 owner,
                 lease: LONG_LEASE,
@@ -119,11 +119,13 @@ impl Actor {
                 mode: Mode::Exclusive,
                 fingerprint: None,
                 more: Vec::new(),
+                ends: Vec::new(),
             });
-            let release = store.start_release(Release {
+            let release = store.end(Release {
                 key,
                 owner,
                 ending: Ending::Free,
+                in_doubt: false,
                 owed_for: LONG_LEASE,
                 mode: Mode::Exclusive,
             });

@@ -44,6 +44,7 @@ pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     }
 }
 
@@ -94,6 +95,7 @@ pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
         owner,
         ending: Ending::Free,
         owed_for: LONG,
+        in_doubt: false,
         mode: Mode::Exclusive,
     }
 }
@@ -110,9 +112,22 @@ pub(crate) fn recording(key: &LockKey, owner: Owner, content: &'static [u8]) -> 
 
 /// The contract in the words of the tests.
 pub(crate) trait Words: Store {
+    /// Asks for a key. The call is made now.
+    fn ask_for(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        let outcome = self.acquire(request);
+        Box::pin(async move { outcome.await.into_result() })
+    }
+
+    /// Ends a lease or an attempt. The call is made now.
+    fn end(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        let (answer, outcome) = Answer::channel();
+        self.release(request, answer);
+        Box::pin(async move { outcome.await.into_result() })
+    }
+
     /// Asks for the key without queueing.
     async fn ask(&self, key: &LockKey, owner: Owner) -> Acquired {
-        self.acquire(attempt(key, owner)).await.unwrap()
+        self.ask_for(attempt(key, owner)).await.unwrap()
     }
 
     /// Takes a key that must be free for this owner.
@@ -129,7 +144,7 @@ pub(crate) trait Words: Store {
                 owner,
                 ..request.clone()
             };
-            match self.acquire(request).await {
+            match self.ask_for(request).await {
                 Ok(Acquired::Granted(grant)) => return (owner, grant),
                 other => assert!(Instant::now() < until, "not granted: {other:?}"),
             }
@@ -138,15 +153,15 @@ pub(crate) trait Words: Store {
 
     /// Asks for the key, and queues for a held one.
     async fn queue(&self, key: &LockKey, owner: Owner) -> Acquired {
-        self.acquire(waiting(key, owner)).await.unwrap()
+        self.ask_for(waiting(key, owner)).await.unwrap()
     }
 
     async fn free(&self, key: &LockKey, owner: Owner) -> Released {
-        self.start_release(ending(key, owner)).await.unwrap()
+        self.end(ending(key, owner)).await.unwrap()
     }
 
     async fn record(&self, key: &LockKey, owner: Owner, content: &'static [u8]) -> Released {
-        self.start_release(recording(key, owner, content))
+        self.end(recording(key, owner, content))
             .await
             .unwrap()
     }
@@ -166,14 +181,14 @@ pub(crate) trait Words: Store {
 
     /// Asks for the key in a mode, without queueing.
     async fn ask_as(&self, mode: Mode, key: &LockKey, owner: Owner) -> Acquired {
-        self.acquire(in_mode(mode, attempt(key, owner)))
+        self.ask_for(in_mode(mode, attempt(key, owner)))
             .await
             .unwrap()
     }
 
     /// Asks for the key in a mode, and queues if there is no room.
     async fn queue_as(&self, mode: Mode, key: &LockKey, owner: Owner) -> Acquired {
-        self.acquire(in_mode(mode, waiting(key, owner)))
+        self.ask_for(in_mode(mode, waiting(key, owner)))
             .await
             .unwrap()
     }
@@ -183,7 +198,7 @@ pub(crate) trait Words: Store {
             mode,
             ..ending(key, owner)
         };
-        self.start_release(request).await.unwrap()
+        self.end(request).await.unwrap()
     }
 
     async fn renew_as(&self, mode: Mode, key: &LockKey, owner: Owner, refill: u32) -> Renewed {

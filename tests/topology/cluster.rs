@@ -448,8 +448,8 @@ async fn calls_for_a_moving_slot_wait_and_keep_their_order() {
         let pairs: Vec<_> = (0..20).map(|_| owner()).collect();
         let calls = pairs.iter().map(|a| {
             let (take, free) = (
-                store.acquire(attempt(&key, *a)),
-                store.start_release(ending(&key, *a)),
+                store.ask_for(attempt(&key, *a)),
+                store.end(ending(&key, *a)),
             );
             // Each call is polled once before the next one starts.
             async { tokio::join!(biased; take, free) }
@@ -498,7 +498,7 @@ async fn the_first_calls_of_a_store_without_a_connection_wait_for_the_slot_map()
 
     let store = builder.build().unwrap();
     let keys: Vec<_> = (0..32).map(|n| key(&format!("k/{n}"))).collect();
-    let taking = join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
+    let taking = join_all(keys.iter().map(|key| store.ask_for(attempt(key, owner()))));
     let listing = store.list(List::starting_with("listed"));
     let (taken, page) = tokio::join!(taking, listing);
     for answer in taken {
@@ -530,7 +530,7 @@ async fn a_release_is_repeated_until_expiry_although_the_slot_map_is_stale_when_
         let info: String = node.send(&["INFO", "clients"]).await;
         info.contains("blocked_clients:1")
     };
-    let taking = store.acquire(attempt(&key, owner()));
+    let taking = store.ask_for(attempt(&key, owner()));
     eventually("the acquire is blocked", calls_blocked).await;
     node.break_connections().await;
     assert_eq!(taking.await.unwrap_err().kind(), ErrorKind::Unreachable);

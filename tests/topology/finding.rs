@@ -175,7 +175,7 @@ async fn coming_back_to_a_server_closes_the_connections_that_were_left_there() {
     let store = store.connect().await.unwrap();
     let key = key("k");
     proxy.set(Network::BlackHole);
-    store.acquire(attempt(&key, owner())).await.unwrap_err();
+    store.ask_for(attempt(&key, owner())).await.unwrap_err();
     proxy.set(Network::ClientGone);
     proxy.only_new_ones_are_fine();
 

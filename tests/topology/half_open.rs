@@ -28,10 +28,11 @@ async fn renew_and_end(store: &RedisStore, key: &LockKey, owner: Owner, ending: 
         key: key.clone(),
         owner,
         ending,
+        in_doubt: false,
         owed_for: LONG,
         mode: tower_distributed_lock::store::Mode::Exclusive,
     };
-    let released = store.start_release(release).await;
+    let released = store.end(release).await;
     assert_eq!(released.unwrap(), Released::Freed);
 }
 

@@ -136,7 +136,7 @@ async fn a_lock_that_no_replica_acknowledges_is_released() {
     pair.replica.freeze();
     let keys: Vec<_> = (0..40).map(|n| key(&format!("k/{n}"))).collect();
     let asked = Instant::now();
-    let asking = join_all(keys.iter().map(|key| store.acquire(waiting(key, owner()))));
+    let asking = join_all(keys.iter().map(|key| store.ask_for(waiting(key, owner()))));
     let renewing = async {
         pass(50).await;
         let asked = Instant::now();
@@ -186,14 +186,14 @@ async fn a_record_is_confirmed_once_the_replica_has_it() {
     pair.replica.freeze();
     let recording = || recording(&key, a, b"paid");
     for _ in 0..2 {
-        let error = hasty.start_release(recording()).await.unwrap_err();
+        let error = hasty.end(recording()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         let words = "0 replicas of Redis, not 1, have acknowledged the record";
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(hasty.see(&key).await.record.as_deref(), Some(&b"paid"[..]));
         assert_eq!(hasty.owed(), 0, "the record is there");
     }
-    let confirming = tokio::spawn(patient.start_release(recording()));
+    let confirming = tokio::spawn(patient.end(recording()));
     pass(100).await;
     assert!(!confirming.is_finished());
     pair.replica.thaw();
@@ -210,12 +210,12 @@ async fn many_refused_releases_are_repeated_few_at_a_time() {
     let store = store.timeout(ENOUGH * 2).connect().await.unwrap();
     let keys: Vec<_> = (0..OWED).map(|n| key(&format!("k/{n}"))).collect();
     let a = owner();
-    let asking = keys.iter().map(|key| store.acquire(attempt(key, a)));
+    let asking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
     for answer in join_all(asking).await {
         granted(answer.unwrap());
     }
     pair.primary.refuse_writes(true).await;
-    let releasing = keys.iter().map(|key| store.start_release(ending(key, a)));
+    let releasing = keys.iter().map(|key| store.end(ending(key, a)));
     for answer in join_all(releasing).await {
         answer.unwrap_err();
     }
@@ -239,7 +239,7 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let store = RedisStore::builder(proxy.url()).replicas(1, ENOUGH);
     let store = store.timeout(limit).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
-    let ask_all = || join_all(keys.iter().map(|key| store.acquire(attempt(key, owner()))));
+    let ask_all = || join_all(keys.iter().map(|key| store.ask_for(attempt(key, owner()))));
     // From here on, the pool has all of its connections.
     for (answer, key) in ask_all().await.into_iter().zip(&keys) {
         granted(answer.unwrap());
@@ -271,7 +271,7 @@ async fn a_primary_without_replicas_grants_nothing() {
     let store = RedisStore::builder(server.url()).replicas(1, Duration::from_millis(50));
     let store = store.connect().await.unwrap();
     let error = store
-        .acquire(attempt(&key("k"), owner()))
+        .ask_for(attempt(&key("k"), owner()))
         .await
         .unwrap_err();
     assert!(error.to_string().contains("was released again"), "{error}");
@@ -302,7 +302,7 @@ async fn many_acquires_at_once_open_at_most_the_connections_of_the_pool() {
     let store = store.timeout(ENOUGH * 2).connect().await.unwrap();
     let before = pair.primary.connections_received().await;
     let keys: Vec<_> = (0..400).map(|n| key(&format!("k/{n}"))).collect();
-    let asking = keys.iter().map(|key| store.acquire(attempt(key, owner())));
+    let asking = keys.iter().map(|key| store.ask_for(attempt(key, owner())));
     for answer in join_all(asking).await {
         granted(answer.unwrap());
     }
@@ -332,7 +332,7 @@ async fn an_acquire_that_waits_for_a_replica_delays_no_other_key() {
     }
     let other = found.unwrap();
     pair.replica.freeze();
-    let waiting = tokio::spawn(store.acquire(attempt(&other, owner())));
+    let waiting = tokio::spawn(store.ask_for(attempt(&other, owner())));
     eventually("the acquire waits", async || {
         let found = pair.primary.leftovers().await;
         found.iter().any(|found| found.ends_with(other.as_str()))
@@ -358,7 +358,7 @@ async fn a_release_that_the_server_refuses_is_logged_once() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     pair.primary.refuse_writes(true).await;
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     eventually("the release was repeated", async || {
         pair.primary.errors("NOREPLICAS").await >= 3
     })
@@ -377,7 +377,7 @@ async fn a_release_that_was_started_is_made_although_the_store_is_dropped() {
     let (key, a) = (key("k"), owner());
     store.take(&key, a).await;
     // Both drops come before the release's job begins, because this test has one thread.
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     drop(store);
     eventually("the key is free", async || {
         pair.primary.leftovers().await.is_empty()
@@ -390,7 +390,7 @@ async fn a_grant_that_is_not_taken_is_released_although_the_store_is_dropped() {
     let pair = Pair::start().await;
     let store = pair.store(ENOUGH).await;
     pair.replica.freeze();
-    let taking = store.acquire(attempt(&key("k"), owner()));
+    let taking = store.ask_for(attempt(&key("k"), owner()));
     eventually("the acquire waits for the replica", async || {
         !pair.primary.leftovers().await.is_empty()
     })
@@ -417,7 +417,7 @@ fn calls_that_never_began_do_not_keep_their_store_alive() {
     let (key, a) = (key("k"), owner());
     // Outside of a runtime, no call can begin.
     drop(store.inspect(key.clone()));
-    drop(store.start_release(ending(&key, a)));
+    drop(store.end(ending(&key, a)));
     drop(store);
     assert_eq!(Arc::strong_count(&credentials), 1);
 }
@@ -443,6 +443,6 @@ async fn timeouts_above_an_hour_are_refused() {
     let server = RedisServer::start().await;
     let store = RedisStore::builder(server.url()).timeout(HOUR);
     let store = store.replicas(1, HOUR).connect().await.unwrap();
-    let _waits = store.acquire(attempt(&key("k"), owner()));
+    let _waits = store.ask_for(attempt(&key("k"), owner()));
     store.ping().await.unwrap();
 }

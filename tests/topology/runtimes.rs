@@ -97,7 +97,7 @@ fn an_acquire_whose_job_ends_with_its_runtime_is_released() {
             store.free(&key, a).await;
         });
         proxied.proxy.set(Network::RepliesHeldBack);
-        let mut acquire = Some(started(&first, || store.acquire(attempt(&key, owner()))));
+        let mut acquire = Some(started(&first, || store.ask_for(attempt(&key, owner()))));
         next.block_on(eventually("the acquire has run", async || {
             proxied.has_leftovers().await
         }));
@@ -122,7 +122,7 @@ fn an_acquire_that_waits_for_a_replica_when_its_runtime_ends_is_released() {
     let proxied = Proxied::start(&next, &first);
     let (store, key) = (&proxied.store, key("k"));
     proxied.pair.replica.freeze();
-    let acquire = started(&first, || store.acquire(attempt(&key, owner())));
+    let acquire = started(&first, || store.ask_for(attempt(&key, owner())));
     next.block_on(eventually("the acquire has run", async || {
         proxied.has_leftovers().await
     }));
@@ -145,12 +145,12 @@ fn an_acquire_in_a_cluster_whose_job_ends_with_its_runtime_is_released_before_la
     };
     send(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     let key = key("k");
-    let acquire = started(&first, || store.acquire(attempt(&key, owner())));
+    let acquire = started(&first, || store.ask_for(attempt(&key, owner())));
     next.block_on(eventually("the acquire waits at the node", async || {
         let clients: String = node.send(&["CLIENT", "LIST"]).await;
         clients.contains("flags=b")
     }));
-    let later = started(&next, || store.acquire(attempt(&key, owner())));
+    let later = started(&next, || store.ask_for(attempt(&key, owner())));
     drop(first);
     send(&["CLIENT", "UNPAUSE"]);
     next.block_on(async {
@@ -168,7 +168,7 @@ fn a_release_whose_job_ends_with_its_runtime_is_made_on_the_next_runtime() {
     let (key, a) = (key("k"), owner());
     first.block_on(proxied.store.take(&key, a));
     proxied.proxy.set(Network::BlackHole);
-    let release = started(&first, || proxied.store.start_release(ending(&key, a)));
+    let release = started(&first, || proxied.store.end(ending(&key, a)));
     // Time for the job to begin.
     first.block_on(pass(100));
     drop(first);
@@ -189,7 +189,7 @@ fn a_release_on_a_runtime_without_timers_is_made_on_the_next_runtime() {
     runtime.block_on(store.take(&key, a));
     let without_timers = Builder::new_current_thread().build().unwrap();
     without_timers.block_on(async {
-        drop(store.start_release(ending(&key, a)));
+        drop(store.end(ending(&key, a)));
         // Time for the job, which would panic.
         tokio::task::yield_now().await;
     });
@@ -205,9 +205,9 @@ fn calls_are_answered_although_the_runtime_of_their_first_poll_has_ended() {
     let store = store.timeout(limit).build().unwrap();
     let key = key("k");
     // The jobs of the key stand still, because their runtime is not driven.
-    idle.block_on(async { drop(store.start_release(ending(&key, owner()))) });
+    idle.block_on(async { drop(store.end(ending(&key, owner()))) });
     let (mut acquire, mut inspect) = polled_first.block_on(async {
-        let mut acquire = store.acquire(attempt(&key, owner()));
+        let mut acquire = store.ask_for(attempt(&key, owner()));
         let mut inspect = store.inspect(key.clone());
         let mut context = Context::from_waker(Waker::noop());
         assert!(acquire.as_mut().poll(&mut context).is_pending());

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
-    locks::Late,
+    locks::{Late, LateRecord},
     store::Released,
     time::{Instant, later, now, sleep_until},
     trace::{self, KeepResult},
@@ -103,7 +103,7 @@ impl Keeping {
                     drop(begun.into_guard());
                     return Kept::Yes;
                 }
-                Ok(Released::NotOurs) => break,
+                Ok(Released::NotOurs | Released::NotYet) => break,
                 Err(error) => error,
             };
             if let Some(kept) = self.gives_up(&error, until) {
@@ -117,21 +117,13 @@ impl Keeping {
     }
 
     async fn keep_late(&self, until: Instant) -> Kept {
-        // A claim of this process whose answer was lost looks like that of another.
-        let mut maybe_held_by_us = false;
+        let record = (&self.record, self.retain);
+        let mut late = LateRecord::new(&self.locks, &self.key, self.fingerprint.clone(), record);
         loop {
-            let record = (&self.record, self.retain);
-            let late = self
-                .locks
-                .record_late(&self.key, self.fingerprint.clone(), record, until);
-            let error = match late.await {
+            let error = match late.write(until).await {
                 Ok(Late::Recorded) => return Kept::Yes,
-                Ok(Late::Held) if maybe_held_by_us => not_known(),
                 Ok(Late::Superseded | Late::Held) => return Kept::Superseded,
-                Err(error) => {
-                    maybe_held_by_us = true;
-                    error
-                }
+                Err(error) => error,
             };
             if let Some(kept) = self.gives_up(&error, until) {
                 return kept;
@@ -149,11 +141,4 @@ impl Keeping {
         trace::not_kept(error);
         Some(kept)
     }
-}
-
-fn not_known() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the lease was lost, and who holds the key now is not known",
-    )
 }

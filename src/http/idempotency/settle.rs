@@ -91,7 +91,7 @@ impl Locks {
             .await?;
         let is_settled = match released {
             Released::Freed => true,
-            Released::NotOurs => false,
+            Released::NotOurs | Released::NotYet => false,
         };
         if is_settled {
             trace::settled(key.as_str());

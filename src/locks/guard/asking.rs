@@ -205,10 +205,10 @@ impl LockGuard {
         outcome
     }
 
-    /// Ends the turn as [`record`](Self::record) does, without touching the lease in the store. The lease expires
-    /// there, unless a record that was sent before takes its place.
+    /// Ends the turn as [`record`](Self::record) does, without freeing the key. A record that was sent before is
+    /// repeated until it has taken the lease's place; without one, the lease expires.
     pub(crate) fn abandon(self, content: &Bytes) {
         self.0.set_released();
-        self.inner().finish(self.granted(), content);
+        self.inner().finish(self.granted(), content, false);
     }
 }

@@ -9,8 +9,12 @@
 //! granted(lease, tokens) ◀── Granted ───────────────────┤   the contender ends
 //! held(label, asked)     ◀── Held ──────────────────────┤   pause, then the next round with the same owner
 //! recorded(content)      ◀── Recorded ──────────────────┤   the contender ends
-//! ask_failed(error)      ◀── an error ──────────────────┘   pause, then the next round with a new owner
+//! ask_failed(error)      ◀── refused, or unknown ────────┘   pause, then the next round; after *unknown* with a new owner
 //! ```
+//!
+//! The line keeps the owners that a round names: as `asked` while the question is under way, and as `place` while the
+//! attempt is in the store's queue. Whoever takes one of them away gives it a lease or an ending, so the end of a
+//! contender, at whatever moment, leaves no owner behind.
 //!
 //! The demand is made anew for each round, because the requests in line change: the first request may have left, or may
 //! want another mode than the attempt that is in the store's queue. The line then gives up the place of that attempt.
@@ -26,6 +30,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::{
     Away, Line, NoTurn, SILENT_AFTER, Transition, elsewhere, held_error, other, recorded_error,
@@ -60,8 +65,10 @@ pub(super) struct Contending {
     woken: Option<Arc<Notify>>,
     /// The store has answered a question for this line before.
     answered: bool,
-    /// When the unanswered question was sent.
-    asked: Option<Instant>,
+    /// The question under way.
+    asked: Option<Asked>,
+    /// The attempt's place in the store's queue, while no question is under way.
+    place: Option<Place>,
     /// The contender pauses, because the key is held and its attempt is in the store's queue.
     is_queued: bool,
     /// Set while the store fails.
@@ -81,16 +88,23 @@ impl Contending {
             woken: None,
             answered,
             asked: None,
+            place: None,
             is_queued: false,
             away,
             holder: None,
         }
     }
 
-    /// Notes that a question is asked.
-    pub(super) fn ask(&mut self, now: Instant) {
-        self.asked = Some(now);
+    /// Notes that a question is asked, in the name of these owners.
+    pub(super) fn ask(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+        self.place = None;
         self.is_queued = false;
+    }
+
+    /// The attempt's place in the store's queue.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
     }
 
     /// Stores a wake-up, unless a stronger one is already there, and notifies the contender.
@@ -102,7 +116,7 @@ impl Contending {
     /// Since when the store has failed, or has left a question unanswered for longer than `patience`.
     pub(super) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
         let silent = |since: &Instant| now >= *since + patience;
-        let silent = || self.asked.filter(silent);
+        let silent = || self.asked.as_ref().map(|asked| asked.at).filter(silent);
         self.away
             .clone()
             .or_else(|| silent().map(|since| Away { since, error: None }))
@@ -129,6 +143,31 @@ impl Contending {
 pub(crate) struct Place {
     pub(crate) owner: Owner,
     pub(crate) mode: Mode,
+}
+
+/// A question under way.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// When the question was asked.
+    pub(super) at: Instant,
+    /// The owners that it names.
+    pub(super) owners: SmallVec<[Owner; 1]>,
+    pub(super) mode: Mode,
+    /// For how long the store keeps what it grants or queues.
+    pub(super) lasts: Duration,
+    /// The first owner has had a place in the store's queue before.
+    pub(super) had_place: bool,
+}
+
+/// Why a question has brought no lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// The question has no effect, and never will.
+    Refused,
+    /// The question may have taken effect, or may still do so.
+    Unknown,
+    /// So many of the owners were granted a lease, whose time was over before the answer came.
+    TooLate(usize),
 }
 
 /// The contender's next step after the store has failed.
@@ -219,7 +258,11 @@ impl Line {
         let pauses = is_queued && first == Some(asked);
         if let Some(contending) = &mut self.contending {
             contending.answered = true;
-            contending.asked = None;
+            let asked = contending.asked.take();
+            contending.place = asked.filter(|_| is_queued).map(|asked| Place {
+                owner: asked.owners[0],
+                mode: asked.mode,
+            });
             contending.away = None;
             contending.holder = found.label.clone();
             contending.is_queued = pauses;
@@ -240,46 +283,73 @@ impl Line {
         &mut self,
         key: &LockKey,
         error: &Error,
-        queued: Option<Place>,
+        why: Unanswered,
         t: &mut Transition<'_>,
     ) -> AfterFailure {
+        let since = self.end_question(key, why, t).unwrap_or(t.now);
         let Some(contending) = &mut self.contending else {
             return AfterFailure::End;
         };
-        if let Some(place) = queued {
-            t.release_place(key.clone(), place);
-        }
         let is_final = error.kind() != ErrorKind::Unreachable;
         if is_final || !contending.answered || t.limits.fail_fast {
-            self.failed(error, t);
+            self.give_up_place(key, t);
+            self.contending = None;
+            self.refuse_all(error, t);
             return AfterFailure::End;
         }
-        let since = contending.asked.take().unwrap_or(t.now);
         let away = contending.away.get_or_insert(Away { since, error: None });
         away.error = Some(error.clone());
         self.refuse_the_impatient(error, t);
         if self.waiters.is_empty() {
+            self.give_up_place(key, t);
             self.contending = None;
             return AfterFailure::End;
         }
         AfterFailure::AskAgain
     }
 
-    /// Handles a question that gets no answer because a runtime has ended, which is no failure of
-    /// the store. Returns whether a request is left, and the store is to be asked again.
-    pub(crate) fn interrupted(
+    /// Decides about the owners of a question that has brought no lease. Returns when the question was asked.
+    pub(crate) fn end_question(
         &mut self,
         key: &LockKey,
-        queued: Option<Place>,
+        why: Unanswered,
         t: &mut Transition<'_>,
-    ) -> bool {
-        if let Some(place) = queued {
-            t.release_place(key.clone(), place);
+    ) -> Option<Instant> {
+        let contending = self.contending.as_mut()?;
+        let asked = contending.asked.take()?;
+        let (ended, in_doubt) = match why {
+            Unanswered::Refused => {
+                contending.place = asked.had_place.then_some(Place {
+                    owner: asked.owners[0],
+                    mode: asked.mode,
+                });
+                (0, false)
+            }
+            Unanswered::Unknown => (asked.owners.len(), true),
+            Unanswered::TooLate(granted) => (granted, false),
+        };
+        for owner in asked.owners.into_iter().take(ended) {
+            t.end_attempt(key, owner, asked.mode, asked.lasts, in_doubt);
         }
+        Some(asked.at)
+    }
+
+    /// Gives up the attempt's place in the store's queue.
+    pub(super) fn give_up_place(&mut self, key: &LockKey, t: &mut Transition<'_>) {
+        let contending = self.contending.as_mut();
+        if let Some(place) = contending.and_then(|contending| contending.place.take()) {
+            t.release_place(key, place);
+        }
+    }
+
+    /// Handles a question that gets no answer because a runtime has ended, which is no failure of
+    /// the store. Returns whether a request is left, and the store is to be asked again.
+    pub(crate) fn interrupted(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
+        self.end_question(key, Unanswered::Unknown, t);
+        self.give_up_place(key, t);
         if self.waiters.is_empty() {
             self.contending = None;
         } else if let Some(contending) = &mut self.contending {
-            contending.asked = None;
             contending.is_queued = false;
         }
         self.contending.is_some()
@@ -287,13 +357,8 @@ impl Line {
 
     /// Handles the end of the contender with its runtime. Returns whether the line needs another one,
     /// which [`take_over`](Self::take_over) gives to it.
-    pub(crate) fn left_behind(
-        &mut self,
-        key: &LockKey,
-        queued: Option<Place>,
-        t: &mut Transition<'_>,
-    ) -> bool {
-        let is_needed = self.interrupted(key, queued, t);
+    pub(crate) fn left_behind(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
+        let is_needed = self.interrupted(key, t);
         if let Some(contending) = &mut self.contending {
             contending.contender = None;
         }
@@ -312,28 +377,6 @@ impl Line {
         let contending = contending.filter(|contending| contending.contender.is_none())?;
         contending.contender = Some(t.number());
         contending.contender
-    }
-
-    /// Fails the requests that wait, because the store has panicked.
-    pub(crate) fn abandoned(
-        &mut self,
-        key: &LockKey,
-        error: &Error,
-        queued: Option<Place>,
-        t: &mut Transition<'_>,
-    ) {
-        if let Some(place) = queued {
-            t.release_place(key.clone(), place);
-        }
-        self.failed(error, t);
-    }
-
-    /// Ends the contender, and refuses all requests.
-    ///
-    /// The line is gone afterwards, unless the line has leases.
-    fn failed(&mut self, error: &Error, t: &mut Transition<'_>) {
-        self.contending = None;
-        self.refuse_all(error, t);
     }
 
     /// Refuses the requests that do not wait for a store that is away.

@@ -17,16 +17,20 @@
 //!    one of them ends, `serve` runs and decides what ends the wait.
 //! 6. Requests get their turns in the order in which they joined. Only requests that share the key have their turns
 //!    side by side, and only with those next to them in line; and so have requests for permits.
-//! 7. A lease leaves its line in the same transition in which its release starts. Since the release starts under the
-//!    line's lock, the store sees the release before every later call for the key. Two kinds of leases leave without
-//!    such a release: a lease whose turn ended with a record or was abandoned (`LockGuard::abandon`), and a lease that
-//!    outlived an answer of *not ours*.
+//! 7. *Conservation.* An owner that was named to the store is in exactly one place: with the contender (as a question under
+//!    way, or as a place in the store's queue), with a late recorder, in a lease of its line, or in the [`Ends`] of the shard. It moves from
+//!    one to the other in one transition. It leaves for good when its ending is settled or its time is over; when its
+//!    question was refused or answered with *held* and left no place, or was answered with a record; when its lease was
+//!    replaced by a confirmed record, was abandoned before a record was sent, or outlived an answer of *not ours*.
 //! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
 //! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
 //!    deadline that has moved since, changes nothing.
 //! 10. A request that does not wait is in line only while an answer of the store can begin its turn: as far as the line
 //!     knows, no turn of another has to end before. It is refused in the transition that finds out otherwise, so none is
 //!     in line beside the turn of an exclusive lease, or while a contender pauses or backs off.
+//! 11. No owner in `Ends` serves a turn, and none is asked for again. Every acquire for a key names the endings of that
+//!     key that may be carried, so a lock right after a drop does not depend on the order of calls.
+//! 12. The store is called, and its answers to releases are taken, only while no shard is locked.
 //!
 //! # Two requests at one key
 //!
@@ -59,24 +63,19 @@ mod snapshot;
 mod turns;
 mod waiters;
 
-use std::{
-    collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    task::Waker,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, task::Waker, time::Duration};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
-pub(crate) use contend::{AfterFailure, Place, Wake};
+pub(crate) use contend::{AfterFailure, Unanswered, Wake};
 pub(crate) use renewals::{Answer, DueRenewal, Lost};
 pub(crate) use serve::Demand;
 pub(crate) use turns::Ended;
 pub(crate) use waiters::{Holding, NoTurn, WaitRequest};
 
 use self::{
-    contend::Contending,
+    contend::{Contending, Place},
     held_lease::{HeldLease, Phase},
     leases::Leases,
 };
@@ -85,8 +84,10 @@ use super::{totals::Totals, turn::Turn};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},
-    store::{Ending, Instance, Owner, Release, Released, Store, StoreFuture},
-    sync::oneshot,
+    store::{
+        Ending, Instance, Mode, Owner, Release,
+        ends::{Confirmation, Ends, NewEnd},
+    },
     time::Instant,
 };
 
@@ -101,6 +102,8 @@ pub(crate) struct Limits {
     pub(crate) pass_time: Duration,
     /// How long a turn may last, unless its request says otherwise.
     pub(crate) max_hold: Duration,
+    /// How long a lease lasts, unless its request says otherwise.
+    pub(crate) lease: Duration,
     /// How long the store keeps a place in its queue.
     pub(crate) waiter_deadline: Duration,
     /// Whether waiting requests fail as soon as the store does.
@@ -116,7 +119,8 @@ pub(crate) struct Transition<'a> {
     /// The schedule of the leases under the same lock.
     pub(crate) schedule: &'a mut Schedule,
     pub(crate) scheduler: &'a Scheduler,
-    pub(crate) store: &'a dyn Store,
+    /// The endings of the keys under the same lock.
+    pub(crate) ends: &'a mut Ends,
     pub(crate) instance: Instance,
     /// See [`number`](Self::number).
     pub(crate) numbers: &'a mut Numbers,
@@ -148,6 +152,8 @@ impl Numbers {
 /// The actions left to do after a transition, when the lock is free: everything that could come back to the line.
 #[derive(Debug, Default)]
 pub(crate) struct FollowUp {
+    /// Releases to be sent. Their owners are in [`Ends`] already.
+    pub(crate) releases: SmallVec<[Release; 1]>,
     /// The tasks of requests that have got their turns, or were refused.
     pub(crate) wakers: Wakers,
     /// The answers to releases that have waited for a renewal.
@@ -159,41 +165,26 @@ pub(crate) struct FollowUp {
     pub(crate) asks_alone: Option<Arc<Turn>>,
     /// The leases that were lost, or whose turns were: their watchers are woken, and the log is written.
     pub(crate) lost: Vec<(Arc<Lease>, Loss)>,
-    /// The owner of a lease that is being released, for the log.
-    pub(crate) released: Option<Owner>,
-    /// The owners of further leases that are being released. Apart, so that one lease needs no allocation.
-    pub(crate) more_released: Vec<Owner>,
+    /// The owners of the leases that are being released, for the log.
+    pub(crate) released: SmallVec<[Owner; 1]>,
 }
 
 /// Tasks that are woken when this list is dropped. A waker may be the user's own, and may use any lock, so
 /// the list must be dropped after the line's lock is free.
 #[derive(Debug, Default)]
-pub(crate) struct Wakers {
-    first: Option<Waker>,
-    /// Further ones. Apart, so that one task needs no allocation.
-    more: Vec<Waker>,
-}
+pub(crate) struct Wakers(SmallVec<[Waker; 1]>);
 
 impl Extend<Waker> for Wakers {
     fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
-        for waker in wakers {
-            match self.first {
-                Some(_) => self.more.push(waker),
-                None => self.first = Some(waker),
-            }
-        }
+        self.0.extend(wakers);
     }
 }
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        let first = self.first.take().into_iter();
-        first.chain(self.more.drain(..)).for_each(Waker::wake);
+        self.0.drain(..).for_each(Waker::wake);
     }
 }
-
-/// Tells [`LockGuard::release`](crate::LockGuard::release) whether the lease was held until the end of the turn.
-pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
 
 /// The requests of this process for one key, and the leases that serve them.
 #[derive(Debug)]
@@ -295,44 +286,58 @@ impl Transition<'_> {
         self.follow_up.confirmed.extend(confirmed);
     }
 
-    /// Starts to release a lease that has left its line, and removes the lease from the schedule.
-    fn release(&mut self, mut held: HeldLease) -> StoreFuture<Result<Released, Error>> {
+    /// Releases a lease that has left its line, and removes the lease from the schedule. `waiting` is told whether the
+    /// lease was held until now.
+    fn release(&mut self, mut held: HeldLease, waiting: Option<Confirmation>) {
         held.unschedule(self);
         self.away = self.away.take().or(held.away);
         let lease = held.lease;
-        match self.follow_up.released {
-            Some(_) => self.follow_up.more_released.push(lease.owner),
-            None => self.follow_up.released = Some(lease.owner),
-        }
-        self.start_release(Release {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            mode: lease.mode(),
-            ending: Ending::Free,
-            owed_for: lease.length,
-        })
+        self.follow_up.released.push(lease.owner);
+        self.end(
+            &lease.key,
+            NewEnd {
+                owner: lease.owner,
+                mode: lease.mode(),
+                ending: Ending::Free,
+                in_doubt: false,
+                lasts: lease.length,
+                waiting,
+            },
+        );
     }
 
     /// Gives up an attempt's place in the store's queue.
-    fn release_place(&self, key: LockKey, place: Place) {
-        drop(self.start_release(Release {
-            key,
-            owner: place.owner,
-            mode: place.mode,
-            ending: Ending::Free,
-            owed_for: self.limits.waiter_deadline,
-        }));
+    fn release_place(&mut self, key: &LockKey, place: Place) {
+        let lasts = self.limits.waiter_deadline;
+        self.end_attempt(key, place.owner, place.mode, lasts, false);
     }
 
-    /// Starts a release in the store.
-    fn start_release(&self, release: Release) -> StoreFuture<Result<Released, Error>> {
-        // A store that panics has a bug, and must not leave the line half changed.
-        catch_unwind(AssertUnwindSafe(|| self.store.start_release(release))).unwrap_or_else(|_| {
-            Box::pin(std::future::ready(Err(Error::new(
-                ErrorKind::Unreachable,
-                "the store panicked when a release was started: this is a bug of the store",
-            ))))
-        })
+    /// Ends what the store may have of an owner that has no turn.
+    fn end_attempt(
+        &mut self,
+        key: &LockKey,
+        owner: Owner,
+        mode: Mode,
+        lasts: Duration,
+        in_doubt: bool,
+    ) {
+        self.end(
+            key,
+            NewEnd {
+                owner,
+                mode,
+                ending: Ending::Free,
+                in_doubt,
+                lasts,
+                waiting: None,
+            },
+        );
+    }
+
+    /// Adds an ending, whose release is sent when the lock is free.
+    fn end(&mut self, key: &LockKey, end: NewEnd) {
+        let release = self.ends.add(key, end, self.now);
+        self.follow_up.releases.push(release);
     }
 }
 

@@ -26,13 +26,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    Contending, Granted, HeldLease, Line, NoTurn, Phase, Place, Transition, Turn, leases::Leases,
-    other,
+    Contending, Granted, HeldLease, Line, NoTurn, Phase, Transition, Turn, contend::Asked,
+    leases::Leases, other,
 };
 use crate::{
     LockKey, Loss,
     lease::Lease,
-    store::{Grant, Mode, Owner, Tokens},
+    store::{End, Grant, Mode, Owner, Tokens},
     time::{Instant, later},
 };
 
@@ -50,7 +50,7 @@ const TOKENS_AHEAD: usize = 16;
 /// For a line with three exclusive requests, of which the first has waited in the store's queue before:
 ///
 /// ```text
-/// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: None }
+/// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: 30 s, ends: [] }
 /// ```
 ///
 /// For three requests at a key with two permits, of which the line holds none, `more` has one further owner and `block`
@@ -71,8 +71,10 @@ pub(crate) struct Demand {
     pub(crate) block: u32,
     /// The fingerprint of the first request in line.
     pub(crate) fingerprint: Option<Bytes>,
-    /// The length of the lease, if the first request in line sets its own.
-    pub(crate) lease: Option<Duration>,
+    /// How long the lease lasts.
+    pub(crate) lease: Duration,
+    /// The endings of the key that the question carries.
+    pub(crate) ends: Vec<End>,
 }
 
 impl Line {
@@ -88,38 +90,43 @@ impl Line {
 
     /// Returns the next question for the store. If no request needs a lease, the contender ends, and its place in the
     /// store's queue is given up.
-    pub(crate) fn demand(
-        &mut self,
-        key: &LockKey,
-        queued: Option<Place>,
-        t: &mut Transition<'_>,
-    ) -> Option<Demand> {
+    pub(crate) fn demand(&mut self, key: &LockKey, t: &mut Transition<'_>) -> Option<Demand> {
         let first = self.waiters.front().filter(|turn| self.needs_lease(turn));
-        let first = first.map(|turn| &turn.request);
-        let place = queued.filter(|place| first.is_some_and(|first| first.mode == place.mode));
-        if let Some(queued) = queued
-            && place.is_none()
-        {
-            t.release_place(key.clone(), queued);
+        let mode = first.map(|turn| turn.request.mode);
+        let place = self.contending.as_ref().and_then(Contending::place);
+        let place = place.filter(|place| mode == Some(place.mode));
+        if place.is_none() {
+            self.give_up_place(key, t);
         }
-        let (Some(first), Some(contending)) = (first, &mut self.contending) else {
+        let permits = self.permits_to_ask_for();
+        let (Some(first), Some(contending)) = (self.waiters.front().filter(|_| mode.is_some()), &mut self.contending) else {
             self.contending = None;
             return None;
         };
-        contending.ask(t.now);
-        let permits = self.permits_to_ask_for();
+        let first = &first.request;
+        let owner = place.map_or_else(|| t.fresh_owner(), |place| place.owner);
+        let more: Vec<Owner> = (1..permits).map(|_| t.fresh_owner()).collect();
+        let lease = first.holding.lease.unwrap_or(t.limits.lease);
+        contending.ask(Asked {
+            at: t.now,
+            owners: std::iter::once(owner).chain(more.iter().copied()).collect(),
+            mode: first.mode,
+            lasts: lease.max(t.limits.waiter_deadline),
+            had_place: place.is_some(),
+        });
         Some(Demand {
             at: t.now,
-            owner: place.map_or_else(|| t.fresh_owner(), |place| place.owner),
-            more: (1..permits).map(|_| t.fresh_owner()).collect(),
+            owner,
+            more,
             mode: first.mode,
             fingerprint: first.fingerprint.clone(),
-            lease: first.holding.lease,
+            lease,
+            ends: t.ends.to_carry(key),
             patient: self.waits_for(first.mode),
             block: match first.mode {
                 Mode::Shared => 1,
                 // As many for each lease as it serves turns while others wait: more of them would be lost with the lease.
-                _ => {
+                Mode::Exclusive | Mode::Permit { .. } => {
                     let usable = t.limits.pass_turns.saturating_mul(permits as u32);
                     let block = self.block(1).min(usable.max(1));
                     block.next_multiple_of(permits as u32)
@@ -258,7 +265,7 @@ impl Line {
                 held.confirm(None, t);
             }
         } else if let Some(held) = self.leases.remove(number) {
-            drop(t.release(held));
+            t.release(held, None);
         }
     }
 

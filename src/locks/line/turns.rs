@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{Granted, HeldLease, Line, Transition, Turn, lost_error};
 use crate::{
     Error, ErrorKind, Loss,
-    store::{Mode, Released, StoreFuture},
+    store::{Ending, Mode, ends::NewEnd},
     sync::oneshot,
     time::Instant,
 };
@@ -19,15 +19,13 @@ use crate::{
 /// | the turn ends by | the lease | result |
 /// |---|---|---|
 /// | a drop of the last guard | is passed on, or released | `Quietly` |
-/// | `release` | is released | `Releasing` |
-/// | `release` | is passed on | `Confirming` |
+/// | `release` | is released, or confirmed before it is passed on | `Confirming` |
 /// | any | was lost before | `Over` |
 pub(crate) enum Ended {
     /// The turn has ended. The lease was passed on or is being released, and no answer is awaited.
     Quietly,
-    /// The lease is being released. The future is the store's answer.
-    Releasing(StoreFuture<Result<Released, Error>>),
-    /// The store is asked whether the lease was held until now, before the lease is passed on.
+    /// The store is asked whether the lease was held until now, by the release, or by a renewal before the lease is passed
+    /// on.
     Confirming(oneshot::Receiver<Result<(), Error>>),
     /// The turn had ended before, by this loss or by an earlier end.
     Over(Option<Loss>),
@@ -67,7 +65,7 @@ impl Line {
         if let Some(held) = held
             && loss != Some(Loss::NotOurs)
         {
-            drop(t.release(held));
+            t.release(held, None);
         }
         Ended::Over(loss)
     }
@@ -83,26 +81,47 @@ impl Line {
             self.over(lease, Loss::Expired, t);
             return Ended::Over(Some(Loss::Expired));
         }
+        let (confirmation, answer) = oneshot::channel();
         if is_passed_on {
-            let (confirmation, answer) = oneshot::channel();
             // A renewal that was sent before this moment cannot confirm the end of the turn.
             held.lease.doubt();
             held.confirm(Some(confirmation), t);
-            return Ended::Confirming(answer);
+        } else if let Some(held) = self.leases.remove(lease) {
+            t.release(held, Some(confirmation));
         }
-        match self.leases.remove(lease) {
-            Some(held) => Ended::Releasing(t.release(held)),
-            None => Ended::Quietly,
-        }
+        Ended::Confirming(answer)
     }
 
     /// Ends a turn whose lease was replaced by a record, and shares the record.
-    pub(crate) fn finished(&mut self, granted: &Granted, record: &Bytes, t: &mut Transition<'_>) {
+    ///
+    /// Without a confirmation of the store, a record that was sent goes on as an ending; and a lease without one is left
+    /// in the store, so that the work is not begun again before its time is over.
+    pub(crate) fn finished(
+        &mut self,
+        granted: &Granted,
+        record: &Bytes,
+        is_confirmed: bool,
+        t: &mut Transition<'_>,
+    ) {
         if self.leases.of_turn(granted).is_none() {
             return;
         }
-        if let Some(mut held) = self.leases.remove(granted.lease.owner.attempt) {
+        let lease = &granted.lease;
+        if let Some(mut held) = self.leases.remove(lease.owner.attempt) {
             held.unschedule(t);
+            if !is_confirmed && let Some((content, retain)) = lease.recording() {
+                t.end(
+                    &lease.key,
+                    NewEnd {
+                        owner: lease.owner,
+                        mode: Mode::Exclusive,
+                        ending: Ending::Record { content, retain },
+                        in_doubt: false,
+                        lasts: lease.length,
+                        waiting: None,
+                    },
+                );
+            }
             self.share(record, t);
             self.serve(t);
         }
@@ -152,7 +171,7 @@ impl Line {
             held.lease.lose(loss);
             t.follow_up.lost.push((held.lease.clone(), loss));
             // The store may still have the lease.
-            drop(t.release(held));
+            t.release(held, None);
         }
     }
 }
@@ -163,14 +182,10 @@ impl Ended {
         match self {
             Self::Quietly => Ok(()),
             Self::Over(loss) => Err(lost_error(loss)),
-            Self::Releasing(answer) => match answer.await? {
-                Released::Freed => Ok(()),
-                Released::NotOurs => Err(lost_error(Some(Loss::NotOurs))),
-            },
             Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
                 Err(Error::new(
                     ErrorKind::Unreachable,
-                    "the turn has ended, but the line ended before the store confirmed the lease",
+                    "the turn has ended, but the locks were dropped before the store confirmed the lease",
                 ))
             }),
         }

@@ -1,18 +1,20 @@
 //! The current fault of a store, and the calls that wait for its end.
 //!
-//! 1. Without a fault, a call takes effect when the call is made.
-//! 2. Calls that were made under [`Fault::Hang`] wait in `hanging`. Once the store works again, they take effect in
-//!    their order, before any later call. They fail if the store becomes unreachable instead.
-//! 3. Releases that failed wait in `missed`. Once the store works again, they take effect before all other calls,
-//!    unless the time that they are owed for has passed.
+//! | fault | the call is made | and answered |
+//! |---|---|---|
+//! | none | at once | at once |
+//! | unreachable | never | *refused*, at once |
+//! | hang | when the fault is over, or never if the store becomes unreachable instead | then |
+//! | mute | at once | when the fault is over |
+//! | late, every other call | later, in any order, or never | *unknown*, at once |
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use crate::{
     Error, ErrorKind,
-    store::{MemoryStore, Release},
-    time::{Instant, later, now},
-    trace,
+    store::{MemoryStore, Owner},
+    sync::random,
+    time::{Instant, now},
 };
 
 /// A way in which a [`FaultyStore`](super::FaultyStore) can fail.
@@ -22,6 +24,7 @@ use crate::{
 /// | [`Unreachable`](Self::Unreachable) | a server that is down | fails at once | is held until its deadline |
 /// | [`Hang`](Self::Hang) | a server, or a network, that hangs | waits until its limit | is held until its deadline |
 /// | [`Mute`](Self::Mute) | answers that are lost on their way | waits, and may have the key in the store | is held until its deadline |
+/// | [`Late`](Self::Late) | a connection that breaks, with calls that arrive later | is asked for again, and may fail | is held, as far as its renewals arrive |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -32,6 +35,9 @@ pub enum Fault {
     Hang,
     /// Every call takes effect at once, but its answer is held back until the fault is over.
     Mute,
+    /// Every other call fails at once. It takes effect later, in any order with other calls, or
+    /// never.
+    Late,
 }
 
 /// The number of calls that a [`FaultyStore`](super::FaultyStore) has received.
@@ -55,22 +61,31 @@ pub struct Calls {
     pub acquires: u64,
     /// Calls of `renew`, each for a whole batch.
     pub renewals: u64,
-    /// Calls of `start_release`.
+    /// Calls of `release`.
     pub releases: u64,
 }
 
-/// A call that takes effect later, on the store or with an error. Returns the release, if the call was one and has
-/// failed.
-pub(super) type Deferred = Box<dyn FnOnce(Result<&MemoryStore, Error>) -> Option<Release> + Send>;
+/// A call that waits: it is made on the store, or refused without one.
+pub(super) type Hanging = Box<dyn FnOnce(Option<&MemoryStore>) + Send>;
+
+/// A call whose outcome was unknown, and which may still be made.
+pub(super) struct Late {
+    /// The owners that it asks for. None for a call that grants nothing.
+    pub(super) owners: Vec<Owner>,
+    /// After this time the call is not made any more: a server that has closed its connection does
+    /// not run it.
+    pub(super) until: Instant,
+    pub(super) make: Box<dyn FnOnce(&MemoryStore) + Send>,
+}
 
 /// The current fault, and everything that waits for its end.
 #[derive(Default)]
 pub(super) struct Faults {
-    current: Option<Fault>,
-    hanging: VecDeque<Deferred>,
+    pub(super) current: Option<Fault>,
+    pub(super) hanging: VecDeque<Hanging>,
     /// Answers that are held back.
-    muted: Vec<Box<dyn FnOnce() + Send>>,
-    missed: Vec<(Instant, Release)>,
+    pub(super) muted: Vec<Box<dyn FnOnce() + Send>>,
+    pub(super) late: Vec<Late>,
     /// The store was unreachable and has not worked since.
     was_away: bool,
     pub(super) calls: Calls,
@@ -78,81 +93,86 @@ pub(super) struct Faults {
     pub(super) restarted: Option<Instant>,
 }
 
+/// What the end of a fault lets happen, while the faults are not locked.
+#[derive(Default)]
+pub(super) struct Released {
+    hanging: VecDeque<Hanging>,
+    muted: Vec<Box<dyn FnOnce() + Send>>,
+    late: Vec<Late>,
+    is_unreachable: bool,
+    is_back: bool,
+}
+
 impl Faults {
-    pub(super) fn current(&self) -> Option<Fault> {
-        self.current
+    /// Whether no call waits.
+    pub(super) fn is_clear(&self) -> bool {
+        self.hanging.is_empty() && self.muted.is_empty() && self.late.is_empty()
     }
 
-    /// Whether no call and no missed release waits.
-    pub(super) fn is_clear(&mut self) -> bool {
-        self.hanging.is_empty() && self.muted.is_empty() && self.missed() == 0
-    }
-
-    pub(super) fn hang(&mut self, call: Deferred) {
-        self.hanging.push_back(call);
-    }
-
-    pub(super) fn mute(&mut self, answer: Box<dyn FnOnce() + Send>) {
-        self.muted.push(answer);
-    }
-
-    /// Keeps a release that failed for as long as the lease or the place in the queue lasts.
-    pub(super) fn miss(&mut self, release: Release) {
-        trace::release_failed(release.owner, &unreachable(), self.missed() == 0);
-        self.missed.push((later(now(), release.owed_for), release));
-    }
-
-    /// How many missed releases are still owed.
-    pub(super) fn missed(&mut self) -> usize {
-        let now = now();
-        self.missed.retain(|(until, _)| now < *until);
-        self.missed.len()
-    }
-
-    /// When the first of the missed releases is dropped.
-    pub(super) fn next_forgotten(&self) -> Option<Instant> {
-        self.missed.iter().map(|(until, _)| *until).min()
-    }
-
-    pub(super) fn forget_missed(&mut self) {
-        self.missed.clear();
-    }
-
-    /// Changes the fault, and continues or fails the calls that waited for the end of the last one.
-    pub(super) fn set(&mut self, fault: Option<Fault>, store: &MemoryStore) {
-        let before = std::mem::replace(&mut self.current, fault);
+    /// Changes the fault.
+    pub(super) fn set(&mut self, fault: Option<Fault>) -> Released {
+        let before = mem::replace(&mut self.current, fault);
+        let mut released = Released::default();
         if before == fault {
-            return;
+            return released;
         }
         if fault != Some(Fault::Mute) {
-            for answer in self.muted.drain(..) {
-                answer();
-            }
+            released.muted = mem::take(&mut self.muted);
         }
-        match fault {
-            Some(Fault::Hang) => {}
-            Some(Fault::Unreachable) => {
-                self.was_away = true;
-                for call in std::mem::take(&mut self.hanging) {
-                    if let Some(release) = call(Err(unreachable())) {
-                        self.miss(release);
-                    }
-                }
-            }
-            Some(Fault::Mute) | None => {
-                let now = now();
-                for (until, release) in self.missed.drain(..) {
-                    if now < until {
-                        store.release_now(release);
-                    }
-                }
-                for call in std::mem::take(&mut self.hanging) {
-                    call(Ok(store));
-                }
-                if std::mem::take(&mut self.was_away) {
-                    store.tell_all_reconnected();
-                }
-            }
+        if fault != Some(Fault::Hang) {
+            released.hanging = mem::take(&mut self.hanging);
+        }
+        if fault != Some(Fault::Late) {
+            released.late = mem::take(&mut self.late);
+        }
+        if fault == Some(Fault::Unreachable) {
+            released.is_unreachable = true;
+            self.was_away = true;
+        } else if fault != Some(Fault::Hang) {
+            released.is_back = mem::take(&mut self.was_away);
+        }
+        released
+    }
+
+    /// Takes one of the late calls, now and then.
+    pub(super) fn take_late(&mut self) -> Option<Late> {
+        let at = (random() * 2.0 * self.late.len() as f64) as usize;
+        (at < self.late.len()).then(|| self.late.swap_remove(at))
+    }
+
+    /// Whether an acquire of this owner may still be made. The store may also make sure that it is
+    /// not.
+    pub(super) fn may_come_late(&mut self, owner: Owner) -> bool {
+        let is_of_owner = |late: &Late| late.owners.contains(&owner);
+        if random() < 0.5 {
+            self.late.retain(|late| !is_of_owner(late));
+        }
+        self.late.iter().any(is_of_owner)
+    }
+}
+
+impl Released {
+    pub(super) fn happen(self, store: &MemoryStore) {
+        self.muted.into_iter().for_each(|answer| answer());
+        for call in self.hanging {
+            call((!self.is_unreachable).then_some(store));
+        }
+        let mut late = self.late;
+        while !late.is_empty() {
+            let at = (random() * late.len() as f64) as usize;
+            late.swap_remove(at.min(late.len() - 1)).make_or_drop(store);
+        }
+        if self.is_back {
+            store.tell_all_reconnected();
+        }
+    }
+}
+
+impl Late {
+    /// Makes the call, unless its time is over. Half of the calls are never made.
+    pub(super) fn make_or_drop(self, store: &MemoryStore) {
+        if now() < self.until && random() < 0.5 {
+            (self.make)(store);
         }
     }
 }
@@ -162,5 +182,13 @@ pub(super) fn unreachable() -> Error {
     Error::new(
         ErrorKind::Unreachable,
         "the store simulates an unreachable server (`FaultyStore::set_fault`)",
+    )
+}
+
+/// The error of a call that may take effect later, under [`Fault::Late`].
+pub(super) fn broken() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the store simulates a broken connection (`FaultyStore::set_fault`)",
     )
 }

@@ -1,27 +1,27 @@
 //! A store for tests, which fails, hangs, forgets and counts calls on command.
 
-mod answer;
 mod fault;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
 
-use self::{
-    answer::{AcquireAnswer, Answer, Owed},
-    fault::{Faults, unreachable},
-};
+use self::fault::{Faults, Late, broken, unreachable};
 pub use fault::{Calls, Fault};
 
 use super::{
-    Acquire, Acquired, Ending, Expected, Hints, Inspection, Instance, KeyPage, List, MemoryStore,
-    Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, MemoryStore,
+    Outcome, Owner, Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture,
+    sealed::Sealed,
 };
 use crate::{
-    Error, LockKey,
-    sync::{Mutex, oneshot},
-    time::{now, sleep_until},
+    Error, ErrorKind, LockKey,
+    sync::{Mutex, oneshot, random},
+    time::{later, now},
 };
+
+/// For how long a late call that grants nothing may still take effect.
+const LATE: Duration = Duration::from_secs(10);
 
 /// A [`MemoryStore`] that misbehaves on command, to test how a service copes with a store that does.
 ///
@@ -53,9 +53,7 @@ pub struct FaultyStore(Arc<Shared>);
 
 struct Shared {
     store: MemoryStore,
-    /// Locked while the store is called, so that no call overtakes one that waits for the end of a fault.
     faults: Mutex<Faults>,
-    owed: Arc<Owed>,
 }
 
 impl FaultyStore {
@@ -64,13 +62,13 @@ impl FaultyStore {
         Self(Arc::new(Shared {
             store: MemoryStore::new(),
             faults: Mutex::default(),
-            owed: Arc::default(),
         }))
     }
 
     /// Starts a fault, or ends the current one with `None`.
     ///
-    /// Releases that failed take effect when the store works again, and calls that hang then continue.
+    /// Calls that hang continue when the store works again. Releases that failed are repeated by
+    /// [`Locks`](crate::Locks).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -87,8 +85,8 @@ impl FaultyStore {
     /// # }
     /// ```
     pub fn set_fault(&self, fault: Option<Fault>) {
-        self.0.faults.lock().set(fault, &self.0.store);
-        self.0.owed.changed();
+        let released = self.0.faults.lock().set(fault);
+        released.happen(&self.0.store);
     }
 
     /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
@@ -109,13 +107,9 @@ impl FaultyStore {
     /// # }
     /// ```
     pub fn restart(&self) {
-        let mut faults = self.0.faults.lock();
-        faults.forget_missed();
-        faults.restarted = Some(now());
+        self.0.faults.lock().restarted = Some(now());
         self.0.store.forget();
         self.0.store.tell_all_reconnected();
-        drop(faults);
-        self.0.owed.changed();
     }
 
     /// Returns the number of calls of each kind so far, including failed ones.
@@ -128,52 +122,115 @@ impl FaultyStore {
         self.0.faults.lock().is_clear() && self.0.store.is_empty()
     }
 
-    /// Runs `work` on the store: at once, or when the fault ends. A release that fails is kept, and takes effect
-    /// later.
+    /// The state of a key, whatever the fault.
+    #[cfg(shuttle)]
+    pub(crate) fn peek(&self, key: &LockKey) -> Inspection {
+        self.0.store.inspect_now(key)
+    }
+
+    /// Makes a call as the current fault has it, and tells its outcome.
     fn call<T: Send + 'static>(
         &self,
-        release: Option<Release>,
+        call: Call,
         count: impl FnOnce(&mut Calls),
-        work: impl FnOnce(&MemoryStore) -> T + Send + 'static,
-    ) -> Answer<T> {
-        let (store, mut faults) = (&self.0.store, self.0.faults.lock());
+        work: impl FnOnce(&MemoryStore) -> Outcome<T> + Send + 'static,
+        tell: impl FnOnce(Outcome<T>) + Send + 'static,
+    ) {
+        let store = &self.0.store;
+        let mut faults = self.0.faults.lock();
         count(&mut faults.calls);
-        let owed = || release.as_ref().map(|_| Owed::one(&self.0.owed));
-        match faults.current() {
-            None => Answer::ready(Ok(work(store))),
+        match faults.current {
+            None => {
+                drop(faults);
+                tell(work(store));
+            }
             Some(Fault::Unreachable) => {
-                release.into_iter().for_each(|release| faults.miss(release));
-                Answer::ready(Err(unreachable()))
+                drop(faults);
+                tell(Outcome::Refused(unreachable()));
             }
+            Some(Fault::Hang) => faults.hanging.push_back(Box::new(move |store| {
+                tell(match store {
+                    Some(store) => work(store),
+                    None => Outcome::Refused(unreachable()),
+                });
+            })),
             Some(Fault::Mute) => {
-                let (sender, answer) = oneshot::channel();
-                let (owed, outcome) = (owed(), work(store));
-                faults.mute(Box::new(move || {
-                    drop(owed);
-                    let _ = sender.send(Ok(outcome));
-                }));
-                Answer::waiting(answer)
+                drop(faults);
+                let outcome = work(store);
+                let mut faults = self.0.faults.lock();
+                if faults.current == Some(Fault::Mute) {
+                    faults.muted.push(Box::new(move || tell(outcome)));
+                } else {
+                    drop(faults);
+                    tell(outcome);
+                }
             }
-            Some(Fault::Hang) => {
-                let (sender, answer) = oneshot::channel();
-                let owed = owed();
-                faults.hang(Box::new(move |store| {
-                    drop(owed);
-                    match store {
-                        Ok(store) => {
-                            let _ = sender.send(Ok(work(store)));
-                            None
-                        }
-                        Err(error) => {
-                            let _ = sender.send(Err(error));
-                            release
-                        }
-                    }
-                }));
-                Answer::waiting(answer)
+            Some(Fault::Late) => {
+                let late = faults.take_late();
+                let is_late = random() < 0.5;
+                let mut work = Some(work);
+                if is_late && let Some(work) = work.take() {
+                    faults.late.push(Late {
+                        owners: call.asks_for,
+                        until: later(now(), call.lasts),
+                        make: Box::new(move |store| drop(work(store))),
+                    });
+                }
+                drop(faults);
+                if let Some(late) = late {
+                    late.make_or_drop(store);
+                }
+                tell(match work {
+                    Some(work) => work(store),
+                    None => Outcome::Unknown(broken()),
+                });
             }
         }
     }
+
+    /// Makes a call whose caller waits for the outcome.
+    fn ask<T: Send + 'static>(
+        &self,
+        call: Call,
+        count: impl FnOnce(&mut Calls),
+        work: impl FnOnce(&MemoryStore) -> Outcome<T> + Send + 'static,
+    ) -> StoreFuture<Outcome<T>> {
+        let (sender, outcome) = oneshot::channel();
+        self.call(call, count, work, |outcome| drop(sender.send(outcome)));
+        Box::pin(outcome.map(|outcome| outcome.unwrap_or_else(|_| Outcome::Unknown(gone()))))
+    }
+
+    /// Makes a call that leaves nothing behind, whatever its outcome.
+    fn question<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&MemoryStore) -> Result<T, Error> + Send + 'static,
+    ) -> StoreFuture<Result<T, Error>> {
+        let work = move |store: &MemoryStore| match work(store) {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(error) => Outcome::Refused(error),
+        };
+        let outcome = self.ask(Call::default(), |_| {}, work);
+        Box::pin(outcome.map(Outcome::into_result))
+    }
+}
+
+/// What a call may leave behind if it takes effect later.
+struct Call {
+    asks_for: Vec<Owner>,
+    lasts: Duration,
+}
+
+impl Default for Call {
+    fn default() -> Self {
+        Self {
+            asks_for: Vec::new(),
+            lasts: LATE,
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unreachable, "the store is gone")
 }
 
 impl Default for FaultyStore {
@@ -193,84 +250,58 @@ impl fmt::Debug for FaultyStore {
 impl Sealed for FaultyStore {}
 
 impl Store for FaultyStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        let undo = request.owners().map(|owner| Release {
-            key: request.key.clone(),
-            owner,
-            mode: request.mode,
-            ending: Ending::Free,
-            owed_for: request.lease,
-        });
-        let undo = undo.collect();
-        let answer = self.call(
-            None,
+    fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
+        let call = Call {
+            asks_for: request.owners().collect(),
+            lasts: request.lease,
+        };
+        self.ask(
+            call,
             |calls| calls.acquires += 1,
             move |store| store.acquire_now(request),
-        );
-        Box::pin(AcquireAnswer::new(self.clone(), undo, answer))
+        )
     }
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
         let asked = requests.len();
-        let answer = self.call(
-            None,
+        let answer = self.ask(
+            Call::default(),
             |calls| calls.renewals += 1,
             move |store| {
                 let renew = |request| store.renew_now(request);
-                requests.iter().map(renew).collect::<Vec<_>>()
+                Outcome::Answered(requests.iter().map(renew).collect::<Vec<_>>())
             },
         );
         let answers = answer.map(move |answers| {
+            let answers = answers.into_result();
             let answers = answers.unwrap_or_else(|error| vec![Renewed::Unknown(error); asked]);
             stream::iter(answers.into_iter().enumerate())
         });
         Box::pin(answers.into_stream().flatten())
     }
 
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        let release = request.clone();
-        Box::pin(self.call(
-            Some(request),
-            |calls| calls.releases += 1,
-            move |store| store.release_now(release),
-        ))
-    }
-
-    fn owed(&self) -> usize {
-        self.0.faults.lock().missed() + self.0.owed.count()
-    }
-
-    fn settled(&self) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move {
-            loop {
-                let changed = store.0.owed.notified();
-                if store.owed() == 0 {
-                    return;
-                }
-                let forgotten = store.0.faults.lock().next_forgotten();
-                match forgotten {
-                    None => changed.await,
-                    Some(at) => {
-                        let forgotten = std::pin::pin!(sleep_until(at));
-                        futures_util::future::select(std::pin::pin!(changed), forgotten).await;
-                    }
-                }
-            }
-        })
+    fn release(&self, request: Release, answer: Answer) {
+        let shared = self.0.clone();
+        let work = move |store: &MemoryStore| {
+            let (owner, in_doubt) = (request.owner, request.in_doubt);
+            let released = store.release_now(request);
+            let is_late = || in_doubt && shared.faults.lock().may_come_late(owner);
+            Outcome::Answered(if released == Released::NotOurs && is_late() {
+                Released::NotYet
+            } else {
+                released
+            })
+        };
+        let count = |calls: &mut Calls| calls.releases += 1;
+        self.call(Call::default(), count, work, |outcome| answer.give(outcome));
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        let raised = self.call(
-            None,
-            |_| {},
-            move |store| store.raise_fence_now(&key, floor),
-        );
-        Box::pin(raised.map(|raised| raised.and_then(std::convert::identity)))
+        self.question(move |store| store.raise_fence_now(&key, floor))
     }
 
     fn inspect(&self, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
-        Box::pin(self.call(None, |_| {}, move |store| store.inspect_now(&key)))
+        self.question(move |store| Ok(store.inspect_now(&key)))
     }
 
     fn force_release_if(
@@ -278,17 +309,15 @@ impl Store for FaultyStore {
         key: LockKey,
         expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
-        let release = move |store: &MemoryStore| store.force_release_now(&key, expected);
-        Box::pin(self.call(None, |_| {}, release))
+        self.question(move |store| Ok(store.force_release_now(&key, expected)))
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
-        let page = self.call(None, |_| {}, move |store| store.list_now(&request));
-        Box::pin(page.map(|page| page.and_then(std::convert::identity)))
+        self.question(move |store| store.list_now(&request))
     }
 
     fn ping(&self) -> StoreFuture<Result<(), Error>> {
-        Box::pin(self.call(None, |_| {}, |_| ()))
+        self.question(|_| Ok(()))
     }
 
     fn space(&self) -> Arc<str> {
@@ -298,6 +327,10 @@ impl Store for FaultyStore {
     fn uptime(&self) -> Duration {
         let restarted = self.0.faults.lock().restarted;
         restarted.map_or(Duration::MAX, |at| now() - at)
+    }
+
+    fn server_id(&self) -> Option<Arc<str>> {
+        None
     }
 
     fn watch(&self, instance: Instance) -> Hints {

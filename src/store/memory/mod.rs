@@ -15,20 +15,13 @@ mod slot;
 mod state;
 mod watchers;
 
-use std::{
-    fmt,
-    future::ready,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, future::ready, sync::Arc, time::Duration};
 
 use futures_util::stream;
 
 use self::{state::State, watchers::Watchers};
 use super::{
-    Acquire, Acquired, Ending, Expected, Hints, Inspection, Instance, KeyPage, List, Mode, Owner,
+    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
     Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
     types::check_floor,
 };
@@ -74,18 +67,16 @@ pub struct MemoryStore(Arc<Shared>);
 /// The state that the clones of a store share.
 struct Shared {
     space: Arc<str>,
-    shards: Box<[Arc<Shard>]>,
+    shards: Box<[Mutex<State>]>,
     watchers: Arc<Watchers>,
 }
-
-type Shard = Mutex<State>;
 
 impl MemoryStore {
     /// Creates an empty store. Tokens start from the wall clock, so that they rise across restarts of the process,
     /// too.
     pub fn new() -> Self {
         let watchers = Arc::new(Watchers::default());
-        let shard = |_| Arc::new(Mutex::new(State::new(watchers.clone())));
+        let shard = |_| Mutex::new(State::new(watchers.clone()));
         Self(Arc::new(Shared {
             space: format!("memory:{}", unique_id()).into(),
             shards: (0..SHARDS).map(shard).collect(),
@@ -118,10 +109,14 @@ impl MemoryStore {
     }
 
     /// See [`Store::acquire`].
-    pub(super) fn acquire_now(&self, request: Acquire) -> Result<Acquired, Error> {
-        self.with(&request.key.clone(), |state, now| {
+    pub(super) fn acquire_now(&self, request: Acquire) -> Outcome<Acquired> {
+        let acquired = self.with(&request.key.clone(), |state, now| {
             state.acquire(request, now)
-        })
+        });
+        match acquired {
+            Ok(acquired) => Outcome::Answered(acquired),
+            Err(error) => Outcome::Refused(error),
+        }
     }
 
     /// See [`Store::renew`].
@@ -129,7 +124,7 @@ impl MemoryStore {
         self.with(&request.key, |state, now| state.renew(request, now))
     }
 
-    /// See [`Store::start_release`].
+    /// See [`Store::release`].
     pub(super) fn release_now(&self, request: Release) -> Released {
         self.with(&request.key.clone(), |state, now| {
             state.release(request, now)
@@ -164,7 +159,7 @@ impl MemoryStore {
         self.0.watchers.tell_all_reconnected();
     }
 
-    fn shard(&self, key: &LockKey) -> &Arc<Shard> {
+    fn shard(&self, key: &LockKey) -> &Mutex<State> {
         // The upper half of the hash: the map of a shard uses the lower half.
         &self.0.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
@@ -205,15 +200,8 @@ impl fmt::Debug for MemoryStore {
 impl Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        Box::pin(AcquireAnswer {
-            shard: self.shard(&request.key).clone(),
-            key: request.key.clone(),
-            owner: request.owner,
-            more: request.more.clone(),
-            mode: request.mode,
-            answer: Some(self.acquire_now(request)),
-        })
+    fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
+        Box::pin(ready(self.acquire_now(request)))
     }
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
@@ -222,16 +210,9 @@ impl Store for MemoryStore {
         Box::pin(stream::iter(answers.into_iter().enumerate()))
     }
 
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        Box::pin(ready(Ok(self.release_now(request))))
-    }
-
-    fn owed(&self) -> usize {
-        0
-    }
-
-    fn settled(&self) -> StoreFuture<()> {
-        Box::pin(ready(()))
+    fn release(&self, request: Release, answer: Answer) {
+        let released = self.release_now(request);
+        answer.give(Outcome::Answered(released));
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
@@ -262,46 +243,16 @@ impl Store for MemoryStore {
         self.0.space.clone()
     }
 
+    /// What is in the memory of this process is not forgotten before the process is.
+    fn uptime(&self) -> Duration {
+        Duration::MAX
+    }
+
+    fn server_id(&self) -> Option<Arc<str>> {
+        None
+    }
+
     fn watch(&self, instance: Instance) -> Hints {
         self.0.watchers.add(instance)
-    }
-}
-
-/// The answer to an acquire. Dropping the future before the answer was taken undoes the acquire.
-struct AcquireAnswer {
-    /// The shard rather than the store, so that threads with different keys do not share a reference count.
-    shard: Arc<Shard>,
-    key: LockKey,
-    owner: Owner,
-    more: Vec<Owner>,
-    mode: Mode,
-    answer: Option<Result<Acquired, Error>>,
-}
-
-impl Future for AcquireAnswer {
-    type Output = Result<Acquired, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = self.answer.take();
-        Poll::Ready(answer.expect("polled after completion"))
-    }
-}
-
-impl Drop for AcquireAnswer {
-    fn drop(&mut self) {
-        if self.answer.take().is_none() {
-            return;
-        }
-        let mut shard = self.shard.lock();
-        for owner in std::iter::once(self.owner).chain(self.more.iter().copied()) {
-            let undo = Release {
-                key: self.key.clone(),
-                owner,
-                mode: self.mode,
-                ending: Ending::Free,
-                owed_for: Duration::ZERO,
-            };
-            shard.release(undo, now());
-        }
     }
 }

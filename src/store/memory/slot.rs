@@ -75,6 +75,9 @@ impl Slot {
         now: Instant,
         hints: &mut Vec<HintFor>,
     ) -> Result<Acquired, Error> {
+        if !request.ends.is_empty() {
+            self.end_all(&request, now, hints);
+        }
         if let Some(record) = &self.record {
             let content = record.content.clone();
             self.leave_for_record(&request, hints);
@@ -102,6 +105,16 @@ impl Slot {
             count: room as u32,
             others_wait: self.others_wait(instance),
         }))
+    }
+
+    /// Ends the owners that an attempt names, as releases do.
+    fn end_all(&mut self, request: &Acquire, now: Instant, hints: &mut Vec<HintFor>) {
+        let mut ended = false;
+        for end in &request.ends {
+            self.leave_queue(end.owner);
+            ended |= self.leases.remove(end.owner).is_some();
+        }
+        self.offer(&request.key, ended, now, hints);
     }
 
     /// See [`Store::renew`](super::Store::renew).
@@ -133,7 +146,7 @@ impl Slot {
         }
     }
 
-    /// See [`Store::start_release`](super::Store::start_release).
+    /// See [`Store::release`](super::Store::release).
     pub(super) fn release(
         &mut self,
         request: Release,

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    store::{Acquire, Acquired, Grant, Held, Owner, Queueing, StoreFuture, Tokens},
+    store::{Acquire, Acquired, Grant, Held, Outcome, Owner, Queueing, StoreFuture, Tokens},
     sync::random,
     time::{Instant, later, timeout},
 };
@@ -40,7 +40,7 @@ const VOTES_OF_A_LEADER: u32 = 12;
 const GIVING_WAY: Duration = Duration::from_millis(50);
 
 /// The outcome of one vote.
-enum Outcome {
+enum Counted {
     Settled(Result<Acquired, Error>),
     Held { held: Held, split: bool },
 }
@@ -66,18 +66,19 @@ impl Shared {
     pub(super) fn start_acquire(
         self: &Arc<Self>,
         request: Acquire,
-    ) -> StoreFuture<Result<Acquired, Error>> {
+    ) -> StoreFuture<Outcome<Acquired>> {
         if request.mode.is_permit() {
-            return Box::pin(std::future::ready(Err(no_permits())));
+            return Box::pin(std::future::ready(Outcome::Refused(no_permits())));
         }
         if !can_be_named(request.owner) {
             let message =
                 "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`";
-            let refused = Err(Error::new(ErrorKind::InvalidConfig, message));
+            let refused = Outcome::Refused(Error::new(ErrorKind::InvalidConfig, message));
             return Box::pin(std::future::ready(refused));
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
+        let was_known = self.attempts.contains(&request.key, request.owner);
         let asking = self.attempts.enter(&request, asked);
         let vote = self.open_vote(&request, request.queueing, asking);
         let mut entered = Entered {
@@ -87,10 +88,15 @@ impl Shared {
         };
         Box::pin(async move {
             let answer = entered.vote_until_decided(vote, asked).await;
-            if answer.is_ok() {
-                entered.disarm();
+            match answer {
+                Ok(acquired) => {
+                    entered.disarm();
+                    Outcome::Answered(acquired)
+                }
+                // The nodes end what the attempt has left behind, its earlier places included.
+                Err(error) if was_known => Outcome::Unknown(error),
+                Err(error) => Outcome::Refused(error),
             }
-            answer
         })
     }
 
@@ -108,7 +114,7 @@ impl Shared {
                 question.withdraw();
             }
             if part.needs_release() {
-                drop(node.start_release(release_of(request, part.name)));
+                node.end(release_of(request, part.name));
             }
         }
     }
@@ -127,13 +133,13 @@ impl Entered {
         let limit = store.node_timeout.min(request.lease / 4);
         loop {
             let (held, split) = match self.vote(&mut vote, asked).await {
-                Outcome::Settled(answer) => {
+                Counted::Settled(answer) => {
                     if matches!(answer, Ok(Acquired::Granted(_))) {
                         store.hear_the_rest(vote, request);
                     }
                     return answer;
                 }
-                Outcome::Held { held, split } => (held, split),
+                Counted::Held { held, split } => (held, split),
             };
             votes += 1;
             let now = Instant::now();
@@ -188,17 +194,17 @@ impl Entered {
     }
 
     /// Counts one vote. A granted vote is settled only when the tokens agree.
-    async fn vote(&self, vote: &mut Vote, asked: Instant) -> Outcome {
+    async fn vote(&self, vote: &mut Vote, asked: Instant) -> Counted {
         let (store, request) = (&self.store, &self.request);
         store.count(vote, request).await;
         if let Err(error) = store.check_servers() {
-            return Outcome::Settled(Err(error));
+            return Counted::Settled(Err(error));
         }
         match vote.ballot.verdict() {
             Verdict::Granted => {
                 let (tokens, others_wait) = (vote.ballot.tokens(), vote.ballot.others_wait());
                 let granted = store.granted(request, asked, &tokens).await;
-                Outcome::Settled(granted.map(|tokens| {
+                Counted::Settled(granted.map(|tokens| {
                     Acquired::Granted(Grant {
                         tokens,
                         count: 1,
@@ -206,12 +212,12 @@ impl Entered {
                     })
                 }))
             }
-            Verdict::Held { held, split } => Outcome::Held { held, split },
+            Verdict::Held { held, split } => Counted::Held { held, split },
             Verdict::Recorded(record) => {
                 store.recorded(vote, request, record.clone());
-                Outcome::Settled(Ok(Acquired::Recorded(record)))
+                Counted::Settled(Ok(Acquired::Recorded(record)))
             }
-            Verdict::Failed(error) => Outcome::Settled(Err(error)),
+            Verdict::Failed(error) => Counted::Settled(Err(error)),
         }
     }
 }

@@ -262,6 +262,10 @@ impl Attempts {
         self.table.lock().attempts.remove(&(key.clone(), owner))
     }
 
+    pub(super) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
+        self.with(key, owner, |_| ()).is_some()
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.lock().attempts.len()

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis};
+use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis, node::Node};
 use crate::{
     Error, ErrorKind,
     store::{Store, home::Home},
@@ -145,16 +145,19 @@ impl QuorumStoreBuilder {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
         self.check(&spaces)?;
         spaces.sort_unstable();
+        let home = Home::default();
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|node| Node::new(node.clone(), home.clone()));
         Ok(QuorumStore(Arc::new(Shared {
             attempts: Attempts::new(self.nodes.len()),
             health: Arc::new(Health::new(self.nodes.len())),
-            nodes: self.nodes,
+            nodes: nodes.collect(),
             node_timeout: self.node_timeout,
             fencing: self.fencing,
             longest_lease: AtomicU64::new(millis(self.longest_lease)),
             healing: tokio::sync::Mutex::default(),
             space: format!("quorum:{}", spaces.join(",")).into(),
-            home: Home::default(),
+            home,
         })))
     }
 

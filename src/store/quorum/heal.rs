@@ -90,6 +90,7 @@ impl Shared {
             mode: request.mode,
             fingerprint,
             more: Vec::new(),
+            ends: Vec::new(),
         };
         let asking = self.nodes[node].acquire(request.clone());
         let mut asking = Round::new([(node, asking)], self.node_timeout);

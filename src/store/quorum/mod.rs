@@ -32,6 +32,7 @@ mod heal;
 mod health;
 mod hints;
 mod listing;
+mod node;
 mod operators;
 mod question;
 mod release;
@@ -50,15 +51,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::join_all};
 use tokio::time::Instant;
 
 pub use builder::QuorumStoreBuilder;
 
-use self::{attempts::Attempts, ballot::majority, health::Health};
+use self::{attempts::Attempts, ballot::majority, health::Health, node::Node};
 use super::{
-    Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
-    Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
+    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome, Release, Renew,
+     RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
 
@@ -129,7 +129,7 @@ pub struct QuorumStore(Arc<Shared>);
 
 /// The state that the clones of a store share.
 struct Shared {
-    nodes: Vec<Arc<dyn Store>>,
+    nodes: Vec<Node>,
     node_timeout: Duration,
     fencing: bool,
     /// In milliseconds. A node with a shorter uptime may have forgotten a lease.
@@ -220,7 +220,7 @@ fn millis(duration: Duration) -> u64 {
 impl Sealed for QuorumStore {}
 
 impl Store for QuorumStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
         self.0.start_acquire(request)
     }
 
@@ -228,17 +228,8 @@ impl Store for QuorumStore {
         self.0.start_renewal(requests)
     }
 
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        self.0.start_release(request)
-    }
-
-    fn owed(&self) -> usize {
-        self.0.nodes.iter().map(|node| node.owed()).sum()
-    }
-
-    fn settled(&self) -> StoreFuture<()> {
-        let settled = join_all(self.0.nodes.iter().map(|node| node.settled()));
-        Box::pin(settled.map(drop))
+    fn release(&self, request: Release, answer: Answer) {
+        self.0.start_release(request, answer);
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
@@ -285,6 +276,10 @@ impl Store for QuorumStore {
         let mut uptimes: Vec<Duration> = self.0.nodes.iter().map(|node| node.uptime()).collect();
         uptimes.sort_unstable_by(|a, b| b.cmp(a));
         uptimes[majority(uptimes.len()) - 1]
+    }
+
+    fn server_id(&self) -> Option<Arc<str>> {
+        None
     }
 
     fn watch(&self, instance: Instance) -> Hints {

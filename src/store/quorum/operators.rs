@@ -7,6 +7,7 @@ use super::{
     attempts::named,
     ballot::{majority, most_frequent},
     failures::Failures,
+    node::Node,
     round::Round,
 };
 use crate::{
@@ -73,7 +74,7 @@ impl Shared {
         key: &LockKey,
         expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
-        let releasing = |node: &Arc<dyn Store>| -> StoreFuture<Result<bool, Error>> {
+        let releasing = |node: &Node| -> StoreFuture<Result<bool, Error>> {
             let (node, key) = (node.clone(), key.clone());
             Box::pin(async move {
                 let expected = match expected {

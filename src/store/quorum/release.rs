@@ -6,7 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::{sync::oneshot, time::Instant};
+use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use super::{
     Shared,
@@ -18,8 +19,8 @@ use super::{
 use crate::{
     Error, LockKey,
     store::{
-        Acquire, Acquired, Ending, Inspection, Mode, Owner, Queueing, Release, Released,
-        StoreFuture,
+        Acquire, Acquired, Answer, Ending, Inspection, Mode, Outcome, Owner, Queueing, Release,
+        Released, StoreFuture,
     },
     time::later,
 };
@@ -37,7 +38,12 @@ impl Shared {
     pub(super) fn start_release(
         self: &Arc<Self>,
         request: Release,
-    ) -> StoreFuture<Result<Released, Error>> {
+        answer: Answer,
+    ) {
+        if request.in_doubt && !self.attempts.contains(&request.key, request.owner) {
+            // The nodes have ended the attempt, or will.
+            return answer.give(Outcome::Answered(Released::NotOurs));
+        }
         let attempt = self.attempts.take(&request.key, request.owner);
         let mut releasing = Vec::new();
         for (node, part) in attempt.parts.iter().enumerate() {
@@ -58,24 +64,23 @@ impl Shared {
                 owner: part.name,
                 ..request.clone()
             };
-            releasing.push((node, self.nodes[node].start_release(release)));
+            let releasing_it: StoreFuture<_> = Box::pin(self.nodes[node].release(release));
+            releasing.push((node, releasing_it));
         }
-        let answer = self.clone().end(
-            request.clone(),
+        let ending = self.clone().end(
+            request,
             attempt,
             Round::new(releasing, self.node_timeout),
         );
-        match (request.ending, self.home.runtime()) {
-            // A record is copied to further nodes when the release is answered, even if the caller does not wait for
-            // the answer.
-            (Ending::Record { .. }, Some(runtime)) => {
-                let (sender, receiver) = oneshot::channel();
-                runtime.spawn(async move {
-                    let _ = sender.send(answer.await);
-                });
-                Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(shut_down())) })
-            }
-            _ => Box::pin(answer),
+        let mut ending = Box::pin(async move {
+            answer.give(match ending.await {
+                Ok(released) => Outcome::Answered(released),
+                Err(error) => Outcome::Unknown(error),
+            });
+        });
+        // The answers of nodes in memory are ready.
+        if (&mut ending).now_or_never().is_none() {
+            self.home.spawn(ending);
         }
     }
 
@@ -121,7 +126,7 @@ impl Shared {
         while freed < majority && not_ours < majority {
             match releasing.next().await {
                 Some((_, Ok(Released::Freed))) => freed += 1,
-                Some((_, Ok(Released::NotOurs))) => not_ours += 1,
+                Some((_, Ok(Released::NotOurs | Released::NotYet))) => not_ours += 1,
                 Some((_, Err(error))) => failures.add(error),
                 None => return Err(failures.no_quorum(nodes, freed + not_ours)),
             }
@@ -145,17 +150,19 @@ impl Shared {
             mode: Mode::Exclusive,
             fingerprint: None,
             more: Vec::new(),
+            ends: Vec::new(),
         });
         let mut taking = Round::new([(node, taking)], self.node_timeout);
         if let Some((_, Ok(Acquired::Granted(_)))) = taking.next().await {
             let Record { content, retain } = record;
-            drop(self.nodes[node].start_release(Release {
+            self.nodes[node].end(Release {
                 key,
                 owner,
                 ending: Ending::Record { content, retain },
                 owed_for: lease,
                 mode: Mode::Exclusive,
-            }));
+                in_doubt: false,
+            });
         }
     }
 
@@ -175,13 +182,14 @@ impl Shared {
             None => Ending::Free,
         };
         for (node, owner) in missing {
-            drop(self.nodes[node].start_release(Release {
+            self.nodes[node].end(Release {
                 key: request.key.clone(),
                 owner,
                 ending: ending.clone(),
                 owed_for: request.lease,
                 mode: Mode::Exclusive,
-            }));
+                in_doubt: false,
+            });
         }
     }
 
@@ -194,8 +202,4 @@ impl Shared {
         let same = seen.filter(|seen: &Inspection| seen.record.as_ref() == Some(record));
         same.filter_map(|seen| seen.record_remaining).max()
     }
-}
-
-fn shut_down() -> Error {
-    Error::interrupted("the runtime that waited for the release has shut down")
 }

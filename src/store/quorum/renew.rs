@@ -338,7 +338,7 @@ mod tests {
     async fn a_late_answer_does_not_hide_a_part_that_was_healed_in_between() {
         let (nodes, store) = quorum();
         let a = owner(1);
-        store.acquire(request(a, Queueing::No)).await.unwrap();
+        store.ask_for(request(a, Queueing::No)).await.unwrap();
         nodes[2].restart();
         let renewal = Renew {
             key: request(a, Queueing::No).key,
@@ -356,7 +356,7 @@ mod tests {
         while let Some(said) = from_nodes.next().await {
             late.hear(said);
         }
-        let releasing = store.start_release(release(a, Ending::Free));
+        let releasing = store.end(release(a, Ending::Free));
         releasing.await.unwrap();
         assert!(nodes.iter().all(FaultyStore::is_empty));
     }

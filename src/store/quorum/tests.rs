@@ -32,6 +32,7 @@ pub(super) fn request(owner: Owner, queueing: Queueing) -> Acquire {
         mode: Mode::Exclusive,
         fingerprint: None,
         more: Vec::new(),
+        ends: Vec::new(),
     }
 }
 
@@ -40,6 +41,7 @@ pub(super) fn release(owner: Owner, ending: Ending) -> Release {
         key: LockKey::new("k").unwrap(),
         owner,
         ending,
+        in_doubt: false,
         owed_for: MINUTE,
         mode: Mode::Exclusive,
     }
@@ -53,26 +55,26 @@ async fn an_attempt_that_has_ended_is_forgotten() {
         deadline: MINUTE,
         head_start: MINUTE,
     };
-    store.acquire(request(a, Queueing::No)).await.unwrap();
-    store.acquire(request(b, wait)).await.unwrap();
-    store.acquire(request(c, Queueing::No)).await.unwrap();
+    store.ask_for(request(a, Queueing::No)).await.unwrap();
+    store.ask_for(request(b, wait)).await.unwrap();
+    store.ask_for(request(c, Queueing::No)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 2, "a holds, b waits, c is gone");
-    store.start_release(release(b, Ending::Free)).await.unwrap();
+    store.end(release(b, Ending::Free)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 1);
     let record = Ending::Record {
         content: Bytes::new(),
         retain: MINUTE,
     };
-    store.start_release(release(a, record)).await.unwrap();
+    store.end(release(a, record)).await.unwrap();
     assert_eq!(store.0.attempts.len(), 0);
     for queueing in [Queueing::No, Queueing::Skip, wait] {
-        store.acquire(request(owner(4), queueing)).await.unwrap(); // finds the record
+        store.ask_for(request(owner(4), queueing)).await.unwrap(); // finds the record
         assert_eq!(store.0.attempts.len(), 0);
     }
     for node in &nodes {
         node.set_fault(Some(Fault::Unreachable));
     }
-    store.acquire(request(owner(5), wait)).await.unwrap_err();
+    store.ask_for(request(owner(5), wait)).await.unwrap_err();
     assert_eq!(store.0.attempts.len(), 0);
 }
 
@@ -84,7 +86,7 @@ async fn an_attempt_that_no_call_returns_to_is_removed() {
             key: LockKey::new(format!("k/{n}")).unwrap(),
             ..request(owner(n), Queueing::No)
         };
-        store.acquire(request).await.unwrap();
+        store.ask_for(request).await.unwrap();
         advance(MINUTE / 10).await;
         assert!(store.0.attempts.len() <= 64, "ten are valid at a time");
     }
@@ -101,9 +103,9 @@ async fn no_background_task_is_left() {
     nodes[2].set_fault(Some(Fault::Hang));
     let (a, b) = (owner(1), owner(2));
     let hints = store.watch(a.instance);
-    store.acquire(request(a, Queueing::No)).await.unwrap();
-    store.acquire(request(b, Queueing::No)).await.unwrap();
-    store.start_release(release(a, Ending::Free)).await.unwrap();
+    store.ask_for(request(a, Queueing::No)).await.unwrap();
+    store.ask_for(request(b, Queueing::No)).await.unwrap();
+    store.end(release(a, Ending::Free)).await.unwrap();
     assert!(tasks() > 1, "node 2 is heard in the background");
     sleep(Duration::from_secs(1)).await;
     assert_eq!(tasks(), 1, "node 2 still hangs; only hints are waited for");
@@ -118,10 +120,10 @@ async fn no_background_task_is_left() {
 async fn an_attempt_number_without_room_for_names_is_refused() {
     let (_nodes, store) = quorum();
     let last = owner((1 << 48) - 1);
-    store.acquire(request(last, Queueing::No)).await.unwrap();
+    store.ask_for(request(last, Queueing::No)).await.unwrap();
     let next = next_name(owner(0));
     let error = store
-        .acquire(request(next, Queueing::No))
+        .ask_for(request(next, Queueing::No))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);

@@ -53,7 +53,7 @@ impl Shared {
     pub(super) fn open_vote(&self, request: &Acquire, queueing: Queueing, asking: Asking) -> Vote {
         let Asking { names, left } = asking;
         for (node, name) in left {
-            drop(self.nodes[node].start_release(release_of(request, name)));
+            self.nodes[node].end(release_of(request, name));
         }
         let questions = names.iter().zip(&self.nodes).map(|(name, node)| {
             node.acquire(Acquire {
@@ -237,7 +237,7 @@ impl Shared {
     pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
         self.attempts.rename(part);
         // The node finishes the release by itself.
-        drop(self.nodes[part.node].start_release(release_of(request, part.name)));
+        self.nodes[part.node].end(release_of(request, part.name));
     }
 
     /// Takes a new name on a node, after a call failed or was given up. The node cleans up after the call; a part that
@@ -245,7 +245,7 @@ impl Shared {
     pub(super) fn give_up(&self, part: PartOf<'_>, request: &Acquire) -> bool {
         let given_up = self.attempts.rename(part);
         if given_up.as_ref().is_some_and(Part::needs_release) {
-            drop(self.nodes[part.node].start_release(release_of(request, part.name)));
+            self.nodes[part.node].end(release_of(request, part.name));
         }
         given_up.is_some()
     }
@@ -262,6 +262,7 @@ pub(super) fn release_of(request: &Acquire, name: Owner) -> Release {
         key: request.key.clone(),
         owner: name,
         ending: Ending::Free,
+        in_doubt: false,
         owed_for,
         mode: request.mode,
     }

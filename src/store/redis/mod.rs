@@ -45,8 +45,8 @@ use self::{
     topology::{Servers, Topology},
 };
 use super::{
-    Acquire, Acquired, Expected, Hints, Inspection, Instance, KeyPage, List, Release, Released,
-    Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
+    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
+    Release, Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
 use crate::{Error, LockKey};
 
@@ -317,7 +317,7 @@ impl RedisStore {
 impl Sealed for RedisStore {}
 
 impl Store for RedisStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
         self.0.acquire(request)
     }
 
@@ -325,8 +325,14 @@ impl Store for RedisStore {
         self.0.renew(requests)
     }
 
-    fn start_release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        self.0.release(request)
+    fn release(&self, request: Release, answer: Answer) {
+        let released = self.0.release(request);
+        self.0.home.spawn(async move {
+            answer.give(match released.await {
+                Ok(released) => Outcome::Answered(released),
+                Err(error) => Outcome::Unknown(error),
+            });
+        });
     }
 
     fn label(&self) -> Option<Arc<str>> {
@@ -335,18 +341,6 @@ impl Store for RedisStore {
 
     fn expect_records(&self) {
         self.0.persistence.expect_records();
-    }
-
-    fn owed(&self) -> usize {
-        self.0.owed.count()
-    }
-
-    fn settled(&self) -> StoreFuture<()> {
-        let shared = self.0.clone();
-        Box::pin(async move {
-            shared.resume();
-            shared.owed.settled().await;
-        })
     }
 
     fn raise_fence(&self, key: LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {

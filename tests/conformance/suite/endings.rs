@@ -70,7 +70,7 @@ pub(crate) async fn a_record_outlives_the_lease_and_then_expires(subject: impl S
         },
         ..ending(&key, b)
     };
-    assert_eq!(store.start_release(passing).await.unwrap(), Released::Freed);
+    assert_eq!(store.end(passing).await.unwrap(), Released::Freed);
     eventually("the store is empty", async || subject.is_empty().await).await;
 }
 

@@ -20,14 +20,14 @@ pub(crate) async fn a_release_is_owed_until_the_store_has_carried_it_out(subject
     store.take(&key, a).await;
     assert_eq!(store.owed(), 0);
     if subject.refuse_writes(true).await {
-        let released = store.start_release(ending(&key, a)).await;
+        let released = store.end(ending(&key, a)).await;
         assert!(released.is_err(), "{released:?}");
         assert!(store.owed() > 0);
         let settled = timeout(Duration::from_millis(50), store.settled()).await;
         assert!(settled.is_err(), "settled while a release is owed");
         subject.refuse_writes(false).await;
     } else {
-        drop(store.start_release(ending(&key, a)));
+        drop(store.end(ending(&key, a)));
     }
     let settled = timeout(PATIENCE, store.settled()).await;
     settled.expect("the release should be carried out");
@@ -39,7 +39,7 @@ pub(crate) async fn a_release_outside_of_a_runtime_is_carried_out(subject: impl 
     let (store, a) = (subject.store(), owner());
     store.take(&key("k"), a).await;
     thread::scope(|threads| {
-        threads.spawn(|| drop(store.start_release(ending(&key("k"), a))));
+        threads.spawn(|| drop(store.end(ending(&key("k"), a))));
     });
     // At the latest with the next call from within a runtime.
     store.inspect(key("another")).await.unwrap();

@@ -65,7 +65,7 @@ pub(crate) async fn the_same_owner_is_granted_again_and_counted_anew(subject: im
         lease: Duration::from_secs(60),
         ..attempt(&key, a)
     };
-    let first = granted(store.acquire(minute).await.unwrap());
+    let first = granted(store.ask_for(minute).await.unwrap());
     let again = store.take(&key, a).await;
     assert!(again.tokens.first() > first.tokens.last());
     let holder = store.see(&key).await.holder().cloned().unwrap();
@@ -96,13 +96,13 @@ pub(crate) async fn a_fingerprint_is_shown_as_it_was_stored(subject: impl Subjec
             fingerprint: note.clone(),
             ..attempt(&key, a)
         };
-        granted(store.acquire(request.clone()).await.unwrap());
+        granted(store.ask_for(request.clone()).await.unwrap());
         assert_eq!(held(store.ask(&key, owner()).await).fingerprint, note);
         assert_eq!(
             store.see(&key).await.holder().cloned().unwrap().fingerprint,
             note
         );
-        granted(store.acquire(request).await.unwrap());
+        granted(store.ask_for(request).await.unwrap());
         assert_eq!(store.free(&key, a).await, Released::Freed);
     }
     assert!(subject.is_empty().await);
@@ -158,7 +158,7 @@ pub(crate) async fn extreme_durations_are_taken(subject: impl Subject) {
             lease,
             ..attempt(&key, a)
         };
-        granted(store.acquire(request).await.unwrap());
+        granted(store.ask_for(request).await.unwrap());
         let request = Acquire {
             queueing: Queueing::Wait {
                 deadline,
@@ -166,7 +166,7 @@ pub(crate) async fn extreme_durations_are_taken(subject: impl Subject) {
             },
             ..attempt(&key, b)
         };
-        store.acquire(request).await.unwrap();
+        store.ask_for(request).await.unwrap();
         store.free(&key, a).await;
         store.free(&key, b).await;
     }

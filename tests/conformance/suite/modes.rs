@@ -115,12 +115,12 @@ pub(crate) async fn a_reader_that_skips_the_queue_joins_the_readers(subject: imp
         mode: Shared,
         ..attempt(&key, hasty)
     };
-    assert!(granted(store.acquire(skipping.clone()).await.unwrap()).others_wait);
+    assert!(granted(store.ask_for(skipping.clone()).await.unwrap()).others_wait);
     for reader in [reader, hasty] {
         store.free_as(Shared, &key, reader).await;
     }
     granted(store.queue(&key, writer).await);
-    held(store.acquire(skipping).await.unwrap());
+    held(store.ask_for(skipping).await.unwrap());
 }
 
 pub(crate) async fn the_same_reader_is_granted_again(subject: impl Subject) {
@@ -152,8 +152,8 @@ pub(crate) async fn tokens_rise_from_readers_to_writers_and_back(subject: impl S
             mode,
             ..attempt(&key, owner)
         };
-        rises(store.acquire(block(Shared, a)).await.unwrap());
-        rises(store.acquire(block(Shared, b)).await.unwrap());
+        rises(store.ask_for(block(Shared, a)).await.unwrap());
+        rises(store.ask_for(block(Shared, b)).await.unwrap());
         let Renewed::Renewed { tokens, .. } = store.renew_as(Shared, &key, a, 5).await else {
             panic!("the lease is a's");
         };
@@ -168,7 +168,7 @@ pub(crate) async fn tokens_rise_from_readers_to_writers_and_back(subject: impl S
             assert!(tokens.first().unwrap() > highest, "round {round}");
             highest = tokens.last().unwrap();
         };
-        rises(store.acquire(block(Exclusive, writer)).await.unwrap());
+        rises(store.ask_for(block(Exclusive, writer)).await.unwrap());
         store.free(&key, writer).await;
     }
 }
@@ -232,8 +232,8 @@ pub(crate) async fn a_renewal_prolongs_one_of_several_readers(subject: impl Subj
     let (mut a, mut b) = (owner(), owner());
     eventually("a is renewed", async || {
         (a, b) = (owner(), owner());
-        granted(store.acquire(brief(a)).await.unwrap());
-        granted(store.acquire(brief(b)).await.unwrap());
+        granted(store.ask_for(brief(a)).await.unwrap());
+        granted(store.ask_for(brief(b)).await.unwrap());
         is_renewed(&store.renew_as(Shared, &key, a, 0).await)
     })
     .await;
@@ -298,9 +298,9 @@ pub(crate) async fn answers_of_readers_that_are_dropped_leave_nothing(subject: i
     let (store, key) = (subject.store(), key("k"));
     for _ in 0..10 {
         let [a, writer] = owners();
-        drop(store.acquire(in_mode(Shared, attempt(&key, a))));
+        drop(store.ask_for(in_mode(Shared, attempt(&key, a))));
         store.take(&key, writer).await;
-        drop(store.acquire(in_mode(Shared, waiting(&key, a))));
+        drop(store.ask_for(in_mode(Shared, waiting(&key, a))));
         assert_eq!(store.free(&key, writer).await, Released::Freed);
         eventually("nothing is left", async || subject.is_empty().await).await;
     }
@@ -332,7 +332,7 @@ pub(crate) async fn dead_readers_at_the_head_are_passed_by(subject: impl Subject
     assert_eq!(store.see(&key).await.queue, [dead, dead_too, live]);
     eventually("the live writer has the key", async || {
         let request = waiting_behind(&key, live, SHORT);
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
 }
@@ -350,13 +350,13 @@ pub(crate) async fn many_dead_readers_at_the_head_are_passed_by(subject: impl Su
     store.free(&key, writer).await;
     eventually("the live reader has the key", async || {
         let request = in_mode(Shared, waiting_behind(&key, live, SHORT));
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
     store.free_as(Shared, &key, live).await;
     eventually("the live writer has the key", async || {
         let request = waiting_behind(&key, live_too, SHORT);
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
 }
@@ -373,7 +373,7 @@ pub(crate) async fn a_dead_writer_at_the_head_is_passed_by_readers(subject: impl
     eventually("the live readers have the key", async || {
         for reader in [live, live_too] {
             let request = in_mode(Shared, waiting_behind(&key, reader, SHORT));
-            store.acquire(request).await.unwrap();
+            store.ask_for(request).await.unwrap();
         }
         store.holders(&key).await == sorted([live, live_too])
     })
@@ -387,7 +387,7 @@ pub(crate) async fn a_dead_writer_at_the_head_is_passed_by_readers(subject: impl
     }
     eventually("a late writer has the key", async || {
         let request = waiting_behind(&key, late, SHORT);
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
 }
@@ -400,7 +400,7 @@ pub(crate) async fn a_writer_that_waits_for_readers_is_not_passed_by(subject: im
     // The writer cannot have the key, so no head start runs.
     for _ in 0..3 {
         let request = in_mode(Shared, waiting_behind(&key, late, SHORT / 40));
-        held(store.acquire(request).await.unwrap());
+        held(store.ask_for(request).await.unwrap());
         tokio::time::sleep(SHORT / 4).await;
     }
     assert_eq!(store.see(&key).await.queue, [writer, late]);
@@ -463,7 +463,7 @@ pub(crate) async fn a_lease_with_a_fingerprint_is_not_downgraded(subject: impl S
         fingerprint: Some(Bytes::from_static(b"note")),
         ..attempt(&key, a)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     assert!(is_renewed(&store.renew_as(Shared, &key, a, 0).await));
     assert_eq!(store.see(&key).await.holders[0].mode, Exclusive);
     held(store.ask_as(Shared, &key, reader).await);
@@ -497,7 +497,7 @@ pub(crate) async fn a_downgraded_lease_is_known_in_its_earlier_mode(subject: imp
             lease: LONG / 10,
             ..attempt(&key, a)
         };
-        granted(store.acquire(brief).await.unwrap());
+        granted(store.ask_for(brief).await.unwrap());
         let downgrade = Renew {
             lease: LONG / 10,
             mode: Shared,
@@ -567,7 +567,7 @@ pub(crate) async fn inspecting_tells_all_holders_and_their_modes(subject: impl S
         mode: Shared,
         ..attempt(&key, early)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     held(store.queue(&key, writer).await);
     for _ in 0..2 {
         let seen = store.see(&key).await;

@@ -22,7 +22,7 @@ pub(crate) async fn inspecting_tells_all_and_changes_nothing(subject: impl Subje
         fingerprint: Some(Bytes::from_static(b"note")),
         ..attempt(&key, a)
     };
-    let grant = granted(store.acquire(request).await.unwrap());
+    let grant = granted(store.ask_for(request).await.unwrap());
     held(store.queue(&key, b).await);
     let look = async || {
         let Inspection {
@@ -88,7 +88,7 @@ pub(crate) async fn a_forced_release_takes_only_what_is_expected(subject: impl S
             mode: Mode::Shared,
             ..attempt(&key, reader)
         };
-        granted(store.acquire(request).await.unwrap());
+        granted(store.ask_for(request).await.unwrap());
     }
     for other in [Expected::Holder(owner()), Expected::Record] {
         assert!(!take(other).await);

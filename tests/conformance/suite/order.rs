@@ -22,8 +22,8 @@ pub(crate) async fn calls_take_effect_in_the_order_they_were_started(subject: im
         for _ in 0..50 {
             let a = owner();
             let (take, free) = (
-                store.acquire(attempt(&key, a)),
-                store.start_release(ending(&key, a)),
+                store.ask_for(attempt(&key, a)),
+                store.end(ending(&key, a)),
             );
             calls.push(Box::pin(async {
                 matches!(take.await.unwrap(), Acquired::Granted(_))
@@ -63,8 +63,8 @@ pub(crate) async fn order_survives_a_broken_connection(subject: impl Subject) {
         let mut calls = Vec::new();
         for n in 0..30 {
             let (key, a) = (key(&format!("k/{n}")), owner());
-            let take = store.acquire(attempt(&key, a));
-            calls.push((take, store.start_release(ending(&key, a))));
+            let take = store.ask_for(attempt(&key, a));
+            calls.push((take, store.end(ending(&key, a))));
         }
         let (mut takes, mut releases) = (Vec::new(), Vec::new());
         for (take, release) in calls {
@@ -87,7 +87,7 @@ pub(crate) async fn a_refused_repetition_leaves_nothing(subject: impl Subject) {
         let owners: Vec<_> = (0..30).map(|n| (key(&format!("k/{n}")), owner())).collect();
         let takes = owners
             .iter()
-            .map(|(key, a)| store.acquire(attempt(key, *a)));
+            .map(|(key, a)| store.ask_for(attempt(key, *a)));
         let takes: Vec<_> = takes.collect();
         let faults = async {
             subject.refuse_writes(true).await;
@@ -100,7 +100,7 @@ pub(crate) async fn a_refused_repetition_leaves_nothing(subject: impl Subject) {
         for (taken, (key, a)) in taken.into_iter().zip(&owners) {
             // The store itself cleans up after those that failed.
             if let Ok(Acquired::Granted(_)) = taken {
-                let _ = store.start_release(ending(key, *a)).await;
+                let _ = store.end(ending(key, *a)).await;
             }
         }
         eventually("no lease is left", async || subject.is_empty().await).await;

@@ -109,17 +109,17 @@ pub(crate) async fn one_call_takes_several_permits(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     let some: [Owner; 3] = of_one_instance();
     granted(store.ask_as(THREE, &key, a).await);
-    let grant = granted(store.acquire(several(THREE, &key, &some)).await.unwrap());
+    let grant = granted(store.ask_for(several(THREE, &key, &some)).await.unwrap());
     assert_eq!(grant.count, 2, "one of three is held");
     assert_eq!(store.holders(&key).await, sorted([a, some[0], some[1]]));
     assert_eq!(store.see(&key).await.queue, []);
 
     // A repetition grants the same owners, and a third as soon as there is room.
-    let again = granted(store.acquire(several(THREE, &key, &some)).await.unwrap());
+    let again = granted(store.ask_for(several(THREE, &key, &some)).await.unwrap());
     assert_eq!(again.count, 2);
     assert!(again.tokens.first() > grant.tokens.last());
     store.free_as(THREE, &key, a).await;
-    let more = granted(store.acquire(several(THREE, &key, &some)).await.unwrap());
+    let more = granted(store.ask_for(several(THREE, &key, &some)).await.unwrap());
     assert_eq!(more.count, 3);
     assert_eq!(store.holders(&key).await, sorted(some));
     for owner in some {
@@ -135,7 +135,7 @@ pub(crate) async fn one_call_takes_no_more_permits_than_there_are(subject: impl 
         block: 3,
         ..several(TWO, &key, &some)
     };
-    let grant = granted(store.acquire(request).await.unwrap());
+    let grant = granted(store.ask_for(request).await.unwrap());
     assert_eq!(grant.count, 2);
     assert!(grant.tokens.left() >= 2, "each permit has a token");
     assert_eq!(store.holders(&key).await, sorted([some[0], some[1]]));
@@ -166,10 +166,10 @@ pub(crate) async fn an_attempt_of_several_owners_has_one_place_in_the_queue(subj
     let some: [Owner; 3] = of_one_instance();
     granted(store.ask_as(TWO, &key, a).await);
     granted(store.ask_as(TWO, &key, b).await);
-    held(store.acquire(several(TWO, &key, &some)).await.unwrap());
+    held(store.ask_for(several(TWO, &key, &some)).await.unwrap());
     assert_eq!(store.see(&key).await.queue, [some[0]]);
     store.free_as(TWO, &key, a).await;
-    let grant = granted(store.acquire(several(TWO, &key, &some)).await.unwrap());
+    let grant = granted(store.ask_for(several(TWO, &key, &some)).await.unwrap());
     assert_eq!(grant.count, 1);
     assert_eq!(store.see(&key).await.queue, []);
 }
@@ -178,10 +178,10 @@ pub(crate) async fn answers_that_are_dropped_leave_no_permit(subject: impl Subje
     let (store, key, a) = (subject.store(), key("k"), owner());
     for _ in 0..10 {
         let some: [Owner; 3] = of_one_instance();
-        drop(store.acquire(several(THREE, &key, &some)));
+        drop(store.ask_for(several(THREE, &key, &some)));
         let grant = granted(store.ask_as(Permit { of: 1 }, &key, a).await);
         assert_eq!(grant.count, 1, "all permits came back");
-        drop(store.acquire(several(Permit { of: 1 }, &key, &some)));
+        drop(store.ask_for(several(Permit { of: 1 }, &key, &some)));
         assert_eq!(store.see(&key).await.queue, []);
         store.free_as(Permit { of: 1 }, &key, a).await;
         eventually("nothing is left", async || subject.is_empty().await).await;
@@ -226,8 +226,8 @@ pub(crate) async fn each_permit_is_renewed_alone(subject: impl Subject) {
             store.free_as(TWO, &key, owner).await;
         }
         (a, b) = (owner(), owner());
-        granted(store.acquire(brief(a)).await.unwrap());
-        granted(store.acquire(brief(b)).await.unwrap());
+        granted(store.ask_for(brief(a)).await.unwrap());
+        granted(store.ask_for(brief(b)).await.unwrap());
         let answer = store.renew_as(TWO, &key, a, 3).await;
         matches!(answer, Renewed::Renewed { tokens: Some(tokens), .. } if tokens.left() == 3)
     })
@@ -247,7 +247,7 @@ pub(crate) async fn locks_and_permits_do_not_mix(subject: impl Subject) {
             let (key, [holder, other]) = (key(&format!("k/{n}")), owners());
             granted(store.ask_as(holder_mode, &key, holder).await);
             for request in [attempt(&key, other), waiting(&key, other)] {
-                let error = store.acquire(in_mode(mode, request)).await.unwrap_err();
+                let error = store.ask_for(in_mode(mode, request)).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
                 let names_the_fix = error.to_string().contains("use another key");
                 assert!(names_the_fix, "{error}");
@@ -274,7 +274,7 @@ pub(crate) async fn locks_and_permits_do_not_wait_in_one_queue(subject: impl Sub
     held(store.queue(&key, waiter).await);
     store.free(&key, a).await;
     // The key is free, and a writer is next.
-    let error = store.acquire(in_mode(TWO, waiting(&key, other))).await;
+    let error = store.ask_for(in_mode(TWO, waiting(&key, other))).await;
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Foreign);
     assert_eq!(store.see(&key).await.queue, [waiter]);
     granted(store.queue(&key, waiter).await);
@@ -290,7 +290,7 @@ pub(crate) async fn free_permits_are_hinted_to_as_many_attempts(subject: impl Su
     for owner in [c, d, e] {
         hints.push(store.watch_for_sure(owner.instance).await);
     }
-    granted(store.acquire(several(TWO, &key, &holders)).await.unwrap());
+    granted(store.ask_for(several(TWO, &key, &holders)).await.unwrap());
     for owner in [c, d, e] {
         held(store.queue_as(TWO, &key, owner).await);
     }
@@ -358,11 +358,11 @@ pub(crate) async fn dead_attempts_are_passed_by_for_a_permit(subject: impl Subje
     store.free_as(TWO, &key, a).await;
     let minute = Duration::from_secs(60);
     let request = in_mode(TWO, waiting_behind(&key, live, minute));
-    let answer = held(store.acquire(request).await.unwrap());
+    let answer = held(store.ask_for(request).await.unwrap());
     assert!(answer.remaining > minute / 2 && answer.remaining <= minute);
     eventually("the live attempt has the permit", async || {
         let request = in_mode(TWO, waiting_behind(&key, live, SHORT));
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
     assert_eq!(store.holders(&key).await, sorted([b, live]));
@@ -383,13 +383,13 @@ pub(crate) async fn an_attempt_that_skips_the_queue_takes_only_a_free_permit(
         granted(store.ask_as(TWO, &key, owner).await);
     }
     held(store.queue_as(TWO, &key, waiter).await);
-    held(store.acquire(skipping.clone()).await.unwrap());
+    held(store.ask_for(skipping.clone()).await.unwrap());
     store.free_as(TWO, &key, a).await;
-    granted(store.acquire(skipping).await.unwrap());
+    granted(store.ask_for(skipping).await.unwrap());
     held(store.queue_as(TWO, &key, waiter).await);
     // The offer to the waiter is withdrawn: no head start runs.
     let request = in_mode(TWO, waiting_behind(&key, late, minute));
-    assert!(held(store.acquire(request).await.unwrap()).remaining > minute);
+    assert!(held(store.ask_for(request).await.unwrap()).remaining > minute);
     store.free_as(TWO, &key, b).await;
     granted(store.queue_as(TWO, &key, waiter).await);
 }
@@ -421,7 +421,7 @@ pub(crate) async fn never_more_are_inside_than_there_are_permits(subject: impl S
                 let mut count = 0;
                 eventually("it is my turn", async || {
                     let request = several(THREE, key, &some);
-                    if let Acquired::Granted(grant) = store.acquire(request).await.unwrap() {
+                    if let Acquired::Granted(grant) = store.ask_for(request).await.unwrap() {
                         count = grant.count as usize;
                     }
                     count > 0
@@ -446,7 +446,7 @@ pub(crate) async fn never_more_are_inside_than_there_are_permits(subject: impl S
 pub(crate) async fn permits_are_refused_and_leave_nothing(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     for request in [attempt(&key, a), waiting(&key, a)] {
-        let error = store.acquire(in_mode(TWO, request)).await.unwrap_err();
+        let error = store.ask_for(in_mode(TWO, request)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("one server"), "{error}");
     }

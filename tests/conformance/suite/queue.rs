@@ -92,11 +92,11 @@ pub(crate) async fn an_attempt_that_skips_the_queue_takes_only_a_free_key(subjec
     };
     store.take(&key, a).await;
     held(store.queue(&key, b).await);
-    held(store.acquire(skipping.clone()).await.unwrap());
+    held(store.ask_for(skipping.clone()).await.unwrap());
     assert_eq!(store.see(&key).await.queue, [b]);
 
     store.free(&key, a).await;
-    assert!(granted(store.acquire(skipping).await.unwrap()).others_wait);
+    assert!(granted(store.ask_for(skipping).await.unwrap()).others_wait);
     held(store.queue(&key, b).await);
     store.free(&key, hasty).await;
     granted(store.queue(&key, b).await);
@@ -106,7 +106,7 @@ pub(crate) async fn an_attempt_past_its_deadline_counts_as_gone(subject: impl Su
     let (store, key) = (subject.store(), key("k"));
     let (a, gone, c) = (owner(), owner(), owner());
     store.take(&key, a).await;
-    held(store.acquire(short_wait(&key, gone)).await.unwrap());
+    held(store.ask_for(short_wait(&key, gone)).await.unwrap());
     held(store.queue(&key, c).await);
     store.free(&key, a).await;
     eventually("c is granted the key", async || {
@@ -120,11 +120,11 @@ pub(crate) async fn asking_again_refreshes_the_deadline(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b, c, witness) = (owner(), owner(), owner(), owner());
     store.take(&key, a).await;
-    held(store.acquire(short_wait(&key, b)).await.unwrap());
+    held(store.ask_for(short_wait(&key, b)).await.unwrap());
     held(store.queue(&key, b).await);
     held(store.queue(&key, c).await);
     // The attempt with the first deadline of b is gone, and b is not.
-    held(store.acquire(short_wait(&key, witness)).await.unwrap());
+    held(store.ask_for(short_wait(&key, witness)).await.unwrap());
     eventually("the witness is gone", async || {
         !store.see(&key).await.queue.contains(&witness)
     })
@@ -171,7 +171,7 @@ pub(crate) async fn an_abandoned_queue_is_forgotten(subject: impl Subject) {
     let (store, key, a) = (subject.store(), key("k"), owner());
     store.take(&key, a).await;
     for _ in 0..5 {
-        held(store.acquire(short_wait(&key, owner())).await.unwrap());
+        held(store.ask_for(short_wait(&key, owner())).await.unwrap());
     }
     store.free(&key, a).await;
     eventually("the store is empty", async || subject.is_empty().await).await;
@@ -204,7 +204,7 @@ pub(crate) async fn heads_that_leave_a_free_key_untaken_are_passed_by(subject: i
 
     eventually("the live attempt is granted the key", async || {
         let request = waiting_behind(&key, live, SHORT);
-        matches!(store.acquire(request).await, Ok(Acquired::Granted(_)))
+        matches!(store.ask_for(request).await, Ok(Acquired::Granted(_)))
     })
     .await;
 }
@@ -218,7 +218,7 @@ pub(crate) async fn each_head_has_its_own_head_start(subject: impl Subject) {
     }
     store.free(&key, a).await;
     eventually("b is passed by", async || {
-        held(store.acquire(waiting_behind(&key, d, SHORT)).await.unwrap());
+        held(store.ask_for(waiting_behind(&key, d, SHORT)).await.unwrap());
         !store.see(&key).await.queue.contains(&b)
     })
     .await;
@@ -235,7 +235,7 @@ pub(crate) async fn held_tells_when_the_head_start_is_over(subject: impl Subject
     let behind = async || {
         held(
             store
-                .acquire(waiting_behind(&key, c, minute))
+                .ask_for(waiting_behind(&key, c, minute))
                 .await
                 .unwrap(),
         )
@@ -261,12 +261,12 @@ pub(crate) async fn a_head_start_begins_anew_when_another_had_the_key(subject: i
         queueing: Queueing::Skip,
         ..attempt(&key, hasty)
     };
-    granted(store.acquire(skipping).await.unwrap());
+    granted(store.ask_for(skipping).await.unwrap());
     let freed = Instant::now();
     store.free(&key, hasty).await;
     let answer = held(
         store
-            .acquire(waiting_behind(&key, c, minute))
+            .ask_for(waiting_behind(&key, c, minute))
             .await
             .unwrap(),
     );

@@ -14,7 +14,7 @@ pub(crate) async fn a_renewal_prolongs(subject: impl Subject) {
         lease: MINUTE,
         ..attempt(&key, a)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     assert!(is_renewed(&store.renew_one(renewal(&key, a, 0)).await));
     assert!(store.see(&key).await.holder().cloned().unwrap().remaining > LONG / 2);
 }
@@ -46,7 +46,7 @@ pub(crate) async fn a_renewal_of_a_former_owner_does_nothing(subject: impl Subje
         lease: MINUTE,
         ..attempt(&key, b)
     };
-    granted(store.acquire(request).await.unwrap());
+    granted(store.ask_for(request).await.unwrap());
     let before = store.see(&key).await;
     let answer = store.renew_one(renewal(&key, a, 4)).await;
     assert!(matches!(answer, Renewed::NotOurs));

@@ -13,7 +13,7 @@ pub(crate) async fn a_block_has_as_many_tokens_as_asked_for(subject: impl Subjec
         block: 5,
         ..attempt(&key, a)
     };
-    let mut tokens = granted(store.acquire(request).await.unwrap()).tokens;
+    let mut tokens = granted(store.ask_for(request).await.unwrap()).tokens;
     assert_eq!(tokens.left(), 5);
     let last = tokens.last();
     assert_eq!(std::iter::from_fn(|| tokens.take()).last(), last);
@@ -42,7 +42,7 @@ pub(crate) async fn tokens_never_pass_the_clock_whatever_is_asked(subject: impl 
             block,
             ..attempt(&key, a)
         };
-        check(granted(store.acquire(request).await.unwrap()).tokens);
+        check(granted(store.ask_for(request).await.unwrap()).tokens);
         for _ in 0..2 {
             let Renewed::Renewed { tokens, .. } = store.renew_one(renewal(&key, a, block)).await
             else {
@@ -59,7 +59,7 @@ pub(crate) async fn tokens_never_pass_the_clock_whatever_is_asked(subject: impl 
         block: 1024,
         ..attempt(&key, owner())
     };
-    let tokens = granted(store.acquire(request).await.unwrap()).tokens;
+    let tokens = granted(store.ask_for(request).await.unwrap()).tokens;
     assert_eq!(tokens.left(), 1024);
 }
 

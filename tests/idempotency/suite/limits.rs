@@ -123,7 +123,7 @@ pub(crate) async fn a_damaged_record_is_an_error_and_not_a_second_run(subject: i
             ending: record,
             ..ending(&lock_key(), somebody)
         };
-        store.start_release(release).await.unwrap();
+        store.end(release).await.unwrap();
         let answer = send(&app, pay()).await;
         answer.assert_refused(500, "record-unreadable");
         assert_eq!(answer.problem()["retryable"], false);

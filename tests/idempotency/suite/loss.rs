@@ -45,7 +45,7 @@ pub(crate) async fn an_answer_is_stored_late_if_the_key_is_only_queued_for(subje
     let slow = owner();
     subject
         .store()
-        .acquire(waiting(&lock_key(), slow))
+        .ask_for(waiting(&lock_key(), slow))
         .await
         .unwrap();
     take_away(&subject).await;
@@ -118,7 +118,7 @@ pub(crate) async fn after_a_crash_a_retry_runs_once_the_lease_has_passed(subject
         ..attempt(&lock_key(), owner())
     };
     let began = tokio::time::Instant::now();
-    granted(subject.store().acquire(crashed).await.unwrap());
+    granted(subject.store().ask_for(crashed).await.unwrap());
     assert_eq!(send(&app, pay()).await.text(), "run 1");
     assert!(began.elapsed() >= 2 * A_WHILE);
 }

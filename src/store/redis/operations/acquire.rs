@@ -18,17 +18,17 @@ use super::{
         floors::Floor,
         lane::{Before, Failure, Start},
         names::put_number,
-        outcome::Redirect,
+        outcome::{Outcome, Redirect},
         script::{ACQUIRE, ACQUIRE_SHARED},
         value,
     },
-    Operation, Writer, failed, release_of,
+    Operation, Writer, release_of,
     reply::{remaining, text, tokens},
     writer::millis,
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Grant, Held, Mode, Queueing, StoreFuture},
+    store::{self, Acquire, Acquired, Grant, Held, Mode, Queueing, StoreFuture},
 };
 
 impl Shared {
@@ -40,12 +40,19 @@ impl Shared {
     pub(in super::super) fn acquire(
         self: &Arc<Self>,
         request: Acquire,
-    ) -> StoreFuture<Result<Acquired, Error>> {
+    ) -> StoreFuture<store::Outcome<Acquired>> {
         if let Some(order) = &self.order {
-            return self.acquire_in_order(order, request);
+            let acquiring = self.acquire_in_order(order, request);
+            return Box::pin(async move {
+                match acquiring.await {
+                    Ok(acquired) => store::Outcome::Answered(acquired),
+                    Err(error) => store::Outcome::Unknown(error),
+                }
+            });
         }
         let Some(lane) = self.topology.lane_of(&request.key) else {
-            return failed(Redirect::Unrouted.error());
+            let refused = store::Outcome::Refused(Redirect::Unrouted.error());
+            return Box::pin(std::future::ready(refused));
         };
         let (release, block) = (release_of(&request), request.block.max(1));
         let pending = lane.call(Start {
@@ -56,12 +63,21 @@ impl Shared {
         });
         let shared = self.clone();
         Box::pin(async move {
-            let value = pending.await.value()?;
-            let acquired = acquired(value, block, shared.floors.of(&release.release.key));
-            if acquired.is_err() {
-                lane.clean_up(release, false);
+            let value = match pending.await {
+                Outcome::Answered(answered) => answered.value,
+                Outcome::Refused(error) => return store::Outcome::Refused(error),
+                failed => {
+                    let error = failed.error().unwrap_or_else(explain::unexpected_reply);
+                    return store::Outcome::Unknown(error);
+                }
+            };
+            match acquired(value, block, shared.floors.of(&release.release.key)) {
+                Ok(acquired) => store::Outcome::Answered(acquired),
+                Err(error) => {
+                    lane.clean_up(release, false);
+                    store::Outcome::Unknown(error)
+                }
             }
-            acquired
         })
     }
 

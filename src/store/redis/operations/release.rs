@@ -47,6 +47,7 @@ pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
         key: request.key.clone(),
         owner: request.owner,
         ending: Ending::Free,
+        in_doubt: false,
         owed_for: match request.queueing {
             Queueing::Wait { deadline, .. } => request.lease.max(deadline),
             _ => request.lease,

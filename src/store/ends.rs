@@ -1,0 +1,299 @@
+//! The owners that a store has to forget: of leases that are over, of places in a queue that were
+//! given up, and of questions whose outcome is not known.
+//!
+//! [`Ends`] is plain data that takes the time as an argument. An ending is added when its release is
+//! sent, and is kept until the store has confirmed that it has nothing of that owner, or until the
+//! owner's time is over in the store:
+//!
+//! ```text
+//! add ──▶ under way ── freed, not ours ─────────────────────────▶ gone
+//!          ▲   │  └─── refused, because it cannot work ─────────▶ gone
+//!          │   └────── no answer, or not yet ──▶ paused ── `until` ──▶ gone
+//!          └─────────── take_due ─────────────────┘
+//! ```
+//!
+//! 1. An ending is repeated until it is gone. Releases are harmless in any number and any order,
+//!    because an owner that ends is never asked for again.
+//! 2. *Not yet* means that an acquire of the same owner may still take effect: the ending stays.
+//! 3. Paused endings are repeated in rounds of [`AT_ONCE`], so that a store that is away costs the
+//!    same however many endings there are. The rounds follow each other at once while the store
+//!    answers, and otherwise after pauses that grow to [`LONGEST_REST`].
+//! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
+//!    them at once. That settles nothing: only the answer to a release does.
+//! 5. An ending with a record is not carried: the acquire would free the key of work that is done.
+//!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
+
+use std::{collections::VecDeque, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::{End, Ending, Mode, Outcome, Owner, Release, Released};
+use crate::{
+    Error, ErrorKind, LockKey, Loss,
+    key::KeyMap,
+    sync::oneshot,
+    time::{Instant, later},
+};
+
+/// How many paused endings are repeated in one round.
+const AT_ONCE: usize = 16;
+/// How many endings an acquire carries.
+const CARRIED: usize = 16;
+/// The pause before the second round in a row without success. The first one follows at once.
+const FIRST_REST: Duration = Duration::from_millis(20);
+/// The longest pause between two rounds.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+/// After this many failures, a caller that waits is told. The ending goes on.
+const TRIES_OF_A_CALLER: u8 = 2;
+
+/// Tells a caller whether the lease was held until its end.
+pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
+
+/// The endings of some keys.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    by_key: KeyMap<SmallVec<[Entry; 1]>>,
+    count: usize,
+    /// The endings that wait for their next round, in order.
+    paused: VecDeque<(LockKey, Owner)>,
+    /// When the next round begins, while endings are paused.
+    round: Option<Instant>,
+    /// The pause before the next round but one.
+    rest: Duration,
+}
+
+/// An ending to be added.
+#[derive(Debug)]
+pub(crate) struct NewEnd {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    /// What takes the lease's place.
+    pub(crate) ending: Ending,
+    /// See [`Release::in_doubt`].
+    pub(crate) in_doubt: bool,
+    /// For how long the store keeps what it may have of the owner.
+    pub(crate) lasts: Duration,
+    pub(crate) waiting: Option<Confirmation>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    owner: Owner,
+    mode: Mode,
+    ending: Ending,
+    in_doubt: bool,
+    /// When the store has nothing of the owner any more, whatever happens.
+    until: Instant,
+    /// How often the release has failed.
+    tries: u8,
+    /// A release had an unknown outcome, and may have been the one that freed the key.
+    had_unknown: bool,
+    waiting: Option<Confirmation>,
+}
+
+/// The effects of an outcome, for after the lock of the endings is free.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The caller that has waited for the outcome, and what it is told.
+    pub(crate) caller: Option<(Confirmation, Result<(), Error>)>,
+    /// When the next round begins, if it has to be waited for.
+    pub(crate) round: Option<Instant>,
+    /// The ending has failed for the first time, for this reason.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Ends {
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Adds an ending. The caller sends the release.
+    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Release {
+        let entry = Entry {
+            owner: end.owner,
+            mode: end.mode,
+            ending: end.ending,
+            in_doubt: end.in_doubt,
+            until: later(now, end.lasts),
+            tries: 0,
+            had_unknown: false,
+            waiting: end.waiting,
+        };
+        let release = entry.release(key, now);
+        self.by_key.entry(key.clone()).or_default().push(entry);
+        self.count += 1;
+        release
+    }
+
+    /// The endings of a key that its next acquire names.
+    pub(crate) fn to_carry(&self, key: &LockKey) -> Vec<End> {
+        let Some(entries) = self.by_key.get(key) else {
+            return Vec::new();
+        };
+        let carried = entries.iter().filter(|entry| entry.is_carried());
+        let carried = carried.take(CARRIED).map(|entry| End {
+            owner: entry.owner,
+            mode: entry.mode,
+        });
+        carried.collect()
+    }
+
+    /// Whether the key has an ending of this owner.
+    #[cfg(any(test, shuttle))]
+    pub(crate) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
+        let entries = self.by_key.get(key);
+        entries.is_some_and(|entries| entries.iter().any(|entry| entry.owner == owner))
+    }
+
+    /// Takes the outcome of a release.
+    pub(crate) fn released(
+        &mut self,
+        key: &LockKey,
+        owner: Owner,
+        outcome: Outcome<Released>,
+        now: Instant,
+    ) -> Told {
+        let Some(entry) = self.entry(key, owner) else {
+            return Told::default(); // its time was over before
+        };
+        let lost = || lost(entry.had_unknown);
+        let (result, error) = match outcome {
+            Outcome::Answered(Released::Freed) => (Some(Ok(())), None),
+            Outcome::Answered(Released::NotOurs) => (Some(Err(lost())), None),
+            Outcome::Answered(Released::NotYet) if !entry.in_doubt => (Some(Err(lost())), None),
+            Outcome::Answered(Released::NotYet) => (None, None),
+            // A release that cannot work is not repeated.
+            Outcome::Refused(error) if error.kind() != ErrorKind::Unreachable => {
+                (Some(Err(error.clone())), Some(error))
+            }
+            Outcome::Refused(error) => (None, Some(error)),
+            Outcome::Unknown(error) => {
+                entry.had_unknown = true;
+                (None, Some(error))
+            }
+        };
+        let failed = error.clone().filter(|_| entry.tries == 0);
+        let mut told = Told {
+            caller: None,
+            round: None,
+            failed,
+        };
+        if let Some(result) = result {
+            let waiting = self.remove(key, owner).and_then(|entry| entry.waiting);
+            told.caller = waiting.map(|waiting| (waiting, result));
+            self.rest = Duration::ZERO;
+            self.round = (!self.paused.is_empty()).then_some(now);
+        } else {
+            entry.tries = entry.tries.saturating_add(1);
+            if entry.tries >= TRIES_OF_A_CALLER
+                && let Some(error) = error
+            {
+                let waiting = entry.waiting.take();
+                told.caller = waiting.map(|waiting| (waiting, Err(error)));
+            }
+            self.paused.push_back((key.clone(), owner));
+            let rest = self.rest;
+            self.round.get_or_insert_with(|| later(now, rest));
+        }
+        told.round = self.round;
+        told
+    }
+
+    /// The releases of the next round, if it is time for one. Endings whose time is over are
+    /// dropped.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Release> {
+        if self.round.is_none_or(|round| now < round) {
+            return Vec::new();
+        }
+        if self.rest >= LONGEST_REST {
+            self.drop_expired(now);
+        }
+        let mut releases = Vec::new();
+        while releases.len() < AT_ONCE
+            && let Some((key, owner)) = self.paused.pop_front()
+        {
+            let entry = self.entry(&key, owner);
+            if let Some(entry) = entry.filter(|entry| now < entry.until) {
+                releases.push(entry.release(&key, now));
+            } else {
+                self.remove(&key, owner);
+            }
+        }
+        // The next round follows the first answer, or a pause without one.
+        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        self.round = (!self.paused.is_empty()).then(|| later(now, self.rest));
+        releases
+    }
+
+    /// When the next round begins.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.round
+    }
+
+    /// Repeats the paused endings now, because the store is back.
+    pub(crate) fn hurry(&mut self, now: Instant) -> Option<Instant> {
+        self.rest = Duration::ZERO;
+        if !self.paused.is_empty() {
+            self.round = Some(now);
+        }
+        self.round
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        let mut paused = std::mem::take(&mut self.paused);
+        paused.retain(|(key, owner)| {
+            let entry = self.entry(key, *owner);
+            let is_over = entry.is_none_or(|entry| entry.until <= now);
+            if is_over {
+                self.remove(key, *owner);
+            }
+            !is_over
+        });
+        self.paused = paused;
+    }
+
+    fn entry(&mut self, key: &LockKey, owner: Owner) -> Option<&mut Entry> {
+        let mut entries = self.by_key.get_mut(key)?.iter_mut();
+        entries.find(|entry| entry.owner == owner)
+    }
+
+    fn remove(&mut self, key: &LockKey, owner: Owner) -> Option<Entry> {
+        let entries = self.by_key.get_mut(key)?;
+        let at = entries.iter().position(|entry| entry.owner == owner)?;
+        let entry = entries.swap_remove(at);
+        if entries.is_empty() {
+            self.by_key.remove(key);
+        }
+        self.count -= 1;
+        Some(entry)
+    }
+}
+
+impl Entry {
+    fn is_carried(&self) -> bool {
+        self.waiting.is_none() && self.ending == Ending::Free
+    }
+
+    fn release(&self, key: &LockKey, now: Instant) -> Release {
+        Release {
+            key: key.clone(),
+            owner: self.owner,
+            mode: self.mode,
+            ending: self.ending.clone(),
+            in_doubt: self.in_doubt,
+            owed_for: self.until.saturating_duration_since(now),
+        }
+    }
+}
+
+/// What *not ours* means for a caller.
+fn lost(had_unknown: bool) -> Error {
+    if had_unknown {
+        return Error::new(
+            ErrorKind::Unreachable,
+            "the answer to the release was lost: the key was freed by it, or the lease was lost before",
+        );
+    }
+    let loss = Loss::NotOurs;
+    Error::new(ErrorKind::Lost, format!("the lease was lost: {loss}"))
+}
