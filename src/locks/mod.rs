@@ -283,6 +283,12 @@ impl Locks {
         self.turn(key, request, wait).await
     }
 
+    /// See [`Lines::knows`](lines::Lines::knows).
+    #[cfg(shuttle)]
+    pub(crate) fn knows(&self, key: &LockKey, owner: Owner) -> bool {
+        self.0.lines.knows(key, owner)
+    }
+
     /// See [`Inner::record_for`].
     pub(crate) async fn record_for(
         &self,

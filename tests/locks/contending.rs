@@ -12,7 +12,7 @@ use tower_distributed_lock::{
     },
 };
 
-use crate::support::{MS, SECOND, fleet, fleet_with, key, nothing_left, settle};
+use crate::support::{Calls, MS, SECOND, fleet, fleet_with, key, nothing_left, settle};
 
 fn writing(locks: &Locks) -> JoinHandle<LockGuard> {
     let locks = locks.clone();

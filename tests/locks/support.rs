@@ -9,8 +9,10 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
-    LockKey, Locks, LocksBuilder, Stats,
-    store::{FaultyStore, Inspection, Owner, Store},
+    Error, LockKey, Locks, LocksBuilder, Stats,
+    store::{
+        Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store,
+    },
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.
@@ -22,6 +24,21 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) fn key(text: &str) -> LockKey {
     LockKey::new(text).unwrap()
 }
+
+/// The calls of strangers to the store, as results.
+pub(crate) trait Calls: Store {
+    async fn ask_for(&self, request: Acquire) -> Result<Acquired, Error> {
+        self.acquire(request).await.into_result()
+    }
+
+    async fn end(&self, request: Release) -> Result<Released, Error> {
+        let (answer, outcome) = Answer::channel();
+        self.release(request, answer);
+        outcome.await.into_result()
+    }
+}
+
+impl Calls for FaultyStore {}
 
 /// Several instances on one store.
 pub(crate) fn fleet<const N: usize>() -> (FaultyStore, [Locks; N]) {

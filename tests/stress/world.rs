@@ -85,8 +85,8 @@ impl Setup {
 
     /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
     /// long as a lease would, and so is found.
-    pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
-        let builder: LocksBuilder = Locks::builder(store.clone());
+    pub(crate) fn instance(&self, store: impl Store) -> Instance {
+        let builder: LocksBuilder = Locks::builder(store);
         // No limit hides a request that is stuck.
         let builder = builder.wait_forever();
         let builder = builder.lease(self.lease).max_hold(self.max_hold);
@@ -96,7 +96,6 @@ impl Setup {
         };
         Instance {
             locks: locks.expect("the settings go together"),
-            store: Arc::new(store),
         }
     }
 }
@@ -104,7 +103,6 @@ impl Setup {
 /// One process of a fleet.
 pub(crate) struct Instance {
     pub(crate) locks: Locks,
-    pub(crate) store: Arc<dyn Store>,
 }
 
 pub(crate) struct World {
@@ -257,7 +255,7 @@ struct Part {
 }
 
 /// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers, some that share permits,
-/// some whose requests all fit beside each other, some claims, and calls of the bare store.
+/// some whose requests all fit beside each other, and some claims.
 fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
     for instance in 0..instances {
@@ -277,7 +275,6 @@ fn cast(instances: usize) -> Vec<Part> {
         add(2, &["page".to_owned()], Habits::Wild(Uses::Reads));
         add(2, &["seats".to_owned()], Habits::Wild(Uses::Plenty));
         add(3, &[], Habits::Claims);
-        add(2, &[], Habits::Bare);
     }
     cast
 }
@@ -408,8 +405,7 @@ impl Run {
             violations.join("\n")
         );
         for (at, instance) in self.world.instances.iter().enumerate() {
-            let owed = instance.store.owed();
-            report += &format!("\ninstance {at}: {:?}, owed {owed}", instance.locks.stats());
+            report += &format!("\ninstance {at}: {:?}", instance.locks.stats());
         }
         for key in &self.keys {
             let seen = self.subject.clone().inspect(LockKey::new(&**key).unwrap());
