@@ -188,6 +188,8 @@ impl World {
     /// Checks that nothing is left: at once in lines, schedulers and queues, and in time among the records.
     async fn end(&self) {
         let begin = now();
+        // What is left for the next use, if a runtime has ended after the last one.
+        self.instances.iter().for_each(Locks::start_background);
         loop {
             settle().await;
             self.check();
@@ -249,7 +251,9 @@ impl World {
                 let mut instances = self.instances.iter();
                 let locks = instances.find(|locks| locks.instance() == owner.instance);
                 if !locks.is_some_and(|locks| locks.knows(&key, owner)) {
-                    self.fail(&format!("nobody knows {owner}, which the store has at {key:?}"));
+                    self.fail(&format!(
+                        "nobody knows {owner}, which the store has at {key:?}"
+                    ));
                 }
             }
         }

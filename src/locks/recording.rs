@@ -64,12 +64,7 @@ impl Inner {
     }
 
     /// Ends the turn in its line, and shares the record with the requests that wait.
-    pub(crate) fn finish(
-        self: &Arc<Self>,
-        granted: &Granted,
-        content: &Bytes,
-        is_confirmed: bool,
-    ) {
+    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes, is_confirmed: bool) {
         self.with_line(&granted.lease.key, |line, t| {
             line.finished(granted, content, is_confirmed, t);
         });
@@ -215,7 +210,11 @@ impl LateRecord {
             ending,
             in_doubt,
             // What comes late lasts as long from then on.
-            lasts: self.inner.config.lease.saturating_mul(1 + u32::from(in_doubt)),
+            lasts: self
+                .inner
+                .config
+                .lease
+                .saturating_mul(1 + u32::from(in_doubt)),
             waiting: None,
         };
         let release = self.inner.lines.end(&self.key, end);

@@ -10,9 +10,7 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
     Error, LockKey, Locks, LocksBuilder, Stats,
-    store::{
-        Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store,
-    },
+    store::{Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store},
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.

@@ -3,9 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use tower_distributed_lock::{
-    Error, ErrorKind, Locks,
-};
+use tower_distributed_lock::{Error, ErrorKind, Locks};
 
 use super::{
     patience::Patience,

@@ -393,7 +393,8 @@ impl Line {
         self.leases.iter().any(|held| held.lease.owner == owner)
             || contending.is_some_and(|contending| {
                 contending.place.is_some_and(|place| place.owner == owner)
-                    || (contending.asked.as_ref()).is_some_and(|asked| asked.owners.contains(&owner))
+                    || (contending.asked.as_ref())
+                        .is_some_and(|asked| asked.owners.contains(&owner))
             })
     }
 
