@@ -5,7 +5,7 @@ use tower_distributed_lock::{
     ErrorKind, Locks,
     store::{
         Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
-        Released, Store,
+        Released,
     },
 };
 

@@ -8,7 +8,6 @@ use tower_distributed_lock::{
     LockGuard, Locks,
     store::{
         Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
-        Store,
     },
 };
 

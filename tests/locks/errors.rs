@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, LockKey, Locks,
-    store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Store},
+    store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release},
 };
 
 use crate::support::{Calls, MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, settle};

@@ -10,7 +10,10 @@ use std::{
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
     Error, LockKey, Locks, LocksBuilder, Stats,
-    store::{Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store},
+    store::{
+        Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store,
+        StoreFuture,
+    },
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.
@@ -25,14 +28,15 @@ pub(crate) fn key(text: &str) -> LockKey {
 
 /// The calls of strangers to the store, as results.
 pub(crate) trait Calls: Store {
-    async fn ask_for(&self, request: Acquire) -> Result<Acquired, Error> {
-        self.acquire(request).await.into_result()
+    fn ask_for(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        let outcome = self.acquire(request);
+        Box::pin(async move { outcome.await.into_result() })
     }
 
-    async fn end(&self, request: Release) -> Result<Released, Error> {
+    fn end(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
         let (answer, outcome) = Answer::channel();
         self.release(request, answer);
-        outcome.await.into_result()
+        Box::pin(async move { outcome.await.into_result() })
     }
 }
 
