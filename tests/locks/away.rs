@@ -212,6 +212,7 @@ async fn a_contender_that_fails_leaves_no_place_in_the_queue() {
     store.set_fault(Some(Fault::Unreachable));
     waiting.await.unwrap().unwrap_err();
     store.set_fault(None);
+    settle().await;
     assert_eq!(inspect(&store, "k").await.queue, []);
     drop(elsewhere);
     let began = Instant::now();
