@@ -177,6 +177,14 @@ impl Actor {
         }
     }
 
+    /// A call for a turn under way has failed.
+    pub(super) fn unanswered(&self, error: &Error) {
+        let was_interrupted = error.kind() == ErrorKind::Unreachable;
+        if !(was_interrupted && self.world.setup.may_interrupt) {
+            self.failed(error);
+        }
+    }
+
     /// A run is too long for a note of each step.
     pub(super) fn note(&self, _: impl std::fmt::Display) {}
 

@@ -200,7 +200,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.guard().confirm()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.guard().downgrade()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }
@@ -283,7 +283,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.leave().release()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }
