@@ -106,7 +106,7 @@ impl Actor {
         }
     }
 
-    /// A call for a turn under way has failed.
+    /// A call for a turn under way has failed, or one of a request that does not wait.
     pub(super) fn unanswered(&self, error: &Error) {
         self.failed(error);
     }

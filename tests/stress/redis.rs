@@ -24,11 +24,7 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 
 #[test]
 fn redis_on_several_runtimes() {
-    let setup = Setup {
-        may_interrupt: true,
-        ..Setup::VISITED
-    };
-    run("redis_on_several_runtimes", setup, start);
+    run("redis_on_several_runtimes", Setup::VISITED, start);
 }
 
 #[test]

@@ -177,10 +177,10 @@ impl Actor {
         }
     }
 
-    /// A call for a turn under way has failed.
+    /// A call for a turn under way has failed, or one of a request that does not wait.
     pub(super) fn unanswered(&self, error: &Error) {
-        let was_interrupted = error.kind() == ErrorKind::Unreachable;
-        if !(was_interrupted && self.world.setup.may_interrupt) {
+        let has_no_answer = error.kind() == ErrorKind::Unreachable;
+        if !(has_no_answer && self.world.setup.has_visitors) {
             self.failed(error);
         }
     }

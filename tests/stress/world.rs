@@ -30,12 +30,10 @@ use super::{
 const STUCK: Duration = Duration::from_secs(10);
 /// The pause between two looks of the watching thread.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many looks may find a key standing still where no hint is lost. A count of looks, since a machine that is busy delays the
-/// looks as well.
-const LOOKS_AT_MOST: u32 = 30;
-/// The same where calls fail: a few polls.
-const LOOKS_WITH_FAULTS: u32 = 200;
-/// The poll interval where no hint is lost: who depends on a poll there is stuck.
+/// How many looks may find a key standing still: those of a few polls, which a lost hint costs where calls fail. A count of looks,
+/// since a machine that is busy delays the looks as well.
+const LOOKS_AT_MOST: u32 = 200;
+/// The poll interval where no hint is lost: a key whose requests depend on a poll there stands still for longer than allowed.
 const LONG_POLL: Duration = Duration::from_secs(3 * STUCK.as_secs());
 /// How much longer than its time a world runs until every key has had a turn.
 const FIRST_TURNS: Duration = Duration::from_secs(60);
@@ -53,10 +51,9 @@ pub(crate) struct Setup {
     pub(crate) may_fail: bool,
     /// Whether turns may be lost.
     pub(crate) may_lose: bool,
-    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything.
+    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything. A call may get
+    /// no answer then, because the runtime of the background stands still or has ended; requests that wait go on.
     pub(crate) has_visitors: bool,
-    /// Whether a call for a turn under way may get no answer, because the runtime of the connection has ended.
-    pub(crate) may_interrupt: bool,
 }
 
 impl Setup {
@@ -68,7 +65,6 @@ impl Setup {
         may_fail: false,
         may_lose: false,
         has_visitors: false,
-        may_interrupt: false,
     };
     /// Some requests are made on runtimes of their own.
     pub(crate) const VISITED: Self = Self {
@@ -88,7 +84,6 @@ impl Setup {
         may_fail: true,
         may_lose: true,
         has_visitors: false,
-        may_interrupt: false,
     };
 
     /// How many instances are used by visitors only.
@@ -261,7 +256,7 @@ fn visit(world: Arc<World>, first: usize, mut random: Random) {
                 number: first + at,
                 instance: match at % 2 {
                     0 => instances - 1,
-                    _ => random.within(0..instances as u64) as usize,
+                    _ => at / 2 % instances,
                 },
                 keys: keys.iter().map(|key| (*key).to_owned()).collect(),
                 habits: Habits::Wild(uses),
@@ -269,7 +264,7 @@ fn visit(world: Arc<World>, first: usize, mut random: Random) {
             };
             runtime.spawn(actor.run());
         }
-        for _ in 0..random.within(1..4) {
+        for _ in 0..random.within(1..20) {
             runtime.block_on(async { tokio::time::sleep(random.millis(1..10)).await });
             thread::sleep(random.millis(1..30));
         }
@@ -331,6 +326,10 @@ impl Run {
             thread::spawn(move || visit(world, first, random))
         });
         let visits: Vec<_> = visits.collect();
+        if !visits.is_empty() {
+            // All backgrounds begin with the visitors, and so have to move.
+            thread::sleep(2 * LOOK);
+        }
         for (number, part) in cast.into_iter().enumerate() {
             let actor = Actor {
                 world: self.world.clone(),
@@ -358,7 +357,7 @@ impl Run {
         self.until("all visits have ended", || {
             under_way(visits.iter().all(|visit| visit.is_finished()))
         });
-        if self.world.setup.may_interrupt {
+        if !visits.is_empty() {
             self.use_all();
         }
         self.until("all requests have ended", || {
@@ -431,10 +430,6 @@ impl Run {
 
     /// The keys that have stood still for too many looks while a request waits that fits beside the holders.
     fn stalls(&self) -> Vec<String> {
-        let most = match self.world.setup.may_fail {
-            true => LOOKS_WITH_FAULTS,
-            false => LOOKS_AT_MOST,
-        };
         let mut before = self.standing.lock().unwrap();
         let standing = self.world.witness.standing().into_iter();
         let standing = standing.map(|(key, since)| {
@@ -445,7 +440,9 @@ impl Run {
             (key.to_owned(), (since, looks))
         });
         *before = standing.collect();
-        let stalls = before.iter().filter(|(_, (_, looks))| *looks > most);
+        let stalls = before
+            .iter()
+            .filter(|(_, (_, looks))| *looks > LOOKS_AT_MOST);
         let stalls = stalls.map(|(key, (since, _))| {
             let stood = since.elapsed();
             format!(
