@@ -136,6 +136,14 @@ impl Actor {
         }
     }
 
+    /// A call for a turn under way has failed, or one of a request that does not wait.
+    pub(super) fn unanswered(&self, error: &Error) {
+        let has_no_answer = error.kind() == ErrorKind::Unreachable;
+        if !(has_no_answer && self.world.setup.has_visitors) {
+            self.failed(error);
+        }
+    }
+
     /// A run is too long for a note of each step.
     pub(super) fn note(&self, _: impl std::fmt::Display) {}
 
