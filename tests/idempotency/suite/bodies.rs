@@ -251,7 +251,7 @@ pub(crate) async fn a_cut_answer_looks_cut(subject: impl Subject) {
 }
 
 /// A body of one data frame and trailers.
-fn with_trailers(data: &'static str, grpc_status: u16) -> Body {
+pub(crate) fn with_trailers(data: &'static str, grpc_status: u16) -> Body {
     let trailers = HeaderMap::from_iter([(
         "grpc-status".parse().unwrap(),
         HeaderValue::from(grpc_status),
