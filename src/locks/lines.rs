@@ -213,12 +213,7 @@ impl Lines {
     }
 
     /// Takes the outcome of a release.
-    pub(crate) fn released(
-        &self,
-        key: &LockKey,
-        owner: Owner,
-        outcome: Outcome<Released>,
-    ) -> Told {
+    pub(crate) fn released(&self, key: &LockKey, owner: Owner, outcome: Outcome<Released>) -> Told {
         let mut shard = self.shard(key).lock();
         let told = shard.ends.released(key, owner, outcome, now());
         if let Some(round) = told.round {

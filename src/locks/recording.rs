@@ -64,12 +64,7 @@ impl Inner {
     }
 
     /// Ends the turn in its line, and shares the record with the requests that wait.
-    pub(crate) fn finish(
-        self: &Arc<Self>,
-        granted: &Granted,
-        content: &Bytes,
-        is_confirmed: bool,
-    ) {
+    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes, is_confirmed: bool) {
         self.with_line(&granted.lease.key, |line, t| {
             line.finished(granted, content, is_confirmed, t);
         });

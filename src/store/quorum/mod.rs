@@ -57,8 +57,8 @@ pub use builder::QuorumStoreBuilder;
 
 use self::{attempts::Attempts, ballot::majority, health::Health, node::Node};
 use super::{
-    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome, Release, Renew,
-     RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
+    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
+    Release, Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
 use crate::{Error, LockKey, time::later};
 

@@ -35,11 +35,7 @@ struct Record {
 impl Shared {
     /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the release by
     /// themselves.
-    pub(super) fn start_release(
-        self: &Arc<Self>,
-        request: Release,
-        answer: Answer,
-    ) {
+    pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
         if request.in_doubt && !self.attempts.contains(&request.key, request.owner) {
             // The nodes have ended the attempt, or will.
             return answer.give(Outcome::Answered(Released::NotOurs));
@@ -67,11 +63,9 @@ impl Shared {
             let releasing_it: StoreFuture<_> = Box::pin(self.nodes[node].release(release));
             releasing.push((node, releasing_it));
         }
-        let ending = self.clone().end(
-            request,
-            attempt,
-            Round::new(releasing, self.node_timeout),
-        );
+        let ending = self
+            .clone()
+            .end(request, attempt, Round::new(releasing, self.node_timeout));
         let mut ending = Box::pin(async move {
             answer.give(match ending.await {
                 Ok(released) => Outcome::Answered(released),

@@ -21,10 +21,7 @@ pub(crate) async fn calls_take_effect_in_the_order_they_were_started(subject: im
         let mut calls: Vec<StoreFuture<bool>> = Vec::new();
         for _ in 0..50 {
             let a = owner();
-            let (take, free) = (
-                store.ask_for(attempt(&key, a)),
-                store.end(ending(&key, a)),
-            );
+            let (take, free) = (store.ask_for(attempt(&key, a)), store.end(ending(&key, a)));
             calls.push(Box::pin(async {
                 matches!(take.await.unwrap(), Acquired::Granted(_))
             }));
