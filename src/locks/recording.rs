@@ -217,8 +217,9 @@ impl LateRecord {
             lasts: self.inner.config.lease,
             waiting: None,
         };
-        let release = self.inner.lines.end(&self.key, end);
-        self.inner.send_release(release);
+        if let Some(release) = self.inner.lines.end(&self.key, end) {
+            self.inner.send_release(release);
+        }
     }
 }
 

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 use tower_distributed_lock::{
-    LockKey,
+    Error, LockKey,
     store::{
-        Acquire, Acquired, Ending, Grant, Held, Hint, Hints, Inspection, Instance, Mode, Owner,
-        Queueing, Release, Released, Renew, Renewed, Store,
+        Acquire, Acquired, Answer, Ending, Grant, Held, Hint, Hints, Inspection, Instance, Mode,
+        Owner, Queueing, Release, Released, Renew, Renewed, Store, StoreFuture,
     },
 };
 
