@@ -208,7 +208,7 @@ impl Lines {
     }
 
     /// Adds an ending. The caller sends the release.
-    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Release {
+    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Option<Release> {
         self.shard(key).lock().ends.add(key, end, now())
     }
 

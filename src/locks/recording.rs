@@ -217,8 +217,9 @@ impl LateRecord {
                 .saturating_mul(1 + u32::from(in_doubt)),
             waiting: None,
         };
-        let release = self.inner.lines.end(&self.key, end);
-        self.inner.send_release(release);
+        if let Some(release) = self.inner.lines.end(&self.key, end) {
+            self.inner.send_release(release);
+        }
     }
 }
 

@@ -24,6 +24,7 @@
 //!    release. The ending itself goes on.
 //! 6. An ending with a record is not carried: the acquire would free the key of work that is done.
 //!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
+//! 6. An owner has one ending, however often its end is asked for.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -109,14 +110,22 @@ impl Ends {
         self.count
     }
 
-    /// Adds an ending. The caller sends the release.
-    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Release {
+    /// Adds an ending. The caller sends the release. An owner that ends already has one: the new
+    /// caller waits for the outcome of that one, which is repeated in any case.
+    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Option<Release> {
+        let until = later(now, end.lasts);
+        if let Some(entry) = self.entry(key, end.owner) {
+            entry.in_doubt |= end.in_doubt;
+            entry.until = entry.until.max(until);
+            entry.waiting = end.waiting.or(entry.waiting.take());
+            return None;
+        }
         let entry = Entry {
             owner: end.owner,
             mode: end.mode,
             ending: end.ending,
             in_doubt: end.in_doubt,
-            until: later(now, end.lasts),
+            until,
             tries: 0,
             had_unknown: false,
             waiting: end.waiting,
@@ -124,7 +133,7 @@ impl Ends {
         let release = entry.release(key, now);
         self.by_key.entry(key.clone()).or_default().push(entry);
         self.count += 1;
-        release
+        Some(release)
     }
 
     /// The endings of a key that its next acquire names.
@@ -141,7 +150,6 @@ impl Ends {
     }
 
     /// Whether the key has an ending of this owner.
-    #[cfg(any(test, shuttle))]
     pub(crate) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
         let entries = self.by_key.get(key);
         entries.is_some_and(|entries| entries.iter().any(|entry| entry.owner == owner))
@@ -285,7 +293,8 @@ impl Ends {
 
 impl Entry {
     fn is_carried(&self) -> bool {
-        self.waiting.is_none() && self.ending == Ending::Free
+        let is_awaited = (self.waiting.as_ref()).is_some_and(|waiting| !waiting.is_closed());
+        !is_awaited && self.ending == Ending::Free
     }
 
     fn release(&self, key: &LockKey, now: Instant) -> Release {
