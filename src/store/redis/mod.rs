@@ -2,25 +2,20 @@
 //!
 //! ```text
 //! RedisStore ─┬─ operations ──> topology ──> lane ──> connection ──> server
-//!             │      │  one file for each operation; names, value, script: its command; outcome: its end
-//!             │      └─ in_order, key_order: one call at a time for each key, where no lane keeps the order of calls
+//!             │      one file for each operation; names, value, script: its command
 //!             └─ subscription <── hints of the server that the topology names
 //! ```
 //!
-//! The calls of the [`Store`] contract for one key take effect in the order in which they were started. `owed` counts the releases that
-//! the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
+//! A call is made at most once, and nothing is promised about the order of two calls (see [`Store`]). `floors` keeps tokens rising, and
+//! `explain` has the texts of all errors.
 
 mod builder;
 mod connection;
 mod explain;
 mod floors;
-mod in_order;
-mod key_order;
 mod lane;
 mod names;
 mod operations;
-mod outcome;
-mod owed;
 mod persistence;
 mod replicated;
 mod script;
@@ -37,9 +32,7 @@ pub use topology::Credentials;
 
 use self::{
     floors::Floors,
-    key_order::KeyOrder,
     names::Names,
-    owed::Owed,
     persistence::Persistence,
     replicated::Replicated,
     topology::{Servers, Topology},
@@ -210,13 +203,10 @@ struct Shared {
     names: Names,
     topology: Arc<Topology>,
     floors: Arc<Floors>,
-    owed: Owed,
     persistence: Persistence,
     /// Set if acquires and records wait for replicas.
     replicated: Option<Replicated>,
-    /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
-    order: Option<KeyOrder>,
-    /// Shared with the lanes and with `order`.
+    /// Shared with the lanes.
     home: Home,
     space: Arc<str>,
     timeout: Duration,
@@ -375,7 +365,7 @@ impl Store for RedisStore {
 
     fn watch(&self, instance: Instance) -> Hints {
         let resident = self.0.home.settle();
-        self.0.resume();
+        self.0.topology.move_home();
         let (sender, hints) = mpsc::unbounded_channel();
         let listening = subscription::listen(
             self.0.topology.clone(),
