@@ -31,7 +31,7 @@ use crate::{
     lease::{Lease, Schedule, Scheduler},
     store::{
         End, Instance, Outcome, Owner, Release, Released,
-        ends::{Ends, NewEnd, Told},
+        ends::{Confirmation, Ends, NewEnd, Told},
     },
     sync::{
         Mutex, Notify,
@@ -208,7 +208,7 @@ impl Lines {
     }
 
     /// Adds an ending. The caller sends the release.
-    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Release {
+    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Option<Release> {
         self.shard(key).lock().ends.add(key, end, now())
     }
 
@@ -234,6 +234,13 @@ impl Lines {
                 self.scheduler.look_by(round);
             }
         }
+    }
+
+    /// The callers that wait for a release to be repeated, when there is no background that would.
+    pub(crate) fn give_up_waiting(&self) -> Vec<Confirmation> {
+        let shards = self.shards.iter();
+        let waiting = shards.flat_map(|shard| shard.lock().ends.give_up_waiting());
+        waiting.collect()
     }
 
     /// How many owners the store has to forget.

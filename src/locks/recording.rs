@@ -209,11 +209,17 @@ impl LateRecord {
             mode: Mode::Exclusive,
             ending,
             in_doubt,
-            lasts: self.inner.config.lease,
+            // What comes late lasts as long from then on.
+            lasts: self
+                .inner
+                .config
+                .lease
+                .saturating_mul(1 + u32::from(in_doubt)),
             waiting: None,
         };
-        let release = self.inner.lines.end(&self.key, end);
-        self.inner.send_release(release);
+        if let Some(release) = self.inner.lines.end(&self.key, end) {
+            self.inner.send_release(release);
+        }
     }
 }
 

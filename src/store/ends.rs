@@ -20,8 +20,11 @@
 //!    answers, and otherwise after pauses that grow to [`LONGEST_REST`].
 //! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
 //!    them at once. That settles nothing: only the answer to a release does.
-//! 5. An ending with a record is not carried: the acquire would free the key of work that is done.
+//! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat the
+//!    release. The ending itself goes on.
+//! 6. An ending with a record is not carried: the acquire would free the key of work that is done.
 //!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
+//! 6. An owner has one ending, however often its end is asked for.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -107,14 +110,22 @@ impl Ends {
         self.count
     }
 
-    /// Adds an ending. The caller sends the release.
-    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Release {
+    /// Adds an ending. The caller sends the release. An owner that ends already has one: the new
+    /// caller waits for the outcome of that one, which is repeated in any case.
+    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Option<Release> {
+        let until = later(now, end.lasts);
+        if let Some(entry) = self.entry(key, end.owner) {
+            entry.in_doubt |= end.in_doubt;
+            entry.until = entry.until.max(until);
+            entry.waiting = end.waiting.or(entry.waiting.take());
+            return None;
+        }
         let entry = Entry {
             owner: end.owner,
             mode: end.mode,
             ending: end.ending,
             in_doubt: end.in_doubt,
-            until: later(now, end.lasts),
+            until,
             tries: 0,
             had_unknown: false,
             waiting: end.waiting,
@@ -122,7 +133,7 @@ impl Ends {
         let release = entry.release(key, now);
         self.by_key.entry(key.clone()).or_default().push(entry);
         self.count += 1;
-        release
+        Some(release)
     }
 
     /// The endings of a key that its next acquire names.
@@ -139,7 +150,6 @@ impl Ends {
     }
 
     /// Whether the key has an ending of this owner.
-    #[cfg(any(test, shuttle))]
     pub(crate) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
         let entries = self.by_key.get(key);
         entries.is_some_and(|entries| entries.iter().any(|entry| entry.owner == owner))
@@ -225,6 +235,18 @@ impl Ends {
         releases
     }
 
+    /// The callers that wait for the next round, when nothing is left that would begin it.
+    pub(crate) fn give_up_waiting(&mut self) -> Vec<Confirmation> {
+        let mut waiting = Vec::new();
+        let paused = std::mem::take(&mut self.paused);
+        for (key, owner) in &paused {
+            let entry = self.entry(key, *owner);
+            waiting.extend(entry.and_then(|entry| entry.waiting.take()));
+        }
+        self.paused = paused;
+        waiting
+    }
+
     /// When the next round begins.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.round
@@ -271,7 +293,8 @@ impl Ends {
 
 impl Entry {
     fn is_carried(&self) -> bool {
-        self.waiting.is_none() && self.ending == Ending::Free
+        let is_awaited = (self.waiting.as_ref()).is_some_and(|waiting| !waiting.is_closed());
+        !is_awaited && self.ending == Ending::Free
     }
 
     fn release(&self, key: &LockKey, now: Instant) -> Release {

@@ -337,7 +337,7 @@ impl Transition<'_> {
     /// Adds an ending, whose release is sent when the lock is free.
     fn end(&mut self, key: &LockKey, end: NewEnd) {
         let release = self.ends.add(key, end, self.now);
-        self.follow_up.releases.push(release);
+        self.follow_up.releases.extend(release);
     }
 }
 

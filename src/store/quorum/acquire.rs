@@ -19,12 +19,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    Shared,
-    attempts::{Attempt, PartState, can_be_named},
-    ballot::Verdict,
-    vote::{Vote, release_of},
-};
+use super::{Shared, attempts::can_be_named, ballot::Verdict, vote::Vote};
 use crate::{
     Error, ErrorKind,
     store::{Acquire, Acquired, Grant, Held, Outcome, Owner, Queueing, StoreFuture, Tokens},
@@ -78,49 +73,37 @@ impl Shared {
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let was_known = self.attempts.contains(&request.key, request.owner);
-        let asking = self.attempts.enter(&request, asked);
-        let vote = self.open_vote(&request, request.queueing, asking);
+        let (names, was_known) = self.attempts.enter(&request, asked);
+        let vote = self.open_vote(&request, request.queueing, names);
         let mut entered = Entered {
             store: self.clone(),
             request,
             is_answered: false,
         };
         Box::pin(async move {
-            let answer = entered.vote_until_decided(vote, asked).await;
-            match answer {
+            match entered.vote_until_decided(vote, asked).await {
                 Ok(acquired) => {
                     entered.disarm();
                     Outcome::Answered(acquired)
                 }
-                // The nodes end what the attempt has left behind, its earlier places included.
-                Err(error) if was_known => Outcome::Unknown(error),
-                Err(error) => Outcome::Refused(error),
+                // The nodes end what the attempt leaves behind. Without places from before, the attempt has nothing,
+                // and the caller nothing to end.
+                Err(error) if !was_known => Outcome::Refused(error),
+                Err(error) => Outcome::Unknown(error),
             }
         })
     }
 
-    /// Ends an attempt that failed. Nodes whose calls were not answered clean up after these calls by themselves.
+    /// Ends an attempt that failed.
     fn abandon(&self, request: &Acquire) {
-        if let Some(attempt) = self.attempts.remove(&request.key, request.owner) {
-            self.leave(request, attempt);
-        }
-    }
-
-    /// Returns the grants of an attempt and its places in the queues.
-    fn leave(&self, request: &Acquire, attempt: Attempt) {
-        for (part, node) in attempt.parts.into_iter().zip(&self.nodes) {
-            if let PartState::Late { question, .. } = &part.state {
-                question.withdraw();
-            }
-            if part.needs_release() {
-                node.end(release_of(request, part.name));
-            }
+        if let Some(ended) = self.attempts.remove(&request.key, request.owner) {
+            self.leave(request, ended.parts.iter().enumerate());
         }
     }
 }
 
 impl Entered {
+    /// A method, because the future would take only a copy of the field.
     fn disarm(&mut self) {
         self.is_answered = true;
     }
@@ -166,7 +149,7 @@ impl Entered {
                 false => request.queueing,
             };
             vote = match store.attempts.ask_again(&request.key, request.owner) {
-                Some(asking) => store.open_vote(request, queueing, asking),
+                Some(names) => store.open_vote(request, queueing, names),
                 None => return Ok(Acquired::Held(held)), // released in the meantime
             };
         }
@@ -241,18 +224,17 @@ impl Shared {
     /// Ends an attempt that found a record. Nodes that granted the key have missed or lost the record, and get the
     /// record in the place of the lease.
     fn recorded(self: &Arc<Self>, vote: &Vote, request: &Acquire, record: Bytes) {
-        let Some(mut attempt) = self.attempts.remove(&request.key, request.owner) else {
+        let Some(ended) = self.attempts.remove(&request.key, request.owner) else {
             return; // released in the meantime
         };
-        let mut missing: Vec<(usize, Owner)> = Vec::new();
-        for node in vote.ballot.granted() {
-            let part = &mut attempt.parts[node];
-            if part.is_held() {
-                part.state = PartState::Nothing;
-                missing.push((node, part.name));
-            }
-        }
-        self.leave(request, attempt);
+        let parts = || ended.parts.iter().enumerate();
+        let lacks_record = |node: usize| {
+            let mut granted = vote.ballot.granted();
+            ended.parts[node].is_held() && granted.any(|granted| granted == node)
+        };
+        self.leave(request, parts().filter(|(node, _)| !lacks_record(*node)));
+        let missing = parts().filter(|(node, _)| lacks_record(*node));
+        let missing: Vec<(usize, Owner)> = missing.map(|(node, part)| (node, part.name)).collect();
         if !missing.is_empty() {
             let copying = self.clone().copy_record(request.clone(), record, missing);
             self.home.spawn(copying);

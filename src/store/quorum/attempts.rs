@@ -1,46 +1,42 @@
 //! The attempts of this process at the nodes: which of them ask, wait or hold, and the name of each on every node.
 //!
-//! 1. A node knows an attempt by its owner while nothing has gone wrong there. After a call that failed or was given
-//!    up, after a vote that was undone, and when the node has lost the lease, the attempt takes a new name on that
-//!    node. A clean-up of the old name, and an answer about it, whenever these come, must not end a later grant. (The
-//!    contract forbids to ask in the name of an owner after a failed acquire.)
-//! 2. At most one call at a time asks for a part under a given name. A grant under that name is therefore returned
-//!    only by that call, or by the call that ends the attempt.
-//! 3. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
+//! 1. A node knows an attempt by its owner while nothing has gone wrong there. A name is given up, and the attempt
+//!    takes a new one on that node, after a question that was dropped or whose outcome is not known, when a grant was
+//!    returned, and when the node has lost the lease. A release of the old name, and an answer about it, whenever
+//!    these come, must not end a later grant.
+//! 2. At most one question at a time asks for a part under a given name.
+//! 3. The question belongs to the part. Whatever gives up the name, or ends the attempt, thereby drops the question,
+//!    and the node ends the name ([`Question`]).
+//! 4. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
 //!    comes, and returns the part.
-//! 4. No entry stays forever: a release removes the attempt when the release starts, and an attempt that no call
-//!    returns to is removed some time after its end.
-//! 5. A part is [`Nothing`](PartState::Nothing) only if the node has nothing under the part's name and never will.
-//!    Such a node is owed no release.
-//! 6. A node cleans up after a failed call only if the call was sent. A node that had the part before the call
-//!    therefore keeps the part, and is sent a release when the attempt takes a new name there
-//!    ([`Part::needs_release`]).
+//! 5. No entry stays forever: an attempt is removed when its release is answered, and one that no call returns to some
+//!    time after its end.
+//! 6. A node is sent a release only for a part that [may be there](Part::may_be_there).
 //!
 //! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number of the attempt:
 //!
 //! ```text
 //! 0000_000000000007   the owner itself
-//! 0001_000000000007   after a call that was given up
+//! 0001_000000000007   after a question that was given up
 //! 0002_000000000007   after a grant that was returned, or that the node has lost
 //! ```
 //!
-//! The life of a part:
+//! What a node has under a name, as far as this process knows:
 //!
 //! ```text
-//! Nothing ──▶ Asked ──▶ Held ────────────▶ released, or given back under a new name
-//!   ▲           ├─────▶ Queued ──▶ Asked   the attempt asks again
-//!   │           ├─────▶ Late ────▶ Held    the node is slower than the majority
-//!   └───────────┴─ the call failed: a new name
+//! Nothing ── held, and waits ──▶ Place ── granted ──▶ Lease ──▶ released, or given back under a new name
+//!    │                             └── held, and does not wait ──▶ Nothing
+//!    └── granted ──▶ Lease
 //! ```
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    super::{Acquire, Owner},
-    question::Question,
+    super::{Acquire, Acquired, Outcome, Owner, Queueing},
+    node::Question,
 };
 use crate::{LockKey, sync::Mutex, time::later};
 
@@ -65,8 +61,10 @@ struct Table {
 
 /// One attempt, with its part on each node.
 #[derive(Debug)]
-pub(super) struct Attempt {
-    pub(super) parts: Vec<Part>,
+struct Attempt {
+    parts: Vec<Part>,
+    /// The questions for the parts, while they are under way.
+    questions: Vec<Option<Arc<Question>>>,
     /// Until when the attempt holds a majority.
     valid_until: Instant,
     /// Until when a call may return to the attempt.
@@ -77,39 +75,29 @@ pub(super) struct Attempt {
 }
 
 /// The part of an attempt that one node has.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     /// The attempt's name on that node.
     pub(super) name: Owner,
-    pub(super) state: PartState,
+    has: Has,
+    /// A question for the part is under way, or about to be asked.
+    is_asked: bool,
 }
 
-/// The state of a part, as far as this process knows.
-#[derive(Debug, Clone)]
-pub(super) enum PartState {
-    /// The node has nothing under this name.
+/// What a node has under a name, unless its time is over or the node has lost its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Has {
     Nothing,
-    /// The attempt is in the node's queue, if its place has not expired.
-    Queued,
-    /// A call that asks for the part is under way.
-    Asked {
-        /// The node had the part before that call, and keeps the part if the call is never sent.
-        had_part: bool,
-    },
-    /// A call that asks for the part is under way, and a background task waits for the answer.
-    Late { question: Question, had_part: bool },
-    /// The node has granted the part, and holds it unless it has lost its data.
-    Held,
+    /// A place in the node's queue.
+    Place,
+    Lease,
 }
 
-/// The names of an attempt for its next calls.
+/// An attempt that ends. Dropping it drops the questions that are under way.
 #[derive(Debug)]
-pub(super) struct Asking {
-    /// The name on each node.
-    pub(super) names: Vec<Owner>,
-    /// Earlier names, each with its node, under which the node may still have a part. They are released before the
-    /// node is asked again.
-    pub(super) left: Vec<(usize, Owner)>,
+pub(super) struct Ended {
+    pub(super) parts: Vec<Part>,
+    _questions: Vec<Option<Arc<Question>>>,
 }
 
 /// Identifies one part of one attempt by the name that a call used.
@@ -129,31 +117,54 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, or continues one that waits. Marks all parts as asked for, and returns their names.
-    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> Asking {
-        let mut table = self.table.lock();
-        table.sweep(now);
-        let attempt = table
-            .attempts
-            .entry((request.key.clone(), request.owner))
-            .or_insert_with(|| Attempt {
-                parts: fresh_parts(request.owner, self.nodes, &PartState::Nothing),
-                valid_until: now,
-                kept_until: now,
-                is_ending: false,
-                fingerprint: None,
-            });
-        attempt.kept_until = attempt.kept_until.max(later(now, request.lease));
-        attempt.fingerprint = request.fingerprint.clone();
-        attempt.is_ending = false;
-        attempt.ask()
+    /// Begins an attempt, or continues one that waits. Returns the names to ask for on each node, and whether the
+    /// attempt was known before.
+    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> (Vec<Owner>, bool) {
+        let mut was_known = true;
+        // Questions are dropped while the table is not locked.
+        let ((names, _given_up), _swept) = {
+            let mut table = self.table.lock();
+            let swept = table.sweep(now);
+            let attempt = table
+                .attempts
+                .entry((request.key.clone(), request.owner))
+                .or_insert_with(|| {
+                    was_known = false;
+                    Attempt::new(request.owner, self.nodes, now)
+                });
+            attempt.kept_until = attempt.kept_until.max(later(now, request.lease));
+            attempt.fingerprint = request.fingerprint.clone();
+            (attempt.ask(), swept)
+        };
+        (names, was_known)
     }
 
-    /// Continues an attempt, unless it was ended in the meantime.
-    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Asking> {
-        self.with(key, owner, |attempt| {
+    /// Continues an attempt, unless it was ended in the meantime. Returns the names to ask for.
+    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Owner>> {
+        let asking = self.with(key, owner, |attempt| {
             (!attempt.is_ending).then(|| attempt.ask())
-        })?
+        });
+        asking.flatten().map(|(names, _given_up)| names)
+    }
+
+    /// Hands over the questions for names that were to be asked for, each with its node. A question for a name that
+    /// was given up in the meantime is dropped.
+    pub(super) fn asked(
+        &self,
+        key: &LockKey,
+        owner: Owner,
+        questions: impl IntoIterator<Item = (usize, Arc<Question>)>,
+    ) {
+        for (node, question) in questions {
+            let part = PartOf {
+                key,
+                owner,
+                node,
+                name: question.name(),
+            };
+            let mut question = Some(question);
+            self.with_part(part, |_, asked| *asked = question.take());
+        }
     }
 
     /// Keeps the entry of a waiting attempt for as long as its places in the queues last.
@@ -163,31 +174,38 @@ impl Attempts {
         });
     }
 
-    /// Sets the state of a part after a node's answer. Returns whether the attempt still has that name there.
-    pub(super) fn set(&self, part: PartOf<'_>, state: PartState) -> bool {
-        self.with_part(part, |part| part.state = state).is_some()
-    }
-
-    /// Notes that a background task waits for the answer of the call that asks for a part. Returns whether the
-    /// attempt still has that name there.
-    pub(super) fn set_late(&self, part: PartOf<'_>, question: Question) -> bool {
-        let set = self.with_part(part, |part| {
-            let had_part = part.needs_release();
-            part.state = PartState::Late { question, had_part };
-        });
-        set.is_some()
-    }
-
-    /// Gives a part a new name, after a call failed or was given up, or its grant was returned or lost. Returns the
-    /// part as it was, or `None` if the attempt does not have that name any more.
-    pub(super) fn rename(&self, part: PartOf<'_>) -> Option<Part> {
-        self.with_part(part, |part| {
-            let renamed = Part {
-                name: next_name(part.name),
-                state: PartState::Nothing,
+    /// Applies a node's answer to a part. Returns whether the attempt still has that name there.
+    pub(super) fn answered(
+        &self,
+        part: PartOf<'_>,
+        queueing: Queueing,
+        outcome: &Outcome<Acquired>,
+    ) -> bool {
+        let answered = self.with_part(part, |part, asked| {
+            part.is_asked = false;
+            part.has = match (outcome, queueing) {
+                (Outcome::Answered(Acquired::Granted(_)), _) => Has::Lease,
+                (Outcome::Answered(Acquired::Held(_)), Queueing::Wait { .. }) => Has::Place,
+                // A place in the queue is still there.
+                (Outcome::Answered(Acquired::Held(_)), Queueing::Skip) => part.has.min(Has::Place),
+                (Outcome::Answered(_), _) => Has::Nothing,
+                (Outcome::Refused(_), _) => part.has,
+                (Outcome::Unknown(_), _) => {
+                    *part = part.renamed();
+                    Has::Nothing
+                }
             };
-            std::mem::replace(part, renamed)
-        })
+            asked.take()
+        });
+        answered.is_some()
+    }
+
+    /// Gives a part a new name, after a question was given up, or its grant was returned or lost.
+    pub(super) fn rename(&self, part: PartOf<'_>) {
+        let _given_up = self.with_part(part, |part, asked| {
+            *part = part.renamed();
+            asked.take()
+        });
     }
 
     /// Notes that the attempt holds a majority until the given time.
@@ -198,10 +216,14 @@ impl Attempts {
         });
     }
 
-    /// The parts of a holder. An unknown attempt has the name of its owner on every node.
-    pub(super) fn parts(&self, key: &LockKey, owner: Owner) -> Vec<Part> {
+    /// The parts of an attempt, if the attempt is known.
+    pub(super) fn parts(&self, key: &LockKey, owner: Owner) -> Option<Vec<Part>> {
         self.with(key, owner, |attempt| attempt.parts.clone())
-            .unwrap_or_else(|| fresh_parts(owner, self.nodes, &PartState::Held))
+    }
+
+    /// The parts of an attempt that is not known: it may hold every node under the name of its owner.
+    pub(super) fn unknown_parts(&self, owner: Owner) -> Vec<Part> {
+        vec![Part::new(owner, Has::Lease); self.nodes]
     }
 
     /// Marks a missing part as asked for, if the attempt is valid. Returns the name to use and the attempt's
@@ -217,53 +239,37 @@ impl Attempts {
             if !attempt.may_heal(now) || !attempt.parts[node].is_missing() {
                 return None;
             }
-            let part = &mut attempt.parts[node];
-            let had_part = part.needs_release();
-            part.state = PartState::Asked { had_part };
-            Some((part.name, attempt.fingerprint.clone()))
+            attempt.parts[node].is_asked = true;
+            Some((attempt.parts[node].name, attempt.fingerprint.clone()))
         })?
     }
 
-    /// Notes that a part which was asked for by [`ask_for`](Self::ask_for) was granted. Returns whether the grant
-    /// came in time and is still wanted.
-    pub(super) fn heal(&self, part: PartOf<'_>, now: Instant) -> bool {
-        let valid = self.with(part.key, part.owner, |attempt| attempt.may_heal(now));
-        valid == Some(true) && self.set(part, PartState::Held)
+    /// Whether a grant comes in time to be a part of the lease.
+    pub(super) fn may_heal(&self, key: &LockKey, owner: Owner, now: Instant) -> bool {
+        self.with(key, owner, |attempt| attempt.may_heal(now)) == Some(true)
     }
 
-    /// Removes an attempt that ends. An unknown attempt may hold every node under the name of its owner.
-    pub(super) fn take(&self, key: &LockKey, owner: Owner) -> Attempt {
-        self.remove(key, owner).unwrap_or_else(|| {
-            let now = Instant::now();
-            Attempt {
-                parts: fresh_parts(owner, self.nodes, &PartState::Held),
-                valid_until: now,
-                kept_until: now,
-                is_ending: true,
-                fingerprint: None,
+    /// Ends an attempt, which gets no new part from now on. The names are kept until the given time, for a release
+    /// that is repeated, or until the attempt is removed.
+    pub(super) fn end(&self, key: &LockKey, owner: Owner, until: Instant) -> Option<Ended> {
+        self.with(key, owner, |attempt| {
+            attempt.is_ending = true;
+            attempt.kept_until = until;
+            let questions = attempt.questions.iter_mut();
+            Ended {
+                parts: attempt.parts.clone(),
+                _questions: questions.map(Option::take).collect(),
             }
         })
     }
 
-    /// Keeps an attempt whose release failed, so that the next release uses the same names. The attempt gets no new
-    /// part.
-    pub(super) fn put_back(&self, key: LockKey, owner: Owner, attempt: Attempt, until: Instant) {
-        let mut table = self.table.lock();
-        table.sweep(Instant::now());
-        table.attempts.entry((key, owner)).or_insert(Attempt {
-            kept_until: until,
-            is_ending: true,
-            ..attempt
-        });
-    }
-
     /// Removes an attempt.
-    pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Attempt> {
-        self.table.lock().attempts.remove(&(key.clone(), owner))
-    }
-
-    pub(super) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
-        self.with(key, owner, |_| ()).is_some()
+    pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Ended> {
+        let attempt = self.table.lock().attempts.remove(&(key.clone(), owner))?;
+        Some(Ended {
+            parts: attempt.parts,
+            _questions: attempt.questions,
+        })
     }
 
     #[cfg(test)]
@@ -281,40 +287,46 @@ impl Attempts {
         table.attempts.get_mut(&(key.clone(), owner)).map(work)
     }
 
-    /// Runs `work` on a part, if the part still has this name.
-    fn with_part<T>(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part) -> T) -> Option<T> {
+    /// Runs `work` on a part and its question, if the part still has this name and the attempt does not end.
+    fn with_part<T>(
+        &self,
+        of: PartOf<'_>,
+        work: impl FnOnce(&mut Part, &mut Option<Arc<Question>>) -> T,
+    ) -> Option<T> {
         self.with(of.key, of.owner, |attempt| {
             let part = &mut attempt.parts[of.node];
-            (part.name == of.name).then(|| work(part))
+            let has_name = part.name == of.name && !attempt.is_ending;
+            has_name.then(|| work(part, &mut attempt.questions[of.node]))
         })?
     }
 }
 
 impl Attempt {
-    fn ask(&mut self) -> Asking {
-        let mut left = Vec::new();
-        let ask = |(node, part): (usize, &mut Part)| {
-            let needs_release = part.needs_release();
-            let is_asked = match &part.state {
-                PartState::Late { question, .. } => {
-                    question.withdraw();
-                    true
-                }
-                PartState::Asked { .. } => true,
-                _ => false,
-            };
-            if is_asked {
-                // The answer of the earlier call is not for this one.
-                left.extend(needs_release.then_some((node, part.name)));
-                part.name = next_name(part.name);
+    fn new(owner: Owner, nodes: usize, now: Instant) -> Self {
+        Self {
+            parts: vec![Part::new(owner, Has::Nothing); nodes],
+            questions: vec![None; nodes],
+            valid_until: now,
+            kept_until: now,
+            is_ending: false,
+            fingerprint: None,
+        }
+    }
+
+    /// Marks all parts as asked for. Returns their names, and the questions that were under way: their answers are
+    /// not for this call.
+    fn ask(&mut self) -> (Vec<Owner>, Vec<Arc<Question>>) {
+        let mut given_up = Vec::new();
+        let parts = self.parts.iter_mut().zip(&mut self.questions);
+        let ask = |(part, question): (&mut Part, &mut Option<Arc<Question>>)| {
+            if part.is_asked {
+                given_up.extend(question.take());
+                *part = part.renamed();
             }
-            part.state = PartState::Asked {
-                had_part: needs_release && !is_asked,
-            };
+            part.is_asked = true;
             part.name
         };
-        let names = self.parts.iter_mut().enumerate().map(ask).collect();
-        Asking { names, left }
+        (parts.map(ask).collect(), given_up)
     }
 
     fn may_heal(&self, now: Instant) -> bool {
@@ -323,42 +335,50 @@ impl Attempt {
 }
 
 impl Part {
-    pub(super) fn is_held(&self) -> bool {
-        matches!(self.state, PartState::Held)
-    }
-
-    /// Whether the node may have this part even if no call under way is ever sent, so that only a release ends the
-    /// part before its time.
-    pub(super) fn needs_release(&self) -> bool {
-        match self.state {
-            PartState::Nothing => false,
-            PartState::Queued | PartState::Held => true,
-            PartState::Asked { had_part } | PartState::Late { had_part, .. } => had_part,
+    fn new(name: Owner, has: Has) -> Self {
+        Self {
+            name,
+            has,
+            is_asked: false,
         }
     }
 
+    fn renamed(self) -> Self {
+        Self::new(next_name(self.name), Has::Nothing)
+    }
+
+    pub(super) fn is_held(self) -> bool {
+        self.has == Has::Lease
+    }
+
+    /// Whether the node may have something under this name, so that a release is needed.
+    pub(super) fn may_be_there(self) -> bool {
+        self.has != Has::Nothing || self.is_asked
+    }
+
+    /// Whether the node may still grant the part, or queue the attempt.
+    pub(super) fn is_in_doubt(self) -> bool {
+        self.is_asked
+    }
+
     /// Whether the lease lacks this part, and no call asks for the part.
-    pub(super) fn is_missing(&self) -> bool {
-        matches!(self.state, PartState::Nothing | PartState::Queued)
+    pub(super) fn is_missing(self) -> bool {
+        !self.is_held() && !self.is_asked
     }
 }
 
 impl Table {
     /// Removes attempts that have ended. Runs only when the table has doubled, so that the cost per attempt is small.
-    fn sweep(&mut self, now: Instant) {
-        if self.attempts.len() >= self.sweep_at {
-            self.attempts.retain(|_, attempt| now < attempt.kept_until);
-            self.sweep_at = SMALLEST_SWEEP.max(self.attempts.len() * 2);
+    fn sweep(&mut self, now: Instant) -> Vec<Attempt> {
+        if self.attempts.len() < self.sweep_at {
+            return Vec::new();
         }
+        let is_over = |_: &(LockKey, Owner), attempt: &mut Attempt| attempt.kept_until <= now;
+        let swept = self.attempts.extract_if(is_over);
+        let swept = swept.map(|(_, attempt)| attempt).collect();
+        self.sweep_at = SMALLEST_SWEEP.max(self.attempts.len() * 2);
+        swept
     }
-}
-
-fn fresh_parts(owner: Owner, nodes: usize, state: &PartState) -> Vec<Part> {
-    let part = |_| Part {
-        name: owner,
-        state: state.clone(),
-    };
-    (0..nodes).map(part).collect()
 }
 
 /// Whether the owner's number leaves room for names. An instance with a hundred thousand attempts a second runs out

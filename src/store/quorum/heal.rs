@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{PartOf, PartState},
+    attempts::PartOf,
     failures::{Failures, is_answered},
     renew::RenewalCount,
     round::Round,
@@ -92,36 +92,29 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let asking = self.nodes[node].acquire(request.clone());
-        let mut asking = Round::new([(node, asking)], self.node_timeout);
-        let answer = asking.next().await;
-        let is_heard = (answer.as_ref()).is_some_and(|(_, answer)| is_answered(answer));
-        self.health.heard(node, is_heard);
-        match answer {
-            Some((_, Ok(Acquired::Granted(grant)))) => {
-                if self.attempts.heal(part, Instant::now()) {
-                    return Ok(Some(grant.tokens));
-                }
+        let question = self.nodes[node].acquire(request.clone());
+        let mut asking = Round::new([(node, question.answer())], self.node_timeout);
+        self.attempts.asked(key, *owner, [(node, question)]);
+        let Some((_, answer)) = asking.next().await else {
+            self.health.heard(node, false);
+            self.attempts.rename(part);
+            let nodes = self.nodes.len();
+            return Err(Failures::default().no_quorum(nodes, nodes - 1));
+        };
+        let Some(outcome) = answer else {
+            return Ok(None); // the attempt has ended
+        };
+        let is_wanted = self.attempts.answered(part, request.queueing, &outcome);
+        let answer = outcome.into_result();
+        self.health.heard(node, is_answered(&answer));
+        let is_in_time = self.attempts.may_heal(key, *owner, Instant::now());
+        match answer? {
+            Acquired::Granted(grant) if is_wanted && is_in_time => Ok(Some(grant.tokens)),
+            Acquired::Granted(_) => {
                 self.give_back(part, &request);
                 Ok(None)
             }
-            Some((_, Ok(Acquired::Held(_)))) => {
-                self.attempts.set(part, PartState::Queued); // a place in the queue is still there
-                Ok(None)
-            }
-            Some((_, Ok(Acquired::Recorded(_)))) => {
-                self.attempts.set(part, PartState::Nothing);
-                Ok(None)
-            }
-            Some((_, Err(error))) => {
-                self.give_up(part, &request);
-                Err(error)
-            }
-            None => {
-                self.give_up(part, &request);
-                let nodes = self.nodes.len();
-                Err(Failures::default().no_quorum(nodes, nodes - 1))
-            }
+            Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
         }
     }
 }

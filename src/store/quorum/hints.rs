@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `Free` | passed on: ask now | becomes `Next`: ask after the head start |
 //! | any other | passed on | passed on |
+//!
+//! A node that is back hurries with the releases that have failed there.
 
 use std::sync::Arc;
 
@@ -28,7 +30,7 @@ impl Shared {
             Box::pin(stream::unfold(store.watch(instance), next))
         });
         let mut nodes = stream::select_all(nodes);
-        let health = self.health.clone();
+        let (health, stores) = (self.health.clone(), self.nodes.clone());
         self.home.spawn(async move {
             let _resident = resident;
             loop {
@@ -36,6 +38,9 @@ impl Shared {
                     () = sender.closed() => return,
                     hint = nodes.next() => match hint {
                         Some((node, hint)) => {
+                            if hint == Hint::Reconnected {
+                                stores[node].hurry();
+                            }
                             let is_leading = health.leading() == Some(node);
                             drop(sender.send(in_the_quorum(hint, is_leading)));
                         }

@@ -16,11 +16,11 @@
 //! A node that is away does not hold up the others, and is not owed an unbounded number of calls, because:
 //!
 //! 6. A silent node is not waited for again, unless no answer is possible without that node (`health`).
-//! 7. An acquire that a node has not answered in time is dropped, and its name is not used again. The node cleans up
-//!    after the call, or has nothing to clean up if the call never reached it. Only a part that the node had before the
-//!    call is released as well, so a node where an attempt has nothing is sent no release (`attempts`).
+//! 7. Each node keeps its own endings: of names that were given up, and of releases that have failed. They
+//!    are repeated in small rounds, ride with the acquires of their key, and are forgotten after a lease's time
+//!    (`node`). A node where an attempt certainly has nothing is sent no release (`attempts`).
 //! 8. No call in the background is waited for longer than the [node timeout](QuorumStoreBuilder::node_timeout). Only
-//!    the forwarding of hints lasts longer, until the receiver is dropped, and the work that the nodes owe.
+//!    the forwarding of hints lasts longer, until the receiver is dropped, and the repetition of releases.
 
 mod acquire;
 mod attempts;
@@ -34,7 +34,6 @@ mod hints;
 mod listing;
 mod node;
 mod operators;
-mod question;
 mod release;
 mod renew;
 mod round;
@@ -60,7 +59,7 @@ use super::{
     Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
     Release, Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
-use crate::{Error, LockKey, time::later};
+use crate::{Error, LockKey, lease::validity, time::later};
 
 /// A [`Store`] on a majority of other stores, which keeps working while a majority of them does. Its nodes are
 /// typically 3 or 5 independent Redis servers.
@@ -204,9 +203,7 @@ impl Shared {
 
     /// When a lease that was asked for at `asked` ends, if at least a tenth of the lease is left.
     fn valid_until(&self, asked: Instant, lease: Duration) -> Option<Instant> {
-        // A margin for clocks that run at different speeds, and for their granularity; the same as in `Locks`.
-        let drift = lease / 100 + Duration::from_millis(2);
-        let valid = lease.saturating_sub(drift);
+        let valid = validity(lease);
         let left = valid.saturating_sub(asked.elapsed());
         (left >= lease / 10).then(|| later(asked, valid))
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Expected, Holder, Inspection, Mode, Owner, Store, StoreFuture, types::check_floor},
+    store::{Expected, Holder, Inspection, Mode, Owner, StoreFuture, types::check_floor},
 };
 
 impl Shared {

@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{Attempt, PartState, next_name},
+    attempts::{Part, next_name},
     ballot::majority,
-    failures::Failures,
+    failures::{Failures, is_answer},
     round::Round,
 };
 use crate::{
     Error, LockKey,
     store::{
         Acquire, Acquired, Answer, Ending, Inspection, Mode, Outcome, Owner, Queueing, Release,
-        Released, StoreFuture,
+        Released,
     },
     time::later,
 };
@@ -36,39 +36,34 @@ impl Shared {
     /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the release by
     /// themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
-        if request.in_doubt && !self.attempts.contains(&request.key, request.owner) {
+        let until = later(Instant::now(), request.owed_for);
+        let ended = self.attempts.end(&request.key, request.owner, until);
+        let parts = match &ended {
+            Some(ended) => ended.parts.clone(),
             // The nodes have ended the attempt, or will.
-            return answer.give(Outcome::Answered(Released::NotOurs));
-        }
-        let attempt = self.attempts.take(&request.key, request.owner);
+            None if request.in_doubt => return answer.give(Outcome::Answered(Released::NotOurs)),
+            None => self.attempts.unknown_parts(request.owner),
+        };
         let mut releasing = Vec::new();
-        for (node, part) in attempt.parts.iter().enumerate() {
-            match &part.state {
-                PartState::Nothing => continue,
-                PartState::Late { question, .. } if self.health.is_silent(node) => {
-                    // The call may never have reached the node, which then is owed nothing for the call. The node
-                    // itself knows which is the case.
-                    question.withdraw();
-                    if !part.needs_release() {
-                        continue;
-                    }
-                }
-                PartState::Late { question, .. } => question.release(),
-                PartState::Queued | PartState::Asked { .. } | PartState::Held => {}
+        for (node, part) in parts.iter().enumerate() {
+            if part.may_be_there() {
+                let release = Release {
+                    owner: part.name,
+                    in_doubt: request.in_doubt || part.is_in_doubt(),
+                    ..request.clone()
+                };
+                releasing.push((node, self.nodes[node].release(release)));
             }
-            let release = Release {
-                owner: part.name,
-                ..request.clone()
-            };
-            let releasing_it: StoreFuture<_> = Box::pin(self.nodes[node].release(release));
-            releasing.push((node, releasing_it));
         }
-        let ending = self
-            .clone()
-            .end(request, attempt, Round::new(releasing, self.node_timeout));
+        // The questions under way are dropped now that their names end.
+        drop(ended);
+        let releasing = Round::new(releasing, self.node_timeout);
+        let ending = self.clone().end(request, parts, releasing);
         let mut ending = Box::pin(async move {
             answer.give(match ending.await {
                 Ok(released) => Outcome::Answered(released),
+                // A release that cannot work is not repeated.
+                Err(error) if is_answer(&error) => Outcome::Refused(error),
                 Err(error) => Outcome::Unknown(error),
             });
         });
@@ -78,38 +73,31 @@ impl Shared {
         }
     }
 
-    /// Waits for the release. A record is then copied to nodes without a part; an attempt whose release failed is
-    /// kept for the next release.
+    /// Waits for the release. A record is then copied to nodes without a part. The names of an attempt whose release
+    /// failed are kept for the next release.
     async fn end(
         self: Arc<Self>,
         request: Release,
-        attempt: Attempt,
+        parts: Vec<Part>,
         releasing: Round<Result<Released, Error>>,
     ) -> Result<Released, Error> {
-        let outcome = self.count_released(releasing).await;
-        match (&outcome, request.ending) {
-            (Ok(Released::Freed), Ending::Record { content, retain }) => {
-                // Nodes without a part get the record as well: with more copies, fewer failures can lose the record.
-                let record = Record { content, retain };
-                let others = attempt.parts.iter().enumerate();
-                for (node, part) in others.filter(|(_, part)| !part.is_held()) {
-                    let (key, name) = (request.key.clone(), next_name(part.name));
-                    let adding = self.clone().add_record(key, record.clone(), (node, name));
-                    self.home.spawn(adding);
-                }
+        let released = self.count_released(releasing).await?;
+        self.attempts.remove(&request.key, request.owner);
+        if let (Released::Freed, Ending::Record { content, retain }) = (released, request.ending) {
+            // Nodes without a part get the record as well: with more copies, fewer failures can lose the record.
+            let record = Record { content, retain };
+            let others = parts.iter().enumerate();
+            for (node, part) in others.filter(|(_, part)| !part.is_held()) {
+                let (key, name) = (request.key.clone(), next_name(part.name));
+                let adding = self.clone().add_record(key, record.clone(), (node, name));
+                self.home.spawn(adding);
             }
-            (Err(_), _) => {
-                let until = later(Instant::now(), request.owed_for);
-                self.attempts
-                    .put_back(request.key, request.owner, attempt, until);
-            }
-            _ => {}
         }
-        outcome
+        Ok(released)
     }
 
     /// Counts the answers until a majority decides. A node that was not reached repeats the release by itself. A node
-    /// that was not asked has no part: the node never had one, or the question for the part was withdrawn.
+    /// that was not asked has no part.
     async fn count_released(
         &self,
         mut releasing: Round<Result<Released, Error>>,
@@ -146,8 +134,8 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         });
-        let mut taking = Round::new([(node, taking)], self.node_timeout);
-        if let Some((_, Ok(Acquired::Granted(_)))) = taking.next().await {
+        let mut answer = Round::new([(node, taking.answer())], self.node_timeout);
+        if let Some((_, Some(Outcome::Answered(Acquired::Granted(_))))) = answer.next().await {
             let Record { content, retain } = record;
             self.nodes[node].end(Release {
                 key,

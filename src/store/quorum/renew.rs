@@ -118,8 +118,11 @@ impl Renewal {
 
     /// Sends one batch to each node, with the leases that the node has a part in.
     fn ask(&mut self) -> stream::SelectAll<NodeAnswers> {
-        let parts = self.requests.iter();
-        let parts = parts.map(|request| self.store.attempts.parts(&request.key, request.owner));
+        let attempts = &self.store.attempts;
+        let parts = self.requests.iter().map(|Renew { key, owner, .. }| {
+            let parts = attempts.parts(key, *owner);
+            parts.unwrap_or_else(|| attempts.unknown_parts(*owner))
+        });
         let parts: Vec<Vec<Part>> = parts.collect();
         let mut from_nodes = stream::SelectAll::new();
         for (node, store) in self.store.nodes.iter().enumerate() {

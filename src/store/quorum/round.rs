@@ -20,8 +20,7 @@ use futures_util::FutureExt;
 /// Calls under way, each to a different node. A call starts when the node's method is called, so all calls of a round
 /// were started before the round was created.
 ///
-/// Dropping a round drops the calls that have not been answered. The nodes handle the rest: a node cleans up after a
-/// dropped acquire, and continues a dropped release.
+/// Dropping a round gives up the answers only: a question belongs to its part, and a release goes on.
 pub(super) struct Round<T> {
     calls: Vec<(usize, StoreFuture<T>)>,
     until: Instant,
@@ -34,17 +33,9 @@ impl<T> Round<T> {
         calls: impl IntoIterator<Item = (usize, StoreFuture<T>)>,
         limit: Duration,
     ) -> Self {
-        Self::until(calls, later(Instant::now(), limit))
-    }
-
-    /// Creates a round of calls that were started, and waits for them until the given time.
-    pub(super) fn until(
-        calls: impl IntoIterator<Item = (usize, StoreFuture<T>)>,
-        until: Instant,
-    ) -> Self {
         Self {
             calls: calls.into_iter().collect(),
-            until,
+            until: later(Instant::now(), limit),
         }
     }
 
@@ -81,11 +72,6 @@ impl<T> Round<T> {
             answers.push(answer);
         }
         answers
-    }
-
-    /// Returns the calls that have not been answered.
-    pub(super) fn into_pending(self) -> Vec<(usize, StoreFuture<T>)> {
-        self.calls
     }
 
     /// Polls every call, since a quorum has few nodes.

@@ -47,6 +47,21 @@ pub(super) fn release(owner: Owner, ending: Ending) -> Release {
     }
 }
 
+/// The calls as results.
+pub(super) trait Calls: Store {
+    async fn ask_for(&self, request: Acquire) -> Result<Acquired, crate::Error> {
+        self.acquire(request).await.into_result()
+    }
+
+    async fn end(&self, request: Release) -> Result<Released, crate::Error> {
+        let (answer, outcome) = Answer::channel();
+        self.release(request, answer);
+        outcome.await.into_result()
+    }
+}
+
+impl<S: Store> Calls for S {}
+
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_has_ended_is_forgotten() {
     let (nodes, store) = quorum();

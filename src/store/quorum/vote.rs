@@ -15,24 +15,23 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{Asking, Part, PartOf, PartState},
+    attempts::{Part, PartOf},
     ballot::{Ballot, Verdict},
     failures::is_answered,
-    question::{Heard, Question},
     round::Round,
 };
 use crate::{
-    Error,
-    store::{Acquire, Acquired, Ending, Owner, Queueing, Release, StoreFuture},
+    store::{Acquire, Acquired, End, Ending, Outcome, Owner, Queueing, Release},
     time::later,
 };
 
 /// One vote, with the names that the nodes were asked under and the answers so far.
-pub(super) struct Vote<T = Result<Acquired, Error>> {
+pub(super) struct Vote {
     pub(super) queueing: Queueing,
-    pub(super) names: Vec<Owner>,
+    names: Vec<Owner>,
     pub(super) ballot: Ballot,
-    pub(super) questions: Round<T>,
+    /// The answers. One is `None` if the attempt has given up the question.
+    questions: Round<Option<Outcome<Acquired>>>,
     opened: Instant,
     /// How long the vote took until its last answer.
     pub(super) took: Duration,
@@ -50,26 +49,53 @@ fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a>
 
 impl Shared {
     /// Asks all nodes.
-    pub(super) fn open_vote(&self, request: &Acquire, queueing: Queueing, asking: Asking) -> Vote {
-        let Asking { names, left } = asking;
-        for (node, name) in left {
-            self.nodes[node].end(release_of(request, name));
-        }
-        let questions = names.iter().zip(&self.nodes).map(|(name, node)| {
+    pub(super) fn open_vote(
+        &self,
+        request: &Acquire,
+        queueing: Queueing,
+        names: Vec<Owner>,
+    ) -> Vote {
+        let carried = self.carried(request);
+        let nodes = names.iter().zip(carried).zip(&self.nodes);
+        let questions = nodes.map(|((name, ends), node)| {
             node.acquire(Acquire {
                 owner: *name,
                 queueing,
+                ends,
                 ..request.clone()
             })
         });
+        let questions: Vec<_> = questions.enumerate().collect();
+        let answers = questions.iter();
+        let answers = answers.map(|(node, question)| (*node, question.answer()));
+        let answers = Round::new(answers, self.node_timeout);
+        self.attempts.asked(&request.key, request.owner, questions);
         Vote {
             queueing,
-            questions: Round::new(questions.enumerate(), self.node_timeout),
+            questions: answers,
             ballot: Ballot::new(names.len()),
             names,
             opened: Instant::now(),
             took: Duration::ZERO,
         }
+    }
+
+    /// What each node ends before it looks at the attempt: the parts of the owners that the caller ends. Of attempts
+    /// that are not known any more, the nodes themselves know what is left.
+    fn carried(&self, request: &Acquire) -> Vec<Vec<End>> {
+        let mut carried = vec![Vec::new(); self.nodes.len()];
+        for end in &request.ends {
+            let parts = self.attempts.parts(&request.key, end.owner);
+            for (node, part) in parts.into_iter().flatten().enumerate() {
+                if part.may_be_there() {
+                    carried[node].push(End {
+                        owner: part.name,
+                        ..*end
+                    });
+                }
+            }
+        }
+        carried
     }
 
     /// Counts answers until the vote is decided, or until no node that usually answers is left to wait for.
@@ -86,12 +112,9 @@ impl Shared {
             let Some((node, answer)) = answer else {
                 break;
             };
-            vote.took = vote.opened.elapsed();
-            self.health.heard(node, is_answered(&answer));
-            self.health.took(node, vote.took);
-            let part = part_of(request, node, &vote.names);
-            self.note_answer(part, request, vote.queueing, &answer);
-            vote.ballot.add(node, answer, self.is_young(node));
+            if let Some(outcome) = answer {
+                self.note(vote, request, node, outcome);
+            }
         }
         self.health.mark_silent(&vote.questions);
     }
@@ -124,23 +147,18 @@ impl Shared {
         waits.then_some(end)
     }
 
-    /// Applies an answer to the attempt's part. Returns whether the attempt still has the name that the node was
-    /// asked under.
-    fn note_answer(
-        &self,
-        part: PartOf<'_>,
-        request: &Acquire,
-        queueing: Queueing,
-        answer: &Result<Acquired, Error>,
-    ) -> bool {
-        match answer {
-            Ok(Acquired::Granted(_)) => self.attempts.set(part, PartState::Held),
-            Ok(Acquired::Held(_)) if queueing != Queueing::No => {
-                self.attempts.set(part, PartState::Queued)
-            }
-            Ok(_) => self.attempts.set(part, PartState::Nothing),
-            Err(_) => self.give_up(part, request),
+    /// Notes the answer of a node.
+    fn note(&self, vote: &mut Vote, request: &Acquire, node: usize, outcome: Outcome<Acquired>) {
+        let part = part_of(request, node, &vote.names);
+        if !self.attempts.answered(part, vote.queueing, &outcome) {
+            // The attempt has ended, or has continued without the answer.
+            self.give_back(part, request);
         }
+        let answer = outcome.into_result();
+        vote.took = vote.opened.elapsed();
+        self.health.heard(node, is_answered(&answer));
+        self.health.took(node, vote.took);
+        vote.ballot.add(node, answer, self.is_young(node));
     }
 
     /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so
@@ -168,101 +186,73 @@ impl Shared {
             return;
         }
         for node in vote.questions.pending() {
-            self.give_up(part_of(request, node, &vote.names), request);
+            self.attempts.rename(part_of(request, node, &vote.names));
         }
     }
 
     /// Waits in the background for nodes that are slower than the majority. Until their time is over, they may still
     /// join the lease or queue the attempt.
     pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, request: &Acquire) {
-        let until = vote.questions.deadline();
-        let mut late = Vec::new();
-        for (node, call) in vote.questions.into_pending() {
-            let question = Question::new(call);
-            let part = part_of(request, node, &vote.names);
-            // An attempt that has ended in the meantime needs no further part. Dropping the question withdraws it.
-            if self.attempts.set_late(part, question.clone()) {
-                late.push((node, Box::pin(question) as StoreFuture<_>));
-            }
-        }
-        if !late.is_empty() {
-            let vote = Vote {
-                queueing: vote.queueing,
-                names: vote.names,
-                ballot: vote.ballot,
-                questions: Round::until(late, until),
-                opened: vote.opened,
-                took: vote.took,
-            };
+        if vote.questions.pending().next().is_some() {
             let hearing = self.clone().hear_late(vote, request.clone());
             self.home.spawn(hearing);
         }
     }
 
     /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
-    async fn hear_late(self: Arc<Self>, mut vote: Vote<Heard>, request: Acquire) {
+    async fn hear_late(self: Arc<Self>, mut vote: Vote, request: Acquire) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, answer)) = vote.questions.next().await {
-            let (answer, is_released) = match answer {
-                Heard::Withdrawn => continue,
-                Heard::Answer {
-                    answer,
-                    is_released,
-                } => (answer, is_released),
+            let Some(outcome) = answer else {
+                continue;
             };
-            self.health.heard(node, is_answered(&answer));
-            self.health.took(node, vote.opened.elapsed());
-            let part = part_of(&request, node, &vote.names);
-            let is_wanted = self.note_answer(part, &request, vote.queueing, &answer);
-            let is_surplus = matches!(answer, Ok(Acquired::Granted(_))) && !is_granted;
-            if answer.is_ok() && !is_released && (!is_wanted || is_surplus) {
-                // The attempt has continued without the answer, or was answered that the key is held.
-                self.give_back(part, &request);
+            let is_grant = matches!(outcome, Outcome::Answered(Acquired::Granted(_)));
+            self.note(&mut vote, &request, node, outcome);
+            if is_grant && !is_granted {
+                // The caller was answered that the key is held.
+                self.give_back(part_of(&request, node, &vote.names), &request);
             }
-            vote.ballot.add(node, answer, self.is_young(node));
         }
         self.health.mark_silent(&vote.questions);
         for node in vote.questions.pending() {
-            self.give_up(part_of(&request, node, &vote.names), &request);
+            self.attempts.rename(part_of(&request, node, &vote.names));
         }
-        drop(vote.questions); // withdraws those that no release keeps
         if is_granted {
             // Makes the counters agree, so that the next turn does not have to wait for that.
             let _ = self.agree(&request.key, &vote.ballot.tokens()).await;
         }
     }
 
-    /// Ends the attempt on one node, and takes a new name there. A node works in order, so the release takes effect
-    /// after the acquire.
+    /// Ends the attempt on one node, and takes a new name there.
     pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
         self.attempts.rename(part);
-        // The node finishes the release by itself.
-        self.nodes[part.node].end(release_of(request, part.name));
+        self.nodes[part.node].end(release_of(request, part.name, false));
     }
 
-    /// Takes a new name on a node, after a call failed or was given up. The node cleans up after the call; a part that
-    /// the node had before the call is returned. Returns whether the attempt still had the old name.
-    pub(super) fn give_up(&self, part: PartOf<'_>, request: &Acquire) -> bool {
-        let given_up = self.attempts.rename(part);
-        if given_up.as_ref().is_some_and(Part::needs_release) {
-            self.nodes[part.node].end(release_of(request, part.name));
+    /// Ends the parts of an attempt, each given with its node.
+    pub(super) fn leave<'a>(
+        &self,
+        request: &Acquire,
+        parts: impl Iterator<Item = (usize, &'a Part)>,
+    ) {
+        for (node, part) in parts.filter(|(_, part)| part.may_be_there()) {
+            self.nodes[node].end(release_of(request, part.name, part.is_in_doubt()));
         }
-        given_up.is_some()
     }
 }
 
 /// The release of the part that a node has under this name.
-pub(super) fn release_of(request: &Acquire, name: Owner) -> Release {
+fn release_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release {
     // How long a lease, or a place in a queue, lasts without a release.
     let owed_for = match request.queueing {
         Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-        _ => request.lease,
+        Queueing::No | Queueing::Skip => request.lease,
     };
     Release {
         key: request.key.clone(),
         owner: name,
         ending: Ending::Free,
-        in_doubt: false,
+        in_doubt,
         owed_for,
         mode: request.mode,
     }
