@@ -22,7 +22,7 @@
 //!   +get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time \
 //!   +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +zcard +zcount +zrank +zremrangebyscore \
 //!   +publish +subscribe \
-//!   +client|setname +client|info +client|kill +echo +info \
+//!   +client|setname +client|info +client|kill +info \
 //!   +scan
 //! ```
 //!
@@ -33,11 +33,10 @@
 //! | denied | the effect |
 //! |---|---|
 //! | `CLIENT SETNAME` | CLIENT LIST shows no names |
-//! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, acquires without an answer fail instead of being sent again, and their releases are repeated until the lease would have expired |
+//! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, the releases of acquires without an answer are repeated until the lease would have expired |
 //! | `SCRIPT LOAD` | the first call of each script is sent twice: by hash, then by text |
 //! | `PUBLISH`, `SUBSCRIBE`, or the channels | a key is handed over to another process within [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s), not at once; `redis.subscription_lost` is logged |
 //! | `INFO` | no warning about eviction and missing persistence; a node of a quorum counts as young for one lease after each connect |
-//! | `ECHO` | none |
 //! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
 //!
 //! The other rights are needed: without them, calls fail with an error that says that Redis denies a command. RESP3 is the default protocol, and

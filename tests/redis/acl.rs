@@ -105,7 +105,6 @@ async fn locks_work_although_a_right_is_denied_that_is_not_needed() {
         "+script|load",
         "+publish",
         "+subscribe",
-        "+echo",
         "+info",
         "+scan",
     ];

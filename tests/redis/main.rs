@@ -7,19 +7,16 @@ mod credentials;
 mod dead_heads;
 mod foreign;
 mod format;
-mod late;
+mod left_behind;
 mod listening;
 mod modes;
 mod operators;
-mod order;
-mod orphans;
+mod outcomes;
 #[cfg(feature = "tls-rustls")]
 mod provider;
 mod queue;
 mod races;
 mod reconnect;
-mod releases;
-mod repetition;
 mod runtimes;
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,7 +30,11 @@ use std::time::Duration;
 
 use tower_distributed_lock::{LockKey, store::RedisStore};
 
-use support::{eventually, redis_server::RedisServer, words::key};
+use support::{
+    eventually,
+    redis_server::{RedisServer, pass},
+    words::key,
+};
 
 /// A short time limit, in which a slow machine can still answer a call.
 const LIMIT: Duration = Duration::from_millis(250);
@@ -61,4 +62,18 @@ async fn impatient(url: &str) -> RedisStore {
 /// So many keys that every lane has some.
 fn keys() -> Vec<LockKey> {
     (0..32).map(|n| key(&format!("k/{n}"))).collect()
+}
+
+/// Asserts that nothing is left in Redis, now and a little later.
+async fn assert_clean(server: &RedisServer) {
+    eventually("nothing is left in the server", async || {
+        server.leftovers().await.is_empty()
+    })
+    .await;
+    pass(300).await;
+    assert_eq!(
+        server.leftovers().await,
+        [""; 0],
+        "a name came back after its release"
+    );
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tower_distributed_lock::{
-    ErrorKind,
+    ErrorKind, Locks,
     store::{
         Acquire,
         Mode::{self, Exclusive, Permit, Shared},
@@ -13,9 +14,7 @@ use tower_distributed_lock::{
 };
 
 use crate::{
-    impatient,
-    orphans::assert_clean,
-    server_and_store,
+    LIMIT, assert_clean, impatient, server_and_store,
     support::{eventually, redis_server::RedisServer, words::*},
 };
 
@@ -206,25 +205,17 @@ async fn holders_that_crashed_are_removed_at_the_next_renewal() {
 async fn an_acquire_of_several_permits_that_failed_leaves_none() {
     let server = RedisServer::start().await;
     let store = impatient(&server.url()).await;
-    let several = |key| {
-        let instance = owner().instance;
-        let more: Vec<Owner> = (2..6).map(|n| attempt_of(instance, n)).collect();
-        Acquire {
-            mode: Permit { of: 10 },
-            more,
-            ..waiting(key, attempt_of(instance, 1))
-        }
-    };
-    let key = key("orders/42");
+    let locks = Locks::builder(store).lease(LONG).build().unwrap();
     server.freeze();
-    let failed = store.ask_for(several(&key)).await;
-    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
+    let asking = (0..5).map(|_| locks.permit_within("orders/42", 10, LIMIT));
+    for failed in join_all(asking).await {
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
     server.thaw();
     assert_clean(&server).await;
-    // The answer has arrived, and is not taken.
-    let answer = store.ask_for(several(&key));
-    assert_eq!(store.see(&key).await.holders.len(), 5);
-    drop(answer);
-    assert_eq!(store.see(&key).await.holders, []);
+    let asking = (0..10).map(|_| locks.permit("orders/42", 10));
+    for permit in join_all(asking).await {
+        drop(permit.unwrap());
+    }
     assert_clean(&server).await;
 }

@@ -8,7 +8,7 @@ use tower_distributed_lock::{
 };
 
 use crate::{
-    LIMIT, impatient, keys, server_and_store,
+    LIMIT, impatient, server_and_store,
     support::{
         PATIENCE, eventually,
         proxy::{Network, Proxy},
@@ -16,48 +16,6 @@ use crate::{
         words::*,
     },
 };
-
-#[tokio::test]
-async fn a_killed_connection_is_replaced_and_no_call_fails() {
-    let (server, store) = server_and_store().await;
-    for _ in 0..20 {
-        let _: Value = server.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-        for key in keys() {
-            let a = owner();
-            store.take(&key, a).await;
-            assert_eq!(store.free(&key, a).await, Released::Freed);
-        }
-    }
-    assert_eq!(server.leftovers().await, [""; 0]);
-}
-
-#[tokio::test]
-async fn a_connection_that_breaks_in_the_middle_of_many_calls_loses_none() {
-    let server = RedisServer::start().await;
-    let mut proxy = Proxy::start(server.port()).await;
-    let store = RedisStore::connect(proxy.url()).await.unwrap();
-    for _ in 0..20 {
-        let calls = keys().into_iter().map(|key| {
-            let store = store.clone();
-            tokio::spawn(async move {
-                let a = owner();
-                store.take(&key, a).await;
-                // Without an answer, the outcome of the release is not known. The lease is gone in any case.
-                let _ = store.end(ending(&key, a)).await;
-            })
-        });
-        let calls: Vec<_> = calls.collect();
-        tokio::task::yield_now().await;
-        proxy.cut();
-        for call in calls {
-            call.await.unwrap();
-        }
-    }
-    eventually("nothing is left", async || {
-        server.leftovers().await.is_empty()
-    })
-    .await;
-}
 
 #[tokio::test]
 async fn a_connection_whose_server_has_vanished_is_replaced() {

@@ -2,7 +2,6 @@
 //! elsewhere. On real time, as runtimes share no clock.
 
 use std::{
-    future::pending,
     pin::pin,
     task::{Context, Waker},
     time::Duration,
@@ -14,19 +13,16 @@ use tokio::{
     time::timeout,
 };
 use tower_distributed_lock::{
-    Background, ErrorKind, LockKey, Locks,
-    store::{Owner, RedisStore, Renewed, Store},
+    Background, ErrorKind, Locks,
+    store::{RedisStore, Renewed, Store},
 };
 
 use crate::{
-    impatient, keys,
-    orphans::assert_clean,
-    server_and_store,
+    assert_clean, impatient, keys, server_and_store,
     support::{
         PATIENCE, eventually,
         proxy::{Network, Proxy},
         redis_server::RedisServer,
-        warnings::Warnings,
         words::*,
     },
 };
@@ -77,43 +73,45 @@ fn calls_are_answered_although_the_runtime_of_the_lane_ends() {
             let answer = in_time(renew.next()).await;
             assert!(matches!(answer, Some((0, Renewed::Unknown(_)))));
             server.thaw();
-            // The acquire may have run, and its release goes on with the next runtime.
             store.free(&held, a).await;
-            assert_clean(&server).await;
-            in_time(store.settled()).await;
         });
     }
 }
 
 #[test]
-fn a_release_on_a_runtime_without_timers_is_made() {
+fn a_guard_that_is_dropped_on_a_runtime_without_timers_is_released() {
     let runtime = two_threads();
     let (server, store) = runtime.block_on(server_and_store());
-    let (key, a) = (key("k"), owner());
-    runtime.block_on(store.take(&key, a));
-    without_timers().block_on(async { drop(store.end(ending(&key, a))) });
+    let locks = Locks::builder(store).build().unwrap();
+    let guard = runtime.block_on(locks.lock("k")).unwrap();
+    without_timers().block_on(async { drop(guard) });
     runtime.block_on(assert_clean(&server));
 }
 
 #[test]
-fn a_release_that_finds_only_a_runtime_without_timers_is_made_on_the_next_runtime() {
-    let runtime = two_threads();
-    let (server, store) = runtime.block_on(server_and_store());
-    let (key, a) = (key("k"), owner());
-    runtime.block_on(store.take(&key, a));
-    // The connection has ended with its runtime.
-    drop(runtime);
-    without_timers().block_on(async {
-        drop(store.end(ending(&key, a)));
-        // Time for a task of the store, which would panic.
-        tokio::task::yield_now().await;
-    });
-    assert_eq!(store.owed(), 1);
-    two_threads().block_on(async {
-        store.take(&self::key("other"), a).await;
-        store.free(&self::key("other"), a).await;
-        assert_clean(&server).await;
-    });
+fn guards_that_are_dropped_after_their_runtime_are_released_on_the_next_one() {
+    for elsewhere in [None, Some(without_timers())] {
+        let first = two_threads();
+        let server = first.block_on(RedisServer::start());
+        let store = RedisStore::builder(server.url()).lanes(4);
+        let store = first.block_on(store.connect()).unwrap();
+        let locks = Locks::builder(store).lease(LONG).build().unwrap();
+        let mut guards = Vec::new();
+        for key in keys() {
+            guards.push(first.block_on(locks.lock(key)).unwrap());
+        }
+        // The connections have ended with their runtime.
+        drop(first);
+        match elsewhere {
+            Some(runtime) => runtime.block_on(async { drop(guards) }),
+            None => drop(guards),
+        }
+        two_threads().block_on(async {
+            // The key is on one of the lanes.
+            drop(in_time(locks.lock("other")).await.unwrap());
+            assert_clean(&server).await;
+        });
+    }
 }
 
 #[test]
@@ -138,75 +136,6 @@ fn a_call_is_answered_although_the_runtime_of_its_first_poll_has_ended() {
         let (acquired, renewed) = in_time(async { tokio::join!(&mut acquire, renew.next()) }).await;
         assert_eq!(acquired.unwrap_err().kind(), ErrorKind::Unreachable);
         assert!(matches!(renewed, Some((0, Renewed::Unknown(_)))));
-    });
-}
-
-/// Releases a key when dropped, as a guard does under the lock of its line, where nothing may be logged.
-struct ReleaseOnDrop {
-    store: RedisStore,
-    key: LockKey,
-    owner: Owner,
-}
-
-impl Drop for ReleaseOnDrop {
-    fn drop(&mut self) {
-        drop(self.store.end(ending(&self.key, self.owner)));
-    }
-}
-
-#[test]
-fn a_release_that_fails_while_its_runtime_shuts_down_is_logged_on_the_next_runtime() {
-    let log = Warnings::default();
-    let _recording = tracing::subscriber::set_default(log.clone());
-    let (first, shuts_down, next) = (one_thread(), one_thread(), one_thread());
-    let (server, store) = first.block_on(server_and_store());
-    let (key, owner) = (key("k"), owner());
-    first.block_on(store.take(&key, owner));
-    drop(first);
-    let guard = ReleaseOnDrop {
-        store: store.clone(),
-        key,
-        owner,
-    };
-    shuts_down.spawn(async move {
-        let _guard = guard;
-        pending::<()>().await;
-    });
-    drop(shuts_down);
-    assert_eq!(log.all(), "", "logged within `start_release`");
-    assert_eq!(store.owed(), 1, "the release was started");
-    next.block_on(async {
-        in_time(store.settled()).await;
-        assert_clean(&server).await;
-    });
-    assert_eq!(log.count("lock.release_failed"), 1, "{}", log.all());
-}
-
-#[test]
-fn the_releases_of_all_lanes_go_on_with_the_first_use_of_locks_on_the_next_runtime() {
-    let (first, next) = (two_threads(), two_threads());
-    let server = next.block_on(RedisServer::start());
-    let mut proxy = next.block_on(Proxy::start(server.port()));
-    let store = RedisStore::builder(proxy.url()).lanes(4);
-    let store = first.block_on(store.connect()).unwrap();
-    first.block_on(async {
-        let owners: Vec<_> = keys().into_iter().map(|key| (key, owner())).collect();
-        for (key, a) in &owners {
-            store.take(key, *a).await;
-        }
-        proxy.set(Network::BlackHole);
-        for (key, a) in &owners {
-            drop(store.end(ending(key, *a)));
-        }
-    });
-    drop(first);
-    proxy.cut();
-    assert_eq!(store.owed(), keys().len());
-    next.block_on(async {
-        let locks = Locks::builder(store.clone()).build().unwrap();
-        // The key is on one of the lanes.
-        drop(in_time(locks.lock("other")).await.unwrap());
-        assert_clean(&server).await;
     });
 }
 

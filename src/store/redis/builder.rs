@@ -6,12 +6,10 @@ use super::{
     RedisStore, Shared,
     explain::invalid,
     floors::Floors,
-    key_order::KeyOrder,
     names::Names,
-    owed::Owed,
     persistence::Persistence,
     replicated::{Replicas, Replicated},
-    topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers},
+    topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers, Topology},
     value::{is_label, label_of_host},
 };
 #[cfg(doc)]
@@ -253,28 +251,23 @@ impl RedisStoreBuilder {
         self.check()?;
         let floors = Arc::new(Floors::new());
         let names = Names::new(&self.prefix, self.label);
-        let (owed, home) = (Owed::default(), Home::default());
-        let persistence = Persistence::default();
+        let (home, persistence) = (Home::default(), Persistence::default());
         let settings = LaneSettings {
             count: self.lanes,
             limit: self.timeout,
             floors: floors.clone(),
             names: names.clone(),
-            owed: owed.clone(),
+            strays: Arc::default(),
             persistence: persistence.clone(),
             home: home.clone(),
         };
-        let topology = self.servers.topology(self.access, settings)?;
-        let only_upstream = topology.only_upstream();
-        let lanes_keep_order = only_upstream.is_some() && self.replicas.is_none();
-        let replicated = match (self.replicas, only_upstream) {
+        let topology = self.servers.topology(self.access, settings.clone())?;
+        let replicated = match (self.replicas, &topology) {
             (None, _) => None,
-            (Some(wanted), Some(upstream)) => {
-                let (floors, name) = (floors.clone(), names.client_name());
-                let replicated = Replicated::new(upstream, floors, self.timeout, name, wanted);
-                Some(replicated)
+            (Some(wanted), Topology::Primary { primary, .. }) => {
+                Some(Replicated::new(primary.clone(), settings, wanted))
             }
-            (Some(_), None) => {
+            (Some(_), Topology::Cluster(_)) => {
                 return Err(invalid(
                     "`replicas` does not work in a Cluster yet: leave the setting out",
                 ));
@@ -286,10 +279,8 @@ impl RedisStoreBuilder {
             names,
             topology: Arc::new(topology),
             floors,
-            owed,
             persistence,
             replicated,
-            order: (!lanes_keep_order).then(|| KeyOrder::new(home.clone())),
             home,
             space,
             timeout: self.timeout,

@@ -2,25 +2,20 @@
 //!
 //! ```text
 //! RedisStore ─┬─ operations ──> topology ──> lane ──> connection ──> server
-//!             │      │  one file for each operation; names, value, script: its command; outcome: its end
-//!             │      └─ in_order, key_order: one call at a time for each key, where no lane keeps the order of calls
+//!             │      one file for each operation; names, value, script: its command
 //!             └─ subscription <── hints of the server that the topology names
 //! ```
 //!
-//! The calls of the [`Store`] contract for one key take effect in the order in which they were started. `owed` counts the releases that
-//! the server has not answered, `floors` keeps tokens rising, and `explain` has the texts of all errors.
+//! A call is made at most once, and nothing is promised about the order of two calls (see [`Store`]). `floors` keeps tokens rising, and
+//! `explain` has the texts of all errors.
 
 mod builder;
 mod connection;
 mod explain;
 mod floors;
-mod in_order;
-mod key_order;
 mod lane;
 mod names;
 mod operations;
-mod outcome;
-mod owed;
 mod persistence;
 mod replicated;
 mod script;
@@ -37,9 +32,7 @@ pub use topology::Credentials;
 
 use self::{
     floors::Floors,
-    key_order::KeyOrder,
     names::Names,
-    owed::Owed,
     persistence::Persistence,
     replicated::Replicated,
     topology::{Servers, Topology},
@@ -154,14 +147,14 @@ use crate::{Error, LockKey};
 /// # When Redis does not answer
 ///
 /// Every call ends within the [timeout](RedisStoreBuilder::timeout), with two exceptions: of several hundred renewals at once, the later
-/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), acquires and records also wait for the replicas. A broken connection is replaced, and all calls without an
-/// answer are sent again in their order, in the name of the same owners. A call that failed may have taken effect, or may do so later:
-/// commands can lie unread in the buffers of a server that hangs. The store therefore has the server close the old connection first (CLIENT
-/// KILL), after which no command on that connection can run any more. As soon as the server answers again, the store releases the
-/// keys that failed acquires may have taken. Where CLIENT KILL is denied, no acquire is sent again, and the release is repeated until the
-/// lease must have expired. Releases that a server refuses, because it is full or has too few replicas, are repeated together, one a second
-/// at least, so that they delay no other call. Where no connection can be made, all waiting calls fail with the reason, and the pause before the next
-/// attempt to connect grows, up to half the timeout, and to a second at most.
+/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), acquires and records also wait for the replicas. A broken
+/// connection is replaced, and the calls that were not sent yet wait for the next one. A call that was sent and not answered is not sent
+/// again: it may have taken effect, or may do so later, because commands can lie unread in the buffers of a server that hangs.
+/// [`Locks`](crate::Locks) then asks again in the name of another owner, so that a broken connection fails no request, and has everything
+/// ended that the first question may have taken, with releases that are repeated until the server has answered. Each new connection of the store
+/// first has the server close the earlier ones (CLIENT KILL), after which no command on them can run any more. Where CLIENT KILL is
+/// denied, such a release is repeated until the lease must have expired. Where no connection can be made, all waiting calls fail with the reason, and the
+/// pause before the next attempt to connect grows, up to half the timeout, and to a second at most.
 ///
 /// # Sentinel
 ///
@@ -188,18 +181,18 @@ use crate::{Error, LockKey};
 /// With [`cluster`](Self::cluster), every key is on the node that has the key's slot, and all names of a key are in one
 /// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
 /// moves from one node to another, Redis refuses scripts with several keys of that slot (TRYAGAIN): the store tries again until the
-/// [timeout](RedisStoreBuilder::timeout) has passed. Calls for one key wait for each other, because redirected calls have no order. When
-/// slots have moved, or their node has restarted, the leases in these slots are confirmed, or reported as lost. A restart is noticed at once
-/// under RESP3, which is the default.
+/// [timeout](RedisStoreBuilder::timeout) has passed. When slots have moved, or their node has restarted, the leases in these slots are
+/// confirmed, or reported as lost. A restart is noticed at once under RESP3, which is the default.
 ///
 /// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
 /// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
 ///
 /// # Why the store does not accept a bb8 pool
 ///
-/// The order of calls matters here: a release must not overtake its acquire. A key therefore always uses the same
-/// connection, which the store makes and replaces itself. A pool has no such order, nor does the manager of bb8-redis notice a
-/// broken connection. An application with a pool of its own gives the same URL to both; see
+/// A pool gives each call a connection to itself. This store sends the calls of all requests on one connection, many of them in one message,
+/// which costs the client and the server a fraction; and it has to know every connection that it gives up, because the server must close those
+/// before an unknown outcome is settled. Nor does the manager of bb8-redis notice a broken connection. An application with a pool of its own
+/// gives the same URL to both; see
 /// [The settings of your own client or pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
 /// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires and records wait.)
 #[derive(Clone)]
@@ -210,13 +203,10 @@ struct Shared {
     names: Names,
     topology: Arc<Topology>,
     floors: Arc<Floors>,
-    owed: Owed,
     persistence: Persistence,
     /// Set if acquires and records wait for replicas.
     replicated: Option<Replicated>,
-    /// Set in a Cluster and with replicas, where no lane keeps the order of calls.
-    order: Option<KeyOrder>,
-    /// Shared with the lanes and with `order`.
+    /// Shared with the lanes.
     home: Home,
     space: Arc<str>,
     timeout: Duration,
@@ -375,7 +365,7 @@ impl Store for RedisStore {
 
     fn watch(&self, instance: Instance) -> Hints {
         let resident = self.0.home.settle();
-        self.0.resume();
+        self.0.topology.move_home();
         let (sender, hints) = mpsc::unbounded_channel();
         let listening = subscription::listen(
             self.0.topology.clone(),

@@ -2,23 +2,16 @@
 //!
 //! ```text
 //! connection of the pool:   EVALSHA acquire.lua … ──> granted ──> WAIT <replicas> <ms> ──> acknowledged: the caller has the lock
-//!                                                                        │
-//! lane of the key:                                                       └──> too few: release, then the caller gets the error
-//!
-//! connection of the pool:   EVALSHA release.lua … ──> recorded ─> WAIT <replicas> <ms> ──> acknowledged: the caller may answer
-//!                                                                        └──> too few: the caller gets the error, and tries again
+//!                           EVALSHA release.lua … ──> recorded ─> WAIT <replicas> <ms> ──> acknowledged: the caller may answer
+//!                                                                        └──> too few: the outcome is unknown
 //! ```
 //!
 //! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. A call and its WAIT therefore
 //!    have a connection of a pool to themselves. A record that is there already is waited for as well: the server counts all writes up
 //!    to the last command of the connection.
-//! 2. Hence no connection keeps the order of an acquire and its release. `key_order` keeps the order of all calls but
-//!    renewals: no lease is renewed before its grant was answered, and no renewal should wait for a replica. Calls for
-//!    different keys never wait for each other, except for a connection.
-//! 3. An acquire of unknown outcome can still take effect as long as its connection lives. The server therefore closes that connection
-//!    before the acquire is released (see `in_order`).
-//! 4. A record of unknown outcome, or one that was refused, is repeated on the lane like any other release: the caller has its answer.
-//! 5. There are never more than [`CONNECTIONS`] connections: a call waits for a permit before it looks at the pool.
+//! 2. An acquire of unknown outcome can still take effect as long as its connection lives. That connection is not used again, and is a
+//!    stray (`connection`) until the server has closed it.
+//! 3. There are never more than [`CONNECTIONS`] connections: a call waits for a permit before it looks at the pool.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -36,18 +29,15 @@ use super::{
     Shared,
     connection::{Connection, Connector, Health},
     explain,
-    floors::Floors,
-    in_order::InDoubt,
     lane::is_noscript,
-    operations::{Call, Dialect, Operation, ReleaseAll, released},
-    outcome::{Answered, Outcome},
+    operations::{Call, Dialect, Operation, acquired, read, released},
     script::By,
-    topology::Upstream,
+    topology::{LaneSettings, Primary},
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Released},
-    trace::{StoreCall, StoreOperation, StoreResult},
+    store::{Acquire, Acquired, Outcome, Release, Released},
+    trace::StoreResult,
 };
 
 /// The number of connections, and so of calls that wait for their replicas at the same time.
@@ -63,11 +53,8 @@ pub(super) struct Replicas {
 /// The pool of connections for calls that wait for replicas.
 #[derive(Debug)]
 pub(super) struct Replicated {
-    upstream: Arc<dyn Upstream>,
-    floors: Arc<Floors>,
-    /// The time limit of every other call.
-    limit: Duration,
-    client_name: Arc<str>,
+    primary: Arc<dyn Primary>,
+    settings: LaneSettings,
     /// Made at first use: bb8 needs a runtime, and a store can be built outside of one.
     pool: OnceLock<Pool<Connector>>,
     permits: Semaphore,
@@ -82,18 +69,10 @@ struct CheckedOut<'a> {
 }
 
 impl Replicated {
-    pub(super) fn new(
-        upstream: Arc<dyn Upstream>,
-        floors: Arc<Floors>,
-        limit: Duration,
-        client_name: Arc<str>,
-        wanted: Replicas,
-    ) -> Self {
+    pub(super) fn new(primary: Arc<dyn Primary>, settings: LaneSettings, wanted: Replicas) -> Self {
         Self {
-            upstream,
-            floors,
-            limit,
-            client_name,
+            primary,
+            settings,
             pool: OnceLock::new(),
             permits: Semaphore::new(CONNECTIONS as usize),
             wanted,
@@ -102,23 +81,18 @@ impl Replicated {
 
     /// The time limit of a WAIT, from the sending to the reply.
     pub(super) fn time_to_wait(&self) -> Duration {
-        self.wanted.timeout + self.limit
+        self.wanted.timeout + self.settings.limit
     }
 
     fn pool(&self) -> &Pool<Connector> {
         self.pool.get_or_init(|| {
-            let connector = Connector::for_pool(
-                self.upstream.clone(),
-                self.floors.clone(),
-                self.limit,
-                self.client_name.clone(),
-            );
+            let connector = Connector::for_pool(self.primary.clone(), &self.settings);
             Pool::builder()
                 .max_size(CONNECTIONS)
                 .min_idle(None)
                 .test_on_check_out(false)
                 .retry_connection(false)
-                .connection_timeout(self.limit)
+                .connection_timeout(self.settings.limit)
                 .build_unchecked(connector)
         })
     }
@@ -131,8 +105,8 @@ impl Replicated {
         };
         let connecting = timeout_at(deadline, self.connection_with(permit)).await;
         connecting.unwrap_or_else(|_| {
-            let name = self.upstream.name();
-            Err(explain::cannot_connect_in_time(name, self.limit))
+            let name = self.primary.name();
+            Err(explain::cannot_connect_in_time(name, self.settings.limit))
         })
     }
 
@@ -154,7 +128,7 @@ impl Replicated {
                 RunError::User(error) => error,
                 RunError::TimedOut => explain::not_sent_in_time(),
             })?;
-            if !self.upstream.is_current(&connection.address) {
+            if !self.primary.is_current(&connection.address) {
                 connection.health.broke();
             }
             if !connection.health.is_broken() {
@@ -184,74 +158,76 @@ impl Replicated {
 }
 
 impl Shared {
-    /// Acquires on a connection of the pool, and waits for the replicas. `in_doubt` is set before the sending, and `None`
-    /// again when the server has refused the acquire.
+    /// Acquires on a connection of the pool, and waits for the replicas.
     ///
     /// # Cancel safety
     ///
-    /// A dropped acquire may have taken effect: `in_doubt` says so.
+    /// A dropped acquire may have taken effect.
     pub(super) async fn acquire_replicated(
         &self,
-        replicated: &Replicated,
-        request: &Acquire,
+        request: Acquire,
         deadline: Instant,
-        in_doubt: &mut Option<InDoubt>,
-    ) -> Result<Acquired, Error> {
-        let checked_out = replicated.connection(deadline).await?;
-        let connection = &checked_out.connection;
-        let time = StoreCall::begin(StoreOperation::Acquire);
-        *in_doubt = Some(InDoubt::SentOn(connection.peer.clone()));
-        let call = Call::from(Operation::Acquire(request.clone()));
-        let reply = match self.call_on(connection, &call, deadline).await {
-            Ok(reply) => {
-                time.end(StoreResult::Answered);
-                reply.extract_error()
-            }
-            Err(error) => {
-                time.end(StoreResult::Failed);
-                return Err(error);
-            }
+    ) -> Outcome<Acquired> {
+        let (key, block) = (request.key.clone(), request.block.max(1));
+        let call = Operation::Acquire(request).into();
+        let read = |outcome| {
+            read(outcome, |reply| {
+                acquired(reply, block, self.floors.of(&key))
+            })
         };
-        *in_doubt = reply.is_ok().then_some(InDoubt::Answered);
-        let acquired = self.acquired(request, reply.map_err(explain::refused)?)?;
-        if matches!(acquired, Acquired::Granted(_)) {
-            let what = "the lock, which was released again,";
-            replicated.wait(connection, what).await?;
-        }
-        Ok(acquired)
+        let is_granted = |acquired: &Acquired| matches!(acquired, Acquired::Granted(_));
+        self.call_replicated(call, deadline, read, is_granted, "the lock")
+            .await
     }
 
-    /// Puts a record into the lease's place on a connection of the pool, and waits for the replicas. The outer error is that of a record
-    /// which the server has not answered, or has refused.
+    /// Puts a record into the lease's place on a connection of the pool, and waits for the replicas.
     pub(super) async fn record_replicated(
         &self,
-        replicated: &Replicated,
-        record: ReleaseAll,
+        record: Release,
         deadline: Instant,
-    ) -> Result<Result<Released, Error>, Error> {
-        let checked_out = replicated.connection(deadline).await?;
+    ) -> Outcome<Released> {
+        let call = Operation::Release(record).into();
+        let is_written = |released: &Released| *released == Released::Freed;
+        let what = "the record, which a fail-over may forget,";
+        self.call_replicated(call, deadline, released, is_written, what)
+            .await
+    }
+
+    /// Makes a call on a connection of the pool. An answer that has written something counts once the replicas have it: otherwise its outcome is
+    /// unknown, and the error says `what` was not acknowledged.
+    async fn call_replicated<T>(
+        &self,
+        call: Call,
+        deadline: Instant,
+        read: impl FnOnce(Outcome<Value>) -> Outcome<T>,
+        has_written: impl FnOnce(&T) -> bool,
+        what: &str,
+    ) -> Outcome<T> {
+        let Some(replicated) = &self.replicated else {
+            return Outcome::Refused(explain::not_sent_in_time());
+        };
+        let checked_out = match replicated.connection(deadline).await {
+            Ok(checked_out) => checked_out,
+            Err(error) => return Outcome::Refused(error),
+        };
         let connection = &checked_out.connection;
-        let time = StoreCall::begin(StoreOperation::Release);
-        let call = Call::from(Operation::Release(record));
-        let reply = self.call_on(connection, &call, deadline).await;
-        time.end(match &reply {
-            Ok(_) => StoreResult::Answered,
-            Err(_) => StoreResult::Failed,
+        let time = call.operation().begin();
+        let outcome = match self.call_on(connection, &call, deadline).await {
+            Ok(reply) => Outcome::Answered(reply),
+            Err(error) => Outcome::Unknown(error),
+        };
+        time.end(match &outcome {
+            Outcome::Answered(_) => StoreResult::Answered,
+            Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
         });
-        let value = reply?.extract_error().map_err(explain::refused)?;
-        let answered = Outcome::Answered(Answered {
-            value,
-            repeated: false,
-            predecessors_closed: true,
-        });
-        let released = released(answered, false).into_result()?;
-        if released == Released::Freed {
-            let what = "the record, which a fail-over may forget,";
-            if let Err(error) = replicated.wait(connection, what).await {
-                return Ok(Err(error));
-            }
+        let outcome = read(outcome);
+        if let Outcome::Answered(answer) = &outcome
+            && has_written(answer)
+            && let Err(error) = replicated.wait(connection, what).await
+        {
+            return Outcome::Unknown(error);
         }
-        Ok(Ok(released))
+        outcome
     }
 
     /// Sends a call: by hash, and once more by text if the server does not have the script.

@@ -8,13 +8,13 @@
 //! | INFO memory | a warning if the server evicts keys |
 //! | INFO persistence | a warning if the server forgets records |
 //! | INFO server | the server's uptime and `run_id` |
-//! | CLIENT KILL | closes the lane's last connection to this server; ECHO if there is none |
+//! | CLIENT KILL | closes the store's strays at this server, if there are any |
 //! | ROLE | checks that the server is a primary; only sent where a fail-over is possible |
 //! | SCRIPT LOAD | loads the scripts in daily use, so that no call is sent a second time by text |
 
 use redis::{Value, aio::MultiplexedConnection, pipe};
 
-use super::{Connector, Peer, Predecessor};
+use super::{Connector, Peer};
 use crate::{
     Error,
     store::redis::{
@@ -24,20 +24,14 @@ use crate::{
     trace,
 };
 
-/// The result of a successful handshake.
-pub(super) struct Accepted {
-    pub(super) predecessors_closed: bool,
-    pub(super) peer: Option<Peer>,
-}
-
 impl Connector {
+    /// Makes the connection ready for calls. Returns its name on the server, if the server tells.
     pub(super) async fn shake_hands(
         &self,
         server: &Server,
         connection: &mut MultiplexedConnection,
-    ) -> Result<Accepted, Error> {
-        let predecessors = self.lane.as_ref().map(|lane| &lane.predecessors);
-        let predecessor = predecessors.and_then(|all| all.lock().get(&server.address).cloned());
+    ) -> Result<Option<Peer>, Error> {
+        let (strays, is_new) = self.strays.meet(&server.address);
         let mut commands = pipe();
         commands
             .cmd("CLIENT")
@@ -48,10 +42,9 @@ impl Connector {
         commands.cmd("INFO").arg("memory");
         commands.cmd("INFO").arg("persistence");
         commands.cmd("INFO").arg("server");
-        match predecessor.as_ref().and_then(|last| last.peer.as_ref()) {
-            Some(peer) => commands.add_command(peer.kill()),
-            None => commands.cmd("ECHO").arg("first"),
-        };
+        for stray in &strays {
+            commands.add_command(stray.kill());
+        }
         if self.upstream.can_fail_over() {
             commands.cmd("ROLE");
         }
@@ -71,35 +64,24 @@ impl Connector {
         // A server that denies CLIENT SETNAME only shows no name.
         let _named = next();
         let (client_info, time, memory, persistence) = (next(), next(), next(), next());
-        let (info, killed) = (next(), next());
+        let info = next();
+        for stray in &strays {
+            // A command that is denied will be denied again.
+            let is_denied = matches!(next(), Value::ServerError(_));
+            self.strays.met(&server.address, stray, !is_denied);
+        }
         if self.upstream.can_fail_over() {
             check_role(&server.address, next())?;
         }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        if predecessors.is_some() && predecessor.is_none() {
-            warn_if_evicting(&memory);
-        }
-        if let Some(lane) = &self.lane {
-            lane.persistence
-                .connected(&server.address, text(&persistence));
-        }
-        // A denied CLIENT KILL will be denied again, and a connection without a name cannot be killed.
-        let predecessors_closed = predecessor
-            .is_none_or(|last| last.predecessors_closed && last.peer.is_some())
-            && !matches!(killed, Value::ServerError(_));
-        let peer = Peer::read(&server.address, &client_info);
-        if let Some(predecessors) = predecessors {
-            let this = Predecessor {
-                peer: peer.clone(),
-                predecessors_closed,
-            };
-            predecessors.lock().insert(server.address.clone(), this);
+        if let Some(to_warn) = &self.persistence {
+            if is_new {
+                warn_if_evicting(&memory);
+            }
+            to_warn.connected(&server.address, text(&persistence));
         }
         self.upstream.connected(&server.address, text(&info));
-        Ok(Accepted {
-            predecessors_closed,
-            peer,
-        })
+        Ok(Peer::read(&client_info))
     }
 }
 

@@ -4,23 +4,16 @@
 //! find the server (Upstream) ──> open (TCP, TLS, login) ──> handshake ──> Connection
 //! ```
 //!
-//! 1. When a connection of a lane works, all earlier connections of the lane *to the same server* are **closed by the server**
-//!    (CLIENT KILL), so that no command on them can still take effect. Commands can lie unread in the buffers of a server that
-//!    hangs, long after the client has closed its end.
-//! 2. Closing takes CLIENT INFO and CLIENT KILL. If the server denies the user these commands, connections work nevertheless, but every
-//!    later connection of the lane to that server has `predecessors_closed` false.
-//! 3. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
+//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed. Where the
+//!    server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
+//! 2. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
 //!    that is busy or loading has closed nothing and told no time: the connect has failed, and is tried again.
-//! 4. After a fail-over, the connections to the old primary cannot be closed from the new primary, and need not be. The new server
-//!    has the role of a primary already (ROLE), and so does not replicate later writes of the old primary; and the old primary forgets
-//!    those writes before any server replicates from it again. If the lane ever comes back to the old primary, the connections that are
-//!    left there are closed then: the lane remembers the last connection to each server.
 
 mod handshake;
 mod peer;
+mod strays;
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -31,39 +24,50 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use futures_util::task::AtomicWaker;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, ServerError, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
-pub(super) use self::peer::Peer;
+use self::peer::Peer;
+pub(super) use self::strays::Strays;
 use super::{
     explain,
     floors::{Floors, Fraction},
-    outcome::Redirect,
     persistence::Persistence,
-    topology::{Server, Upstream},
+    topology::{LaneSettings, Server, Upstream},
 };
 use crate::{
     Error,
-    sync::Mutex,
     trace::{self, ConnectResult},
 };
 
 /// The number of messages in the client library's buffer beyond which a sender waits. A lane has fewer messages in flight.
 pub(super) const BUFFERED: usize = 1024;
 
-/// A connection that has passed the handshake.
-#[derive(Debug, Clone)]
+/// A connection that has passed the handshake. Once dropped, it is a stray.
+#[derive(Debug)]
 pub(super) struct Connection {
     pub(super) multiplexed: MultiplexedConnection,
     pub(super) health: Arc<Health>,
-    /// Whether no command on an earlier connection of the lane to this server can still take effect.
-    pub(super) predecessors_closed: bool,
     /// The address of the server.
     pub(super) address: Arc<str>,
     /// Set if tokens follow the server's clock.
     pub(super) fraction: Option<Fraction>,
     /// The server's name for the connection. `None` if CLIENT INFO is denied.
-    pub(super) peer: Option<Peer>,
+    peer: Option<Peer>,
+    strays: Arc<Strays>,
+}
+
+impl Connection {
+    /// Whether a command on an earlier connection to the same server may still take effect.
+    pub(super) fn is_beside_strays(&self) -> bool {
+        self.strays.are_left_at(&self.address)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.strays.add(&self.address, self.peer.take());
+    }
 }
 
 /// Whether a connection is known to be broken.
@@ -98,56 +102,29 @@ pub(super) struct Connector {
     limit: Duration,
     /// The name of the connections in CLIENT LIST.
     client_name: Arc<str>,
-    /// What lanes alone need. `None` in a pool.
-    lane: Option<ForLane>,
-}
-
-/// The part of a connector that only lanes have.
-#[derive(Debug)]
-struct ForLane {
-    /// The last connection to each server, by address.
-    predecessors: Mutex<HashMap<Arc<str>, Predecessor>>,
-    persistence: Persistence,
-}
-
-/// An earlier connection to the same server.
-#[derive(Debug, Clone)]
-struct Predecessor {
-    peer: Option<Peer>,
-    predecessors_closed: bool,
+    strays: Arc<Strays>,
+    /// Set for lanes, which warn about servers that forget.
+    persistence: Option<Persistence>,
 }
 
 impl Connector {
-    /// A connector for a lane, in which each connection closes its predecessor.
-    pub(super) fn for_lane(
-        upstream: Arc<dyn Upstream>,
-        floors: Arc<Floors>,
-        persistence: Persistence,
-        limit: Duration,
-        client_name: Arc<str>,
-    ) -> Self {
+    /// A connector for a lane.
+    pub(super) fn for_lane(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
         Self {
-            lane: Some(ForLane {
-                predecessors: Mutex::default(),
-                persistence,
-            }),
-            ..Self::for_pool(upstream, floors, limit, client_name)
+            persistence: Some(settings.persistence.clone()),
+            ..Self::for_pool(upstream, settings)
         }
     }
 
-    /// A connector for a pool, in which connections exist side by side and none closes another.
-    pub(super) fn for_pool(
-        upstream: Arc<dyn Upstream>,
-        floors: Arc<Floors>,
-        limit: Duration,
-        client_name: Arc<str>,
-    ) -> Self {
+    /// A connector for a pool, in which connections exist side by side.
+    pub(super) fn for_pool(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
         Self {
             upstream,
-            floors,
-            limit,
-            client_name,
-            lane: None,
+            floors: settings.floors.clone(),
+            limit: settings.limit,
+            client_name: settings.names.client_name(),
+            strays: settings.strays.clone(),
+            persistence: None,
         }
     }
 
@@ -157,10 +134,6 @@ impl Connector {
 
     pub(super) fn can_fail_over(&self) -> bool {
         self.upstream.can_fail_over()
-    }
-
-    pub(super) fn redirect(&self, error: &ServerError) -> Option<Redirect> {
-        self.upstream.redirect(error)
     }
 
     pub(super) fn is_current(&self, address: &Arc<str>) -> bool {
@@ -184,15 +157,15 @@ impl Connector {
         let health = Arc::new(Health::default());
         let server = self.upstream.find(self.limit).await?;
         let mut multiplexed = self.open(&server, health.clone()).await?;
-        let accepted = self.shake_hands(&server, &mut multiplexed).await?;
+        let peer = self.shake_hands(&server, &mut multiplexed).await?;
         let floor_by_clock = self.upstream.floor_by_clock();
         Ok(Connection {
             multiplexed,
             health,
-            predecessors_closed: accepted.predecessors_closed,
             fraction: floor_by_clock.then(|| Fraction::of(&server.address)),
             address: server.address,
-            peer: accepted.peer,
+            peer,
+            strays: self.strays.clone(),
         })
     }
 

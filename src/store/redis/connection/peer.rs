@@ -1,7 +1,5 @@
 //! The name of a connection on the server, and the command that closes the connection.
 
-use std::sync::Arc;
-
 use redis::{Cmd, Value, cmd};
 
 use super::handshake::text;
@@ -9,32 +7,25 @@ use super::handshake::text;
 /// The name of a connection on its server.
 ///
 /// The ids of connections start anew when a server restarts, so the address is compared as well: no other client is closed by mistake.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer {
-    server: Arc<str>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
     id: String,
     address: String,
 }
 
 impl Peer {
     /// Reads the reply to CLIENT INFO: `id=3 addr=127.0.0.1:53412 …`.
-    pub(super) fn read(server: &Arc<str>, reply: &Value) -> Option<Self> {
+    pub(super) fn read(reply: &Value) -> Option<Self> {
         let info = text(reply)?;
         let field = |name| info.split_whitespace().find_map(|f| f.strip_prefix(name));
         Some(Self {
-            server: server.clone(),
             id: field("id=")?.to_owned(),
             address: field("addr=")?.to_owned(),
         })
     }
 
-    /// Whether the connection leads to this server.
-    pub(crate) fn is_to(&self, server: &Arc<str>) -> bool {
-        self.server == *server
-    }
-
     /// The command that closes the connection from the server's side.
-    pub(crate) fn kill(&self) -> Cmd {
+    pub(super) fn kill(&self) -> Cmd {
         let mut kill = cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(&self.id);
         kill.arg("ADDR").arg(&self.address);

@@ -118,7 +118,7 @@ pub(super) fn not_a_primary(address: &str) -> Error {
     ))
 }
 
-/// The error of a call whose deadline has passed before the call could be sent: in the key's queue, or without a free connection.
+/// The error of a call whose deadline has passed before a connection was free.
 pub(super) fn not_sent_in_time() -> Error {
     unreachable(
         "earlier calls have taken all the time of this one: Redis is slow, or does not answer",
@@ -190,21 +190,9 @@ pub(super) fn runtime_ended() -> Error {
     )
 }
 
-/// The error of a release that was started outside of a runtime, while nothing drives the lane.
+/// The error of a call that was started outside of a runtime, while nothing drives the lane.
 pub(super) fn no_runtime() -> Error {
     unreachable("the connection to Redis needs a tokio runtime, and there is none here")
-}
-
-/// The error of a call whose script the server did not have, and which a later call for the same key has overtaken.
-pub(super) fn script_forgotten() -> Error {
-    unreachable("the scripts of Redis were flushed during the call: try again")
-}
-
-/// The error of a repeated release that found no lease, because the first sending may have ended the lease.
-pub(super) fn freed_or_lost() -> Error {
-    unreachable(
-        "the connection to Redis broke during the release: the lease has ended, but may have been lost before the release",
-    )
 }
 
 /// The error of a key whose value in Redis, or whose token counter, this crate did not write.
@@ -213,11 +201,11 @@ pub(super) fn foreign() -> Error {
     Error::new(ErrorKind::Foreign, message)
 }
 
-/// The error of a large record that was alone in flight each time that the connection broke. The server may have said why, but its answer
+/// The error of a large record that was alone in flight when the connection broke. The server may have said why, but its answer
 /// can be lost with the connection.
 pub(super) fn record_too_large() -> Error {
     unreachable(format!(
-        "the connection to Redis broke whenever the record was sent; perhaps {RECORD_TOO_LARGE}"
+        "the connection to Redis broke when the record was sent; perhaps {RECORD_TOO_LARGE}"
     ))
 }
 

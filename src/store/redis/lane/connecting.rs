@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{DriverId, Inner};
 use crate::{
     Error,
-    store::redis::{connection::Connection, explain},
+    store::{Outcome, redis::connection::Connection},
     sync::random,
 };
 
@@ -35,13 +35,7 @@ impl Inner {
         state.back_off.lengthen(self.limit);
         let verdict = match outcome {
             Ok(connection) => {
-                let broke = state
-                    .trouble
-                    .take()
-                    .unwrap_or_else(explain::connection_ended);
-                state
-                    .queue
-                    .connected(connection.predecessors_closed, &broke);
+                state.trouble = None;
                 state.connection = Some(connection);
                 state.was_connected = true;
                 self.send(&mut state);
@@ -53,7 +47,8 @@ impl Inner {
                     // The connect may have met the same fault that broke the last connection.
                     return;
                 }
-                state.queue.fail_all(&error);
+                let refused = || Outcome::Refused(error.clone());
+                state.queue.fail_unsent(refused);
                 Err(error)
             }
         };

@@ -1,88 +1,78 @@
-//! A lane: one connection at a time, on which calls take effect in the order in which they were started.
+//! A lane: one connection at a time, on which calls are gathered, sent and answered.
 //!
 //! ```text
 //!  Lane::call ──> queue ──> message in flight ──> server
-//!                  ^  ^            │
-//!                  │  │            ├─ a reply: the driver takes the reply, the queue answers the caller
-//!                  │  └────────────┤  NOSCRIPT: sent again by text (invariant 6 of `queue`)
-//!                  └───────────────┘  the connection breaks: the driver connects again, the calls are sent again (invariant 5)
+//!                  ^  │            │
+//!                  │  │            ├─ a reply: the driver takes it, the queue answers the caller
+//!                  │  │            └─ the connection breaks: the outcome is unknown
+//!                  │  └─ the deadline, or two failed connects: refused
+//!                  └─ NOSCRIPT; READONLY, where another server is the primary: sent again
 //! ```
 //!
-//! A call without a reply is answered with an error at its deadline. An acquire that failed this way is followed by its release.
-//!
-//! 1. A call is started by [`Lane::call`]. When the method returns, the call has its place in the queue, which needs no runtime. On a
-//!    working connection, the queue is then in the connection's buffer as well, if it has as many calls as are in flight. Otherwise the driver
-//!    sends it soon, without waiting for a reply ([`Gathering`]).
+//! 1. A call is started by [`Lane::call`], [`Lane::call_all`] or [`Lane::release`]. When the method returns, the call has its place in
+//!    the queue. On a working connection, the queue is then in the connection's buffer as well, if it has as many calls as are in flight.
+//!    Otherwise the driver sends it soon, without waiting for a reply ([`Gathering`]).
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
 //!    of two senders.
 //! 4. Replies come in the order of the messages, so only the first message in flight is polled. Every reply wakes the driver.
-//! 5. When a connection breaks, all calls in flight are queued again in their order, in front of the others, unless they have been sent
-//!    too often (`trouble`). Calls other than releases are sent again only on a connection whose predecessors are closed (see
-//!    `connection`): otherwise the first sending could take effect after the second one, and after the calls that follow. A release ends
-//!    only the lease of its own owner, so a late first sending does no harm.
+//! 5. A call is sent again only if the server has said that it has not run the call. When a connection breaks, the outcome of all calls in
+//!    flight is unknown, at once; those that were not sent wait for the next connection, until their deadlines. Lanes promise no order.
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
-//!    were started have been answered or have run out of time. A call starts the driver if there is
-//!    none, at the store's [`Home`].
-//! 7. The driver and the connection end with their runtime. All callers, which may be on other
-//!    runtimes, then get an error that says so. Releases that are left go on with the next driver. A
-//!    lane that is driven elsewhere when the store gets its home moves there ([`Lane::resume`]): a new
-//!    driver takes its place, and the old one, which finds that it is not the driver any more, ends
-//!    without a trace.
+//!    were started have been answered or have run out of time. A call starts the driver if there is none, at the store's [`Home`], and
+//!    is refused if there is no runtime.
+//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error that says so.
+//!    A lane that is driven elsewhere when the store gets its home moves there ([`Lane::move_home`]): a new driver takes its place, and the
+//!    old one, which finds that it is not the driver any more, ends without a trace.
 //! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. The outcomes of releases, and the spawning of the driver, follow
-//!    when the mutex is free ([`Locked`]): an outcome may come back to the lane with a further release, and a runtime that shuts down drops a
-//!    new driver at once, and the drop takes the mutex.
+//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. The outcomes of releases, and the spawning of the
+//!    driver, follow when the mutex is free ([`Locked`]): an outcome may come back to the lane with a further release, and a runtime that
+//!    shuts down drops a new driver at once, and the drop takes the mutex.
 
 mod connecting;
-mod deadlines;
 mod driver;
 mod entry;
-mod order;
-mod pending;
+mod message;
 mod queue;
-mod resting;
 mod spare;
-mod trouble;
 
 use std::{
     collections::VecDeque,
     mem,
     ops::{Deref, DerefMut},
+    pin::Pin,
     sync::Arc,
-    task::Waker,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use redis::Value;
 use tokio::{
-    runtime::{self, Handle},
-    sync::{Semaphore, mpsc, oneshot},
+    runtime,
+    sync::{mpsc, oneshot},
     time::{Instant, timeout},
 };
 
+pub(super) use self::entry::is_noscript;
 use self::{
     connecting::BackOff,
-    driver::{Driver, Flight, Message},
-    entry::{AnswerTo, Told},
+    driver::Driver,
+    entry::{Entry, Receiver, Told},
+    message::{Flight, Message},
     queue::Queue,
     spare::Spare,
-};
-pub(super) use self::{
-    entry::{Before, Failure, Start, after, is_noscript},
-    pending::Pending,
 };
 use super::{
     connection::{BUFFERED, Connection, Connector},
     explain,
     floors::Floors,
     names::Names,
-    operations::{Dialect, ReleaseAll},
-    outcome::Outcome,
+    operations::{Call, Dialect},
     topology::{LaneSettings, Upstream},
 };
 use crate::{
     Error,
-    store::{self, Answer, home::Home},
+    store::{Answer, Outcome, home::Home},
     sync::{Mutex, MutexGuard},
 };
 
@@ -95,10 +85,7 @@ const ENOUGH: usize = 2;
 /// A connection on which a reply is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 
-/// The number of releases that are repeated at the same time, by those who repeat releases by themselves.
-const REPETITIONS: usize = 4;
-
-/// An ordered stream of calls to one server. The driver shares `Inner` and ends after the lane was dropped.
+/// A stream of calls to one server. The driver shares `Inner` and ends after the lane was dropped.
 #[derive(Debug)]
 pub(super) struct Lane(Arc<Inner>);
 
@@ -112,7 +99,6 @@ struct Inner {
     /// this limit is the longest silence of a connection.
     limit: Duration,
     home: Home,
-    repetitions: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -122,9 +108,12 @@ struct State {
     /// Whether there ever was a connection.
     was_connected: bool,
     /// The messages that were sent on `connection`, oldest first.
-    in_flight: VecDeque<Flight>,
+    flights: VecDeque<Flight>,
     /// When the connection last brought a reply.
     last_reply: Option<Instant>,
+    /// The server is not the primary any more, or closes the connection, for this reason. Nothing is sent
+    /// any more, and the connection is given up when all replies have come.
+    leaving: Option<Error>,
     /// The reason why the last connection ended or could not be made, on the runtime of the driver.
     trouble: Option<Error>,
     /// The callers of [`Lane::connect`] that wait for a connection.
@@ -144,11 +133,35 @@ struct State {
     spare: Spare,
 }
 
+/// The locked state of a lane. The outcomes of releases are given when the mutex is free
+/// (invariant 8), because the fields are dropped in this order.
+struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    told: Told,
+}
+
 /// A driver of a lane, and its runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DriverId {
     number: u64,
     runtime: runtime::Id,
+}
+
+/// The outcome of a call, for its caller.
+///
+/// # Cancel safety
+///
+/// The call goes on if the future is dropped, unless it was not sent yet.
+#[derive(Debug)]
+pub(super) struct Pending(oneshot::Receiver<Outcome<Value>>);
+
+impl Future for Pending {
+    type Output = Outcome<Value>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<Value>> {
+        let outcome = Pin::new(&mut self.0).poll(cx);
+        outcome.map(|it| it.unwrap_or_else(|_| Outcome::Unknown(explain::runtime_ended())))
+    }
 }
 
 /// Whether calls wait in the queue to be sent as one message.
@@ -183,18 +196,14 @@ impl Gathering {
 
 impl Lane {
     pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
-        let (floors, limit) = (settings.floors.clone(), settings.limit);
-        let names = settings.names.clone();
-        let persistence = settings.persistence.clone();
-        let name = names.client_name();
-        let connector = Connector::for_lane(upstream, floors.clone(), persistence, limit, name);
         Self(Arc::new(Inner {
             state: Mutex::new(State {
-                queue: Queue::new(settings.owed.clone()),
+                queue: Queue::default(),
                 connection: None,
                 was_connected: false,
-                in_flight: VecDeque::new(),
+                flights: VecDeque::new(),
                 last_reply: None,
+                leaving: None,
                 trouble: None,
                 connecting: Vec::new(),
                 back_off: BackOff::default(),
@@ -206,12 +215,11 @@ impl Lane {
                 gathering: Gathering::No,
                 spare: Spare::default(),
             }),
-            connector,
-            names,
-            floors,
-            limit,
+            connector: Connector::for_lane(upstream, settings),
+            names: settings.names.clone(),
+            floors: settings.floors.clone(),
+            limit: settings.limit,
             home: settings.home.clone(),
-            repetitions: Arc::new(Semaphore::new(REPETITIONS)),
         }))
     }
 
@@ -223,12 +231,16 @@ impl Lane {
     pub(super) async fn connect(&self) -> Result<(), Error> {
         let connected = {
             let mut state = self.0.lock();
-            self.0.check_connection(&mut state);
-            if state.connection.is_some() {
+            if state
+                .connection
+                .as_ref()
+                .is_some_and(|it| self.0.is_fit(it))
+            {
                 return Ok(());
             }
             let (sender, connected) = oneshot::channel();
             state.connecting.push(sender);
+            state.waker.wake_by_ref();
             self.0.drive(state);
             connected
         };
@@ -239,33 +251,20 @@ impl Lane {
     }
 
     /// Starts a call (invariant 1). The future waits for the outcome.
-    pub(super) fn call(self: &Arc<Self>, start: Start) -> Pending {
+    pub(super) fn call(&self, call: Call, deadline: Instant) -> Pending {
         let (answer, outcome) = oneshot::channel();
-        let undo = start.failure.undo(&start.call);
-        let answer = AnswerTo::one(&start.call, answer);
-        let mut state = self.0.lock();
-        let id = state.queue.push(start, Some(answer));
-        if state.sends_now() {
-            self.0.send(&mut state);
-        }
-        self.0.drive(state);
-        Pending {
-            lane: self.clone(),
-            id,
-            outcome,
-            undo,
-        }
+        self.start(Entry::new(call, deadline, Receiver::One(answer)));
+        Pending(outcome)
     }
 
-    /// Starts a release, whose outcome is told to `answer`. Refused if nothing would ever drive it.
-    pub(super) fn release(&self, start: Start, answer: Answer, in_doubt: bool) {
+    /// Starts a release, also outside of a runtime.
+    pub(super) fn release(&self, call: Call, deadline: Instant, answer: Answer) {
+        self.start(Entry::new(call, deadline, Receiver::Release(answer)));
+    }
+
+    fn start(&self, entry: Entry) {
         let mut state = self.0.lock();
-        if state.driver.is_none() && self.0.home.runtime().is_none() {
-            drop(state);
-            return answer.give(store::Outcome::Refused(explain::no_runtime()));
-        }
-        let answer = AnswerTo::release(&start.call, answer, in_doubt);
-        state.queue.push(start, Some(answer));
+        state.queue.push(entry);
         if state.sends_now() {
             self.0.send(&mut state);
         }
@@ -275,45 +274,31 @@ impl Lane {
     /// Starts calls, whose outcomes go to a channel, each with the index that came with the call.
     pub(super) fn call_all(
         &self,
-        calls: impl IntoIterator<Item = (usize, Start)>,
-        to: &mpsc::UnboundedSender<(usize, Outcome)>,
+        calls: impl IntoIterator<Item = (usize, Call, Instant)>,
+        to: &mpsc::UnboundedSender<(usize, Outcome<Value>)>,
     ) {
         let mut state = self.0.lock();
-        for (index, start) in calls {
-            let answer = AnswerTo::batch(&start.call, index, to.clone());
-            state.queue.push(start, Some(answer));
+        for (index, call, deadline) in calls {
+            let receiver = Receiver::Batch(index, to.clone());
+            state.queue.push(Entry::new(call, deadline, receiver));
         }
         self.0.send(&mut state);
         self.0.drive(state);
     }
 
-    /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
-    pub(super) fn clean_up(&self, release: ReleaseAll, until_expiry: bool) {
+    /// Moves the driver to the store's home, if it runs elsewhere.
+    pub(super) fn move_home(&self) {
         let mut state = self.0.lock();
-        state.queue.clean_up(release, until_expiry);
-        self.0.send(&mut state);
-        self.0.drive(state);
-    }
-
-    /// Those who repeat releases by themselves (`in_order`) need one of these permits.
-    pub(super) fn repetitions(&self) -> Arc<Semaphore> {
-        self.0.repetitions.clone()
-    }
-
-    /// Resumes calls that wait for a runtime, and moves home.
-    pub(super) fn resume(&self) {
-        let mut state = self.0.lock();
-        let (driver, home) = (state.driver, self.0.home.settled());
-        let is_at = |home: Handle| driver.is_none_or(|driver| driver.runtime == home.id());
-        if !home.is_none_or(is_at) {
+        let (Some(driver), Some(home)) = (state.driver, self.0.home.settled()) else {
+            return;
+        };
+        if driver.runtime != home.id() {
             // The connection belongs to the other runtime as well.
             state.broke(explain::connection_ended());
             state.trouble = None;
             let old = mem::replace(&mut state.waker, Waker::noop().clone());
             self.0.start_driver(state);
             old.wake();
-        } else if driver.is_none() && !state.queue.is_empty() {
-            self.0.start_driver(state);
         }
     }
 }
@@ -327,33 +312,6 @@ impl Drop for Lane {
     }
 }
 
-/// The locked state of a lane. The outcomes of releases are given when the mutex is free
-/// (invariant 8), because the fields are dropped in this order.
-struct Locked<'a> {
-    state: MutexGuard<'a, State>,
-    told: Told,
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.told = mem::take(&mut self.state.queue.told);
-    }
-}
-
 impl Inner {
     fn lock(&self) -> Locked<'_> {
         Locked {
@@ -362,23 +320,25 @@ impl Inner {
         }
     }
 
-    /// Gives up a connection that is broken or does not lead to the current server.
+    /// Whether a connection works, as far as is known, and leads to the current server.
+    fn is_fit(&self, connection: &Connection) -> bool {
+        !connection.health.is_broken() && self.connector.is_current(&connection.address)
+    }
+
+    /// Gives up a connection that is not fit.
     fn check_connection(&self, state: &mut State) {
-        let is_fit = |connection: &Connection| {
-            !connection.health.is_broken() && self.connector.is_current(&connection.address)
-        };
-        if state.connection.as_ref().is_some_and(|it| !is_fit(it)) {
+        if state.connection.as_ref().is_some_and(|it| !self.is_fit(it)) {
             state.broke(explain::connection_ended());
         }
     }
 
     /// Sends queued calls while the connection has room.
     fn send(&self, state: &mut State) {
-        self.check_connection(state);
         let State {
             queue,
             connection: Some(connection),
-            in_flight,
+            flights,
+            leaving: None,
             spare,
             waker,
             ..
@@ -386,22 +346,25 @@ impl Inner {
         else {
             return;
         };
+        if !self.is_fit(connection) {
+            // The driver takes the replies that have come, and gives the connection up.
+            return waker.wake_by_ref();
+        }
         let dialect = Dialect {
             names: &self.names,
             floors: &self.floors,
             fraction: connection.fraction,
         };
-        while in_flight.len() < MOST_IN_FLIGHT {
-            let is_alone = queue.unsent_at_most() <= 1;
+        while flights.len() < MOST_IN_FLIGHT {
+            let is_alone = queue.unsent() <= 1;
             let (mut message, mut calls) = (Message::default(), 0);
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
-                let before = entry.before.command(connection);
-                entry.has_command_before = before.is_some();
-                if let Some(before) = before {
-                    message.push(before);
+                if entry.call.is_asking() {
+                    message.push(redis::cmd("ASKING"));
                 }
+                entry.beside_strays = entry.call.is_in_doubt() && connection.is_beside_strays();
                 let mut command = spare.command(is_alone);
                 entry.call.write(entry.by, dialect, &mut command);
                 message.push(command);
@@ -410,7 +373,7 @@ impl Inner {
             if calls == 0 {
                 return;
             }
-            in_flight.push_back(message.send(calls, connection, spare.reply_future(), waker));
+            flights.push_back(message.send(calls, connection, spare.reply_future(), waker));
         }
     }
 
@@ -423,10 +386,11 @@ impl Inner {
         }
     }
 
-    /// Starts a driver, in the place of the last one. Without a runtime, the calls wait for one.
+    /// Starts a driver, in the place of the last one. Without a runtime, the calls are refused.
     fn start_driver(self: &Arc<Self>, mut state: Locked<'_>) {
         let Some(runtime) = self.home.runtime() else {
-            return;
+            let refused = || Outcome::Refused(explain::no_runtime());
+            return state.queue.fail_unsent(refused);
         };
         state.wakes_at = None;
         state.drivers += 1;
@@ -451,7 +415,8 @@ impl Inner {
         state.broke(error.clone());
         // Later calls have another runtime, and another reason if they fail.
         state.trouble = None;
-        state.queue.fail_all(&error);
+        let unknown = || Outcome::Unknown(error.clone());
+        state.queue.fail_unsent(unknown);
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
         }
@@ -459,18 +424,19 @@ impl Inner {
 }
 
 impl State {
-    /// Gives the connection up, and queues the calls in flight again.
+    /// Gives the connection up. The outcome of the calls in flight is unknown.
     fn broke(&mut self, error: Error) {
         self.connection = None;
-        self.in_flight.clear();
+        self.flights.clear();
         self.last_reply = None;
+        self.leaving = None;
         self.queue.broke(&error);
         self.trouble = Some(error);
     }
 
     /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for that.
     fn sends_now(&mut self) -> bool {
-        let (waiting, in_flight) = (self.queue.unsent_at_most(), self.queue.in_flight);
+        let (waiting, in_flight) = (self.queue.unsent(), self.queue.in_flight());
         if self.gathering.is_enough(waiting, in_flight) || self.driver.is_none() {
             return true;
         }
@@ -506,8 +472,28 @@ impl State {
 
     /// When the silence of a connection began on which a reply is due.
     fn silent_since(&self) -> Option<Instant> {
-        let sent = self.in_flight.front()?.sent;
+        let sent = self.flights.front()?.sent;
         Some(self.last_reply.map_or(sent, |last| last.max(sent)))
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.told = mem::take(&mut self.state.queue.told);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use redis::{Arg, Cmd};
 
-use super::driver::ReplyFuture;
+use super::message::ReplyFuture;
 
 /// The number of commands, and of boxes, that are kept.
 const MOST: usize = 64;

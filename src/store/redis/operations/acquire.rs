@@ -16,80 +16,43 @@ use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        lane::{Before, Failure, Start},
         names::put_number,
-        outcome::{Outcome, Redirect},
         script::{ACQUIRE, ACQUIRE_SHARED},
         value,
     },
-    Operation, Writer, release_of,
-    reply::{remaining, text, tokens},
+    Operation, Writer,
+    reply::{read, remaining, text, tokens},
     writer::millis,
 };
 use crate::{
     Error,
-    store::{self, Acquire, Acquired, End, Grant, Held, Mode, Queueing, StoreFuture},
+    store::{Acquire, Acquired, End, Grant, Held, Mode, Outcome, Queueing, StoreFuture},
 };
 
 impl Shared {
-    /// Takes a key. The call is started when the method returns, and the future only waits for the answer.
+    /// Takes a key. The call is started when the method returns, and the future only waits for the answer; with replicas, the future makes
+    /// the call.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key is released, before any later call for the key takes effect.
+    /// The key may be taken if the future is dropped.
     pub(in super::super) fn acquire(
         self: &Arc<Self>,
         request: Acquire,
-    ) -> StoreFuture<store::Outcome<Acquired>> {
-        if let Some(order) = &self.order {
-            let acquiring = self.acquire_in_order(order, request);
-            return Box::pin(async move {
-                match acquiring.await {
-                    Ok(acquired) => store::Outcome::Answered(acquired),
-                    Err(error) => store::Outcome::Unknown(error),
-                }
-            });
+    ) -> StoreFuture<Outcome<Acquired>> {
+        let (shared, key, block) = (self.clone(), request.key.clone(), request.block.max(1));
+        let deadline = self.deadline();
+        if self.replicated.is_some() {
+            return Box::pin(async move { shared.acquire_replicated(request, deadline).await });
         }
-        let Some(lane) = self.topology.lane_of(&request.key) else {
-            let refused = store::Outcome::Refused(Redirect::Unrouted.error());
-            return Box::pin(std::future::ready(refused));
-        };
-        let (release, block) = (release_of(&request), request.block.max(1));
-        let pending = lane.call(Start {
-            call: Operation::Acquire(request).into(),
-            before: Before::Nothing,
-            failure: Failure::CleanUp,
-            deadline: self.deadline(),
-        });
-        let shared = self.clone();
+        let call = Operation::Acquire(request).into();
+        let called = self.topology.call(call, deadline);
         Box::pin(async move {
-            let value = match pending.await {
-                Outcome::Answered(answered) => answered.value,
-                Outcome::Refused(error) => return store::Outcome::Refused(error),
-                failed => {
-                    let error = failed.error().unwrap_or_else(explain::unexpected_reply);
-                    return store::Outcome::Unknown(error);
-                }
-            };
-            match acquired(value, block, shared.floors.of(&release.release.key)) {
-                Ok(acquired) => store::Outcome::Answered(acquired),
-                Err(error) => {
-                    lane.clean_up(release, false);
-                    store::Outcome::Unknown(error)
-                }
-            }
+            let outcome = called.await;
+            read(outcome, |reply| {
+                acquired(reply, block, shared.floors.of(&key))
+            })
         })
-    }
-
-    /// Reads the reply to an acquire.
-    ///
-    /// For acquires that are made on a connection other than the lane's.
-    pub(in super::super) fn acquired(
-        &self,
-        request: &Acquire,
-        value: Value,
-    ) -> Result<Acquired, Error> {
-        acquired(value, request.block.max(1), self.floors.of(&request.key))
     }
 }
 
@@ -152,7 +115,11 @@ impl Writer<'_> {
 }
 
 /// Reads the reply of `acquire.lua` or `acquire_shared.lua`.
-fn acquired(reply: Value, block: u32, floor: Floor<'_>) -> Result<Acquired, Error> {
+pub(in super::super) fn acquired(
+    reply: Value,
+    block: u32,
+    floor: Floor<'_>,
+) -> Result<Acquired, Error> {
     let answer = match reply {
         Value::Int(last) => tokens(last, block, floor).map(|tokens| {
             Acquired::Granted(Grant {

@@ -9,13 +9,9 @@ use redis::{RedisWrite, Value};
 use tokio::time::Instant;
 
 use super::{
-    super::{
-        Shared, explain,
-        lane::{Before, Failure, Start},
-        outcome::Outcome,
-    },
+    super::{Shared, explain},
     Operation, Writer,
-    reply::text,
+    reply::{read, text},
 };
 use crate::{
     Error, LockKey,
@@ -119,17 +115,13 @@ impl Shared {
 
     /// Makes one step at a node.
     async fn scan(&self, node: &Arc<str>, scan: Scan, deadline: Instant) -> Result<Scanned, Error> {
-        let outcome = self.topology.lane_to(node).call(Start {
-            call: Operation::Scan(scan).into(),
-            before: Before::Nothing,
-            failure: Failure::GiveUp,
-            deadline,
-        });
-        let outcome = outcome.await;
-        if !matches!(outcome, Outcome::Answered(_)) {
+        let lane = self.topology.lane_to(node);
+        let outcome = lane.call(Operation::Scan(scan).into(), deadline).await;
+        let page = read(outcome, scanned).into_result();
+        if page.is_err() {
             self.topology.mark_stale();
         }
-        scanned(outcome.value()?)
+        page
     }
 
     /// The keys of the names, without names that only look like those of keys.

@@ -1,12 +1,5 @@
 //! The operations of the [`Store`](crate::store::Store) contract, each in a file of its own: starts a call on the lane of its key, writes
-//! the call as a command when the lane sends it, and turns the reply into an answer. `in_order` starts the calls of stores whose lanes
-//! keep no order.
-//!
-//! | operation | the call fails, or its caller leaves |
-//! |---|---|
-//! | acquire | the lane releases the key, if the acquire may have taken effect |
-//! | release | the lane repeats the release until the server has answered, or `owed_for` has passed |
-//! | renew, `questions`, listing, ping | nothing is left to be done |
+//! the call as a command when the lane sends it, and turns the reply into an answer.
 //!
 //! An acquire of the key `orders/42` for 10 s is sent as:
 //!
@@ -30,12 +23,14 @@ mod writer;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use self::{listing::Scan, writer::Writer};
 pub(super) use self::{
-    release::{ReleaseAll, release_of, released},
+    acquire::acquired,
+    release::{NOT_YET, released},
+    reply::read,
     writer::Dialect,
 };
-use super::{Shared, script::By};
+use self::{listing::Scan, writer::Writer};
+use super::{Shared, names::bucket, script::By};
 use crate::{
     Error, LockKey,
     store::{Acquire, Ending, Expected, Release, Renew, StoreFuture},
@@ -48,9 +43,11 @@ const LARGE: usize = 1024 * 1024 - 256;
 ///
 /// A call keeps its operation and is written as a command each time the call is sent, because the floor of the tokens and the version
 /// of the script belong to the connection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Call {
     operation: Operation,
+    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving.
+    is_asking: bool,
     /// Whether the call uses the script with one key, if the operation has such a script.
     ///
     /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
@@ -59,14 +56,14 @@ pub(super) struct Call {
 }
 
 /// An operation of the store that one script carries out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Operation {
     /// `acquire.lua`, or `acquire_shared.lua` for the other modes.
     Acquire(Acquire),
     /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua` for the other modes.
     Renew(Renew),
     /// `release.lua`; `release_alone.lua` with one key; `release_shared.lua` for the other modes.
-    Release(ReleaseAll),
+    Release(Release),
     /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
     /// `inspect.lua`.
@@ -83,16 +80,35 @@ impl From<Operation> for Call {
     fn from(operation: Operation) -> Self {
         Self {
             operation,
+            is_asking: false,
             has_one_key: false,
         }
     }
 }
 
 impl Call {
-    /// Switches to the script with one key.
-    pub(super) fn with_one_key(mut self) -> Self {
-        self.has_one_key = true;
-        self
+    /// The form for a node that ASK has named.
+    pub(super) fn asking(self) -> Self {
+        Self {
+            is_asking: true,
+            ..self
+        }
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+
+    /// The form with the script with one key.
+    pub(super) fn with_one_key(self) -> Self {
+        Self {
+            has_one_key: true,
+            ..self
+        }
+    }
+
+    pub(super) fn has_one_key(&self) -> bool {
+        self.has_one_key
     }
 
     /// The operation that the call carries out.
@@ -100,32 +116,32 @@ impl Call {
         &self.operation
     }
 
-    /// The key of the call, whose calls take effect in order. `None` if the call has no key, and so no place in an order.
-    pub(super) fn key(&self) -> Option<&LockKey> {
+    /// The bucket of the call's key.
+    pub(super) fn bucket(&self) -> usize {
         match &self.operation {
             Operation::Acquire(Acquire { key, .. })
             | Operation::Renew(Renew { key, .. })
-            | Operation::Release(ReleaseAll {
-                release: Release { key, .. },
-                ..
-            })
+            | Operation::Release(Release { key, .. })
             | Operation::RaiseFence { key, .. }
             | Operation::Inspect(key)
-            | Operation::ForceRelease { key, .. } => Some(key),
-            Operation::Ping { .. } | Operation::Scan(_) => None,
+            | Operation::ForceRelease { key, .. } => bucket(key),
+            Operation::Ping { bucket } => *bucket,
+            // A step of a listing names its node instead.
+            Operation::Scan(_) => 0,
         }
+    }
+
+    /// Whether the call is the release of an owner whose acquire may still take effect.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        matches!(&self.operation, Operation::Release(release) if release.in_doubt)
     }
 
     /// Whether the call has a record that may be larger than the server takes. The server then closes the connection, and the calls around
     /// the record should not suffer.
     pub(super) fn is_large(&self) -> bool {
         match &self.operation {
-            Operation::Release(ReleaseAll {
-                release:
-                    Release {
-                        ending: Ending::Record { content, .. },
-                        ..
-                    },
+            Operation::Release(Release {
+                ending: Ending::Record { content, .. },
                 ..
             }) => content.len() > LARGE,
             _ => false,
@@ -166,15 +182,6 @@ impl Shared {
     /// The deadline of a call that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
-    }
-
-    /// Resumes calls that wait for a runtime: they were started outside of one, or their runtime has
-    /// ended. Lanes that are driven on another runtime than the home move there.
-    pub(super) fn resume(&self) {
-        self.topology.resume();
-        if let Some(order) = &self.order {
-            order.resume();
-        }
     }
 }
 

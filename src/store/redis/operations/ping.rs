@@ -7,13 +7,9 @@ use redis::RedisWrite;
 use tokio::time::Instant;
 
 use super::{
-    super::{
-        Shared, explain,
-        lane::{Failure, Lane, Start},
-        script::PING,
-        topology::{CallForm, Probe},
-    },
+    super::{Shared, explain, script::PING, topology::Probe},
     Operation, Writer,
+    reply::read,
 };
 use crate::{Error, store::StoreFuture};
 
@@ -34,17 +30,11 @@ impl Shared {
     }
 
     async fn ping_at(&self, probe: &Probe, deadline: Instant) -> Result<(), Error> {
-        let bucket = probe.bucket;
-        let start = |lane: &Arc<Lane>, form: CallForm| {
-            lane.call(Start {
-                call: form.of(Operation::Ping { bucket }.into()),
-                before: form.before(),
-                failure: Failure::GiveUp,
-                deadline,
-            })
+        let call = Operation::Ping {
+            bucket: probe.bucket,
         };
-        let outcome = self.topology.call_at(bucket, deadline, start).await;
-        match outcome.value() {
+        let outcome = self.topology.call(call.into(), deadline).await;
+        match read(outcome, Ok).into_result() {
             Ok(_) => Ok(()),
             Err(error) => Err(explain::not_ready(&probe.server, error)),
         }

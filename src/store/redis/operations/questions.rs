@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use redis::Value;
 
 use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        lane::{Failure, Lane, Start},
-        outcome::{Outcome, Redirect},
         script::{FORCE_RELEASE, INSPECT, RAISE_FENCE},
-        topology::CallForm,
         value::{self, Named, Stored},
     },
     Operation, Writer, failed,
-    reply::{flag, remaining, text},
+    reply::{flag, read, remaining, text},
 };
 use crate::{
     Error, LockKey,
@@ -34,9 +30,8 @@ impl Shared {
             return failed(error);
         }
         let shared = self.clone();
-        let of = key.clone();
-        let value = self.question(key.clone(), move || Operation::RaiseFence {
-            key: of.clone(),
+        let value = self.question(Operation::RaiseFence {
+            key: key.clone(),
             above,
         });
         Box::pin(async move { token(value.await?, shared.floors.of(&key)) })
@@ -48,8 +43,7 @@ impl Shared {
         key: LockKey,
     ) -> StoreFuture<Result<Inspection, Error>> {
         let shared = self.clone();
-        let of = key.clone();
-        let value = self.question(key.clone(), move || Operation::Inspect(of.clone()));
+        let value = self.question(Operation::Inspect(key.clone()));
         Box::pin(async move { inspection(value.await?, shared.floors.of(&key)) })
     }
 
@@ -60,34 +54,17 @@ impl Shared {
         key: LockKey,
         expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
-        let of = key.clone();
-        let value = self.question(key, move || Operation::ForceRelease {
-            key: of.clone(),
-            expected,
-        });
+        let value = self.question(Operation::ForceRelease { key, expected });
         Box::pin(async move { flag(value.await?) })
     }
 
     /// Makes a call that leaves nothing to be done when it fails.
     fn question(
-        self: &Arc<Self>,
-        key: LockKey,
-        operation: impl Fn() -> Operation + Send + Sync + 'static,
-    ) -> StoreFuture<Result<Value, Error>> {
-        let deadline = self.deadline();
-        let start = move |lane: &Arc<Lane>, form: CallForm| {
-            lane.call(Start {
-                call: form.of(operation().into()),
-                before: form.before(),
-                failure: Failure::GiveUp,
-                deadline,
-            })
-        };
-        match (&self.order, self.topology.lane_of(&key)) {
-            (None, Some(lane)) => Box::pin(start(&lane, CallForm::default()).map(Outcome::value)),
-            (None, None) => failed(Redirect::Unrouted.error()),
-            (Some(order), _) => self.question_in_order(order, key, deadline, start),
-        }
+        &self,
+        operation: Operation,
+    ) -> impl Future<Output = Result<Value, Error>> + Send + use<> {
+        let called = self.topology.call(operation.into(), self.deadline());
+        async { read(called.await, Ok).into_result() }
     }
 }
 

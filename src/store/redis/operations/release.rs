@@ -1,92 +1,70 @@
 //! To end a lease, or to put a record into its place: `release.lua`, `release_shared.lua` for the other modes, and `release_alone.lua`
 //! with one key.
 //!
-//! The reply is `1` if the lease was freed, and `0` if it is not ours.
+//! | reply | meaning |
+//! |---|---|
+//! | `1` | the lease was freed |
+//! | `0` | not ours |
+//! | `nil` | not yet: the lane puts it in the place of `0` while the acquire that is in doubt may still take effect |
 
 use std::sync::Arc;
 
-use redis::RedisWrite;
+use redis::{RedisWrite, Value};
 
 use super::{
     super::{
         Shared, explain,
-        lane::{Before, Failure, Start},
-        outcome::{Outcome, Redirect},
         script::{RELEASE, RELEASE_ALONE, RELEASE_SHARED},
+        topology::Topology,
         value,
     },
-    Operation, Writer,
-    reply::flag,
+    Call, Operation, Writer,
+    reply::{flag, read},
     writer::millis,
 };
-use crate::store::{self, Acquire, Answer, Ending, Mode, Owner, Queueing, Release, Released};
+use crate::store::{Answer, Ending, Mode, Outcome, Release, Released};
 
-/// A release, of one owner or of several. Several owners have permits, or may have got them from one acquire that failed.
-#[derive(Debug, Clone)]
-pub(in super::super) struct ReleaseAll {
-    pub(in super::super) release: Release,
-    /// The owners besides that of `release`.
-    pub(in super::super) more: Vec<Owner>,
-}
-
-impl From<Release> for ReleaseAll {
-    fn from(release: Release) -> Self {
-        Self {
-            release,
-            more: Vec::new(),
-        }
-    }
-}
-
-/// The release that undoes an acquire: of the leases of all its owners, or of the place in the queue.
-pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
-    let release = Release {
-        key: request.key.clone(),
-        owner: request.owner,
-        ending: Ending::Free,
-        in_doubt: false,
-        owed_for: match request.queueing {
-            Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-            _ => request.lease,
-        },
-        mode: request.mode,
-    };
-    ReleaseAll {
-        release,
-        more: request.more.clone(),
-    }
-}
+/// The reply in the place of `0`, while a stray connection is left.
+pub(in super::super) const NOT_YET: Value = Value::Nil;
 
 impl Shared {
-    /// Starts a release, also outside of a runtime: there, it is refused if no driver runs.
+    /// Starts a release, also outside of a runtime. A release that may be redirected, or waits for replicas, takes a task.
     pub(in super::super) fn release(self: &Arc<Self>, request: Release, answer: Answer) {
-        if let Some(order) = &self.order {
-            let released = self.release_in_order(order, request);
-            self.home.spawn(async move {
-                answer.give(match released.await {
-                    Ok(released) => store::Outcome::Answered(released),
-                    Err(error) => store::Outcome::Unknown(error),
-                });
-            });
-            return;
+        let deadline = self.deadline();
+        let is_record = matches!(request.ending, Ending::Record { .. });
+        if self.replicated.is_some() && is_record {
+            let shared = self.clone();
+            let recording = async move { shared.record_replicated(request, deadline).await };
+            return self.tell(answer, recording);
         }
-        let Some(lane) = self.topology.lane_of(&request.key) else {
-            return answer.give(store::Outcome::Refused(Redirect::Unrouted.error()));
-        };
-        let in_doubt = request.in_doubt;
-        let start = Start {
-            before: Before::Nothing,
-            failure: Failure::GiveUp,
-            call: Operation::Release(request.into()).into(),
-            deadline: self.deadline(),
-        };
-        lane.release(start, answer, in_doubt);
+        let call: Call = Operation::Release(request).into();
+        match &*self.topology {
+            Topology::Primary { lanes, .. } => {
+                lanes.of(call.bucket()).release(call, deadline, answer);
+            }
+            Topology::Cluster(_) => {
+                let topology = self.topology.clone();
+                let releasing = async move { released(topology.call(call, deadline).await) };
+                self.tell(answer, releasing);
+            }
+        }
+    }
+
+    /// Tells an outcome from a task. Refused without a runtime.
+    fn tell(
+        &self,
+        answer: Answer,
+        outcome: impl Future<Output = Outcome<Released>> + Send + 'static,
+    ) {
+        match self.home.runtime() {
+            Some(runtime) => drop(runtime.spawn(async move { answer.give(outcome.await) })),
+            None => answer.give(Outcome::Refused(explain::no_runtime())),
+        }
     }
 }
 
 impl Writer<'_> {
-    /// Writes a release of one owner, or of several.
-    pub(super) fn release(&mut self, ReleaseAll { release, more }: &ReleaseAll, has_one_key: bool) {
+    pub(super) fn release(&mut self, release: &Release, has_one_key: bool) {
         // Only an exclusive lease ends with a record.
         let is_shared = release.mode != Mode::Exclusive && release.ending == Ending::Free;
         let (script, keys) = match (is_shared, has_one_key) {
@@ -104,11 +82,7 @@ impl Writer<'_> {
             self.none(&release.key);
         }
         if is_shared {
-            self.holder(release.owner, release.mode);
-            for owner in more {
-                self.holder(*owner, release.mode);
-            }
-            return;
+            return self.holder(release.owner, release.mode);
         }
         self.lease(release.owner);
         if let Ending::Record { content, retain } = &release.ending {
@@ -120,22 +94,18 @@ impl Writer<'_> {
     }
 }
 
-/// The outcome of a release.
-pub(in super::super) fn released(outcome: Outcome, in_doubt: bool) -> store::Outcome<Released> {
-    let answered = match outcome {
-        Outcome::Answered(answered) => answered,
-        Outcome::Refused(error) => return store::Outcome::Refused(error),
-        Outcome::MayHaveTakenEffect(error) => return store::Outcome::Unknown(error),
-        Outcome::Redirected { redirect, .. } => return store::Outcome::Unknown(redirect.error()),
-    };
-    match flag(answered.value) {
-        Ok(true) => store::Outcome::Answered(Released::Freed),
-        // The first sending of the release may have freed the key.
-        Ok(false) if answered.repeated => store::Outcome::Unknown(explain::freed_or_lost()),
-        Ok(false) if in_doubt && !answered.predecessors_closed => {
-            store::Outcome::Answered(Released::NotYet)
+/// Reads the outcome of a release.
+pub(in super::super) fn released(outcome: Outcome<Value>) -> Outcome<Released> {
+    read(outcome, |reply| {
+        if reply == NOT_YET {
+            return Ok(Released::NotYet);
         }
-        Ok(false) => store::Outcome::Answered(Released::NotOurs),
-        Err(error) => store::Outcome::Unknown(error),
-    }
+        flag(reply).map(|was_held| {
+            if was_held {
+                Released::Freed
+            } else {
+                Released::NotOurs
+            }
+        })
+    })
 }

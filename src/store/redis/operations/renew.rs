@@ -15,16 +15,19 @@ use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        lane::{BATCH, Failure, Lane, Start},
-        outcome::{Outcome, Redirect},
+        lane::{BATCH, Lane},
+        names::bucket,
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
-        topology::CallForm,
+        topology::{Topology, is_redirect},
     },
-    Operation, Writer,
-    reply::tokens,
+    Call, Operation, Writer,
+    reply::{read, tokens},
     writer::millis,
 };
-use crate::store::{Mode, Renew, RenewAnswers, Renewed};
+use crate::{
+    Error,
+    store::{Mode, Outcome, Renew, RenewAnswers, Renewed},
+};
 
 /// A renewal under way.
 struct Asked {
@@ -39,12 +42,8 @@ impl Shared {
         let mut deadlines = vec![self.deadline(); requests.len()];
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
-            let Some(lane) = self.topology.lane_of(&request.key) else {
-                let unrouted = Outcome::Redirected {
-                    redirect: Redirect::Unrouted,
-                    may_have_taken_effect: false,
-                };
-                let _ = sender.send((index, unrouted));
+            let Some(lane) = self.topology.lane_of(bucket(&request.key)) else {
+                let _ = sender.send((index, Outcome::Refused(explain::no_owner())));
                 continue;
             };
             match groups.iter_mut().find(|(it, _)| Arc::ptr_eq(it, &lane)) {
@@ -59,8 +58,7 @@ impl Shared {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let deadline = now + self.timeout / 10 * behind;
                 deadlines[index] = deadline;
-                let start = renewal_of(&requests[index], CallForm::default(), deadline);
-                (index, start)
+                (index, renewal_of(&requests[index]), deadline)
             });
             lane.call_all(starts, &sender);
         }
@@ -80,23 +78,24 @@ impl Shared {
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
-    /// Reads the outcome of a renewal. A renewal that a node of a Cluster has redirected is made again, at the right node, until its deadline.
-    async fn renewed(&self, asked: &Asked, outcome: Outcome) -> Renewed {
+    /// Reads the outcome of a renewal. In a Cluster, a renewal that was redirected, or not sent, is made again at the right node, until its
+    /// deadline.
+    async fn renewed(&self, asked: &Asked, mut outcome: Outcome<Value>) -> Renewed {
         let Asked { request, deadline } = asked;
-        let outcome = match outcome {
-            // A renewal can be made twice without harm.
-            Outcome::Redirected { .. } => {
-                self.topology.mark_stale();
-                let start = |lane: &Arc<Lane>, form: CallForm| {
-                    lane.call(renewal_of(request, form, *deadline))
-                };
-                self.topology.call(&request.key, *deadline, start).await
+        if let Topology::Cluster(_) = *self.topology
+            && match &outcome {
+                Outcome::Answered(value) => is_redirect(value),
+                Outcome::Refused(_) => Instant::now() < *deadline,
+                Outcome::Unknown(_) => false,
             }
-            outcome => outcome,
-        };
-        match outcome.value() {
-            Ok(value) => renewed(value, self.floors.of(&request.key)),
-            Err(error) => {
+        {
+            self.topology.mark_stale();
+            outcome = self.topology.call(renewal_of(request), *deadline).await;
+        }
+        let floor = self.floors.of(&request.key);
+        match read(outcome, |reply| renewed(reply, floor)) {
+            Outcome::Answered(renewed) => renewed,
+            Outcome::Refused(error) | Outcome::Unknown(error) => {
                 self.topology.mark_stale();
                 Renewed::Unknown(error)
             }
@@ -104,14 +103,8 @@ impl Shared {
     }
 }
 
-/// A renewal to be started, which nothing follows if it fails.
-fn renewal_of(request: &Renew, form: CallForm, deadline: Instant) -> Start {
-    Start {
-        call: form.of(Operation::Renew(request.clone()).into()),
-        before: form.before(),
-        failure: Failure::GiveUp,
-        deadline,
-    }
+fn renewal_of(request: &Renew) -> Call {
+    Operation::Renew(request.clone()).into()
 }
 
 impl Writer<'_> {
@@ -157,18 +150,18 @@ impl Writer<'_> {
 }
 
 /// Reads the reply of `renew.lua`, `renew_alone.lua` or `renew_shared.lua`.
-fn renewed(reply: Value, floor: Floor<'_>) -> Renewed {
-    match reply {
-        Value::Int(0) => Renewed::NotOurs,
-        Value::Array(parts) => match parts[..] {
-            [Value::Int(others_wait), Value::Int(last), Value::Int(block)] => Renewed::Renewed {
-                tokens: u32::try_from(block)
-                    .ok()
-                    .and_then(|block| tokens(last, block, floor)),
-                others_wait: others_wait == 1,
-            },
-            _ => Renewed::Unknown(explain::unexpected_reply()),
-        },
-        _ => Renewed::Unknown(explain::unexpected_reply()),
-    }
+fn renewed(reply: Value, floor: Floor<'_>) -> Result<Renewed, Error> {
+    let parts = match reply {
+        Value::Int(0) => return Ok(Renewed::NotOurs),
+        Value::Array(parts) => parts,
+        _ => return Err(explain::unexpected_reply()),
+    };
+    let [Value::Int(others_wait), Value::Int(last), Value::Int(block)] = parts[..] else {
+        return Err(explain::unexpected_reply());
+    };
+    let block = u32::try_from(block).ok();
+    Ok(Renewed::Renewed {
+        tokens: block.and_then(|block| tokens(last, block, floor)),
+        others_wait: others_wait == 1,
+    })
 }

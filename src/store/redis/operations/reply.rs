@@ -7,11 +7,28 @@ use redis::Value;
 use super::super::{explain, floors::Floor};
 use crate::{
     Error,
-    store::{Tokens, types::END_OF_TOKENS},
+    store::{Outcome, Tokens, types::END_OF_TOKENS},
 };
 
 /// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
 const NEVER: Duration = Duration::from_secs(60 * 60);
+
+/// Reads the reply to a call. An error of the server means that the call has had no effect, and of a reply that no script gives, nothing is known.
+pub(in super::super) fn read<T>(
+    outcome: Outcome<Value>,
+    reply: impl FnOnce(Value) -> Result<T, Error>,
+) -> Outcome<T> {
+    let value = match outcome {
+        Outcome::Answered(value) => value.extract_error().map_err(explain::refused),
+        Outcome::Refused(error) => Err(error),
+        Outcome::Unknown(error) => return Outcome::Unknown(error),
+    };
+    match value.map(reply) {
+        Ok(Ok(answer)) => Outcome::Answered(answer),
+        Ok(Err(error)) => Outcome::Unknown(error),
+        Err(error) => Outcome::Refused(error),
+    }
+}
 
 /// Reads a reply of 1 or 0.
 pub(super) fn flag(reply: Value) -> Result<bool, Error> {

@@ -1,22 +1,20 @@
 //! The servers of a store: one server, the primary behind Sentinel, or a Cluster.
 //!
-//! [`Topology`] is the only place where the three differ. The store asks the topology for the lane of a key, for a server at which hints
-//! arrive, and for changes of either. A lane sees only its own server, as an [`Upstream`].
+//! [`Topology`] is the only place where a Cluster differs from a [`Primary`]. The store asks the topology to make a call at the server of a
+//! key, for a server at which hints arrive, and for changes of either. A lane sees only its own server, as an [`Upstream`].
 //!
-//! A new topology needs one file here, with an `Upstream` for its lanes, one arm in [`Servers`] (the URLs of the user) and one in
-//! each `match` of `Topology`.
+//! A new kind of primary needs one file here, with a `Primary` for its lanes, and one arm in [`Servers`] (the URLs of the user).
 //!
 //! | | lane of a key | connections for calls | after a fail-over | token floor |
 //! |---|---|---|---|---|
-//! | [`Single`] | fixed | one for each lane | the same address | counters of the server |
-//! | [`Sentinel`] | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
+//! | [`Single`](single::Single) | fixed | one for each lane | the same address | counters of the server |
+//! | [`Sentinel`](sentinel::Sentinel) | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
 //! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
 //!
 //! Whenever leases may be on another server than before, every instance renews its leases, because the instance receives
 //! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved).
 
 mod ask_all;
-mod call_form;
 mod certificates;
 mod cluster;
 mod credentials;
@@ -27,46 +25,48 @@ mod single;
 mod upstream;
 mod uptime;
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
+use redis::Value;
 use tokio::time::Instant;
 
+use self::cluster::Cluster;
 pub use self::credentials::Credentials;
 pub(super) use self::{
-    call_form::CallForm,
     certificates::{Certificates, ClientCertificate},
+    cluster::is_redirect,
     credentials::Provider,
     server::{Server, check_role},
     servers::{Access, Servers},
-    upstream::Upstream,
+    upstream::{Primary, Upstream},
 };
-use self::{cluster::Cluster, sentinel::Sentinel, single::Single};
 use super::{
+    connection::Strays,
     floors::Floors,
-    lane::Lane,
-    names::{Names, bucket},
-    outcome::Outcome,
-    owed::Owed,
+    lane::{Lane, Pending},
+    names::Names,
+    operations::Call,
     persistence::Persistence,
 };
 use crate::{
-    Error, LockKey,
-    store::{MovedKeys, home::Home},
+    Error,
+    store::{MovedKeys, Outcome, home::Home},
 };
 
 /// The servers of a store, and the lanes to them.
 #[derive(Debug)]
 pub(super) enum Topology {
-    Single {
-        upstream: Arc<Single>,
+    Primary {
+        primary: Arc<dyn Primary>,
         lanes: Lanes,
     },
-    Sentinel {
-        upstream: Arc<Sentinel>,
-        lanes: Lanes,
-    },
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
 /// The lanes to one server.
@@ -74,16 +74,34 @@ pub(super) enum Topology {
 pub(super) struct Lanes(Vec<Arc<Lane>>);
 
 /// The settings that all lanes of a store have in common.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LaneSettings {
     /// The number of lanes to each server.
     pub(super) count: usize,
     pub(super) limit: Duration,
     pub(super) floors: Arc<Floors>,
     pub(super) names: Names,
-    pub(super) owed: Owed,
+    pub(super) strays: Arc<Strays>,
     pub(super) persistence: Persistence,
     pub(super) home: Home,
+}
+
+/// The outcome of a call.
+pub(super) enum Called {
+    OnLane(Pending),
+    /// Follows redirects.
+    InCluster(BoxFuture<'static, Outcome<Value>>),
+}
+
+impl Future for Called {
+    type Output = Outcome<Value>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<Value>> {
+        match &mut *self {
+            Self::OnLane(pending) => Pin::new(pending).poll(cx),
+            Self::InCluster(called) => called.as_mut().poll(cx),
+        }
+    }
 }
 
 /// A server at which all hints arrive.
@@ -112,11 +130,15 @@ pub(super) enum Change {
 }
 
 impl Topology {
+    fn of_primary(primary: Arc<dyn Primary>, settings: &LaneSettings) -> Self {
+        let lanes = settings.lanes_to(primary.clone());
+        Self::Primary { primary, lanes }
+    }
+
     /// The name of the servers in errors.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
-            Self::Single { upstream, .. } => upstream.name(),
-            Self::Sentinel { upstream, .. } => upstream.name(),
+            Self::Primary { primary, .. } => primary.name(),
             Self::Cluster(cluster) => cluster.name(),
         }
     }
@@ -124,26 +146,15 @@ impl Topology {
     /// The number of the database.
     pub(super) fn database(&self) -> i64 {
         match self {
-            Self::Single { upstream, .. } => upstream.database(),
-            Self::Sentinel { upstream, .. } => upstream.database(),
+            Self::Primary { primary, .. } => primary.database(),
             Self::Cluster(_) => 0,
-        }
-    }
-
-    /// The upstream of all lanes. `None` in a Cluster, where a key can change its lane, so that no lane keeps the order of calls.
-    pub(super) fn only_upstream(&self) -> Option<Arc<dyn Upstream>> {
-        match self {
-            Self::Single { upstream, .. } => Some(upstream.clone()),
-            Self::Sentinel { upstream, .. } => Some(upstream.clone()),
-            Self::Cluster(_) => None,
         }
     }
 
     /// How long the server has certainly kept its data. Zero in a Cluster, where any node may have lost its data.
     pub(super) fn uptime(&self) -> Duration {
         match self {
-            Self::Single { upstream, .. } => upstream.uptime().get(),
-            Self::Sentinel { upstream, .. } => upstream.uptime().get(),
+            Self::Primary { primary, .. } => primary.uptime().get(),
             Self::Cluster(_) => Duration::ZERO,
         }
     }
@@ -151,8 +162,7 @@ impl Topology {
     /// The `run_id` of the server of the latest connection. `None` in a Cluster, which has many servers.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         match self {
-            Self::Single { upstream, .. } => upstream.uptime().server_id(),
-            Self::Sentinel { upstream, .. } => upstream.uptime().server_id(),
+            Self::Primary { primary, .. } => primary.uptime().server_id(),
             Self::Cluster(_) => None,
         }
     }
@@ -160,55 +170,33 @@ impl Topology {
     /// Connects every lane that has no connection. Fails if one lane cannot connect.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.connect().await,
+            Self::Primary { lanes, .. } => lanes.connect().await,
             Self::Cluster(cluster) => cluster.connect().await,
         }
     }
 
-    /// The lane of a key. `None` only in a Cluster, while the slot map is stale.
-    pub(super) fn lane_of(&self, key: &LockKey) -> Option<Arc<Lane>> {
-        let bucket = bucket(key);
+    /// The lane of a bucket. `None` only in a Cluster, while the slot map is stale.
+    pub(super) fn lane_of(&self, bucket: usize) -> Option<Arc<Lane>> {
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
-                Some(lanes.of(bucket).clone())
-            }
+            Self::Primary { lanes, .. } => Some(lanes.of(bucket).clone()),
             Self::Cluster(cluster) => cluster.lane_of(bucket),
         }
     }
 
-    /// Makes one call at the server of its key, and follows redirects. `start` starts the call on a lane, in the given form, once for
-    /// each redirect.
+    /// Makes a call at the server of its bucket. The call is started when the method returns; unless
+    /// in a Cluster whose slot map is stale.
     ///
     /// # Cancel safety
     ///
-    /// A call that was started goes on if the future is dropped. Redirects are not followed any more.
-    pub(super) async fn call<Called>(
-        &self,
-        key: &LockKey,
-        deadline: Instant,
-        start: impl Fn(&Arc<Lane>, CallForm) -> Called,
-    ) -> Outcome
-    where
-        Called: Future<Output = Outcome>,
-    {
-        self.call_at(bucket(key), deadline, start).await
-    }
-
-    /// Makes one call at the server of a bucket, as [`call`](Self::call) does.
-    pub(super) async fn call_at<Called>(
-        &self,
-        bucket: usize,
-        deadline: Instant,
-        start: impl Fn(&Arc<Lane>, CallForm) -> Called,
-    ) -> Outcome
-    where
-        Called: Future<Output = Outcome>,
-    {
+    /// A call that was sent goes on if the future is dropped. Redirects are not followed any more.
+    pub(super) fn call(&self, call: Call, deadline: Instant) -> Called {
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
-                start(lanes.of(bucket), CallForm::default()).await
+            Self::Primary { lanes, .. } => {
+                Called::OnLane(lanes.of(call.bucket()).call(call, deadline))
             }
-            Self::Cluster(cluster) => cluster.call(bucket, deadline, start).await,
+            Self::Cluster(cluster) => {
+                Called::InCluster(Box::pin(cluster.clone().call(call, deadline)))
+            }
         }
     }
 
@@ -219,9 +207,7 @@ impl Topology {
             bucket,
         };
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => {
-                Ok((0..lanes.0.len()).map(probe).collect())
-            }
+            Self::Primary { lanes, .. } => Ok((0..lanes.0.len()).map(probe).collect()),
             Self::Cluster(cluster) => cluster.probes(deadline).await,
         }
     }
@@ -230,7 +216,7 @@ impl Topology {
     /// with an empty address.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
         match self {
-            Self::Single { .. } | Self::Sentinel { .. } => Ok(vec!["".into()]),
+            Self::Primary { .. } => Ok(vec!["".into()]),
             Self::Cluster(cluster) => cluster.nodes(deadline).await,
         }
     }
@@ -238,36 +224,33 @@ impl Topology {
     /// A lane to one of the [`nodes`](Self::nodes).
     pub(super) fn lane_to(&self, node: &Arc<str>) -> Arc<Lane> {
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.of(0).clone(),
+            Self::Primary { lanes, .. } => lanes.of(0).clone(),
             Self::Cluster(cluster) => cluster.lane_to(node, 0),
         }
     }
 
     /// Reports that a call or a subscription has failed: another server may have the key now.
     pub(super) fn mark_stale(&self) {
-        match self {
-            // The connections of the lanes notice a fail-over by themselves.
-            Self::Single { .. } | Self::Sentinel { .. } => {}
-            Self::Cluster(cluster) => cluster.mark_stale(),
+        // The connections of a primary's lanes notice a fail-over by themselves.
+        if let Self::Cluster(cluster) = self {
+            cluster.mark_stale();
         }
     }
 
-    /// Resumes calls that wait for a runtime.
-    pub(super) fn resume(&self) {
+    /// Moves the lanes that are driven elsewhere to the store's home.
+    pub(super) fn move_home(&self) {
         match self {
-            Self::Single { lanes, .. } | Self::Sentinel { lanes, .. } => lanes.resume(),
-            Self::Cluster(cluster) => cluster.resume(),
+            Self::Primary { lanes, .. } => lanes.move_home(),
+            Self::Cluster(cluster) => cluster.move_home(),
         }
     }
 
     /// Finds a server to subscribe at.
     pub(super) async fn hint_source(&self, limit: Duration) -> Result<HintSource, Error> {
         match self {
-            Self::Single { upstream, .. } => Ok(HintSource::at(upstream.server())),
-            Self::Sentinel { upstream, .. } => {
-                let server = upstream.find_primary(limit).await?;
-                server.ask_role().await?;
-                Ok(HintSource::at(server))
+            Self::Primary { primary, .. } => {
+                let server = primary.find_for_hints(limit).await?;
+                Ok(HintSource { server, version: 0 })
             }
             Self::Cluster(cluster) => cluster.hint_source().await,
         }
@@ -275,8 +258,8 @@ impl Topology {
 
     /// Reports that a subscription at this server works.
     pub(super) fn subscribed(&self, source: &HintSource) {
-        if let Self::Sentinel { upstream, .. } = self {
-            upstream.set_current(&source.server.address);
+        if let Self::Primary { primary, .. } = self {
+            primary.subscribed(&source.server.address);
         }
     }
 
@@ -287,9 +270,8 @@ impl Topology {
     /// A change that was not returned is returned by the next call.
     pub(super) async fn changed(&self, source: &mut HintSource) -> Change {
         match self {
-            Self::Single { .. } => pending().await,
-            Self::Sentinel { upstream, .. } => {
-                upstream.left(&source.server.address).await;
+            Self::Primary { primary, .. } => {
+                primary.left(&source.server.address).await;
                 Change::OtherSource
             }
             Self::Cluster(cluster) => cluster.changed(source).await,
@@ -297,15 +279,9 @@ impl Topology {
     }
 }
 
-impl HintSource {
-    fn at(server: Server) -> Self {
-        Self { server, version: 0 }
-    }
-}
-
 impl Lanes {
     /// The lane of a bucket, which never changes.
-    fn of(&self, bucket: usize) -> &Arc<Lane> {
+    pub(super) fn of(&self, bucket: usize) -> &Arc<Lane> {
         &self.0[bucket % self.0.len()]
     }
 
@@ -314,9 +290,8 @@ impl Lanes {
         try_join_all(connecting).await.map(drop)
     }
 
-    /// Resumes calls that wait for a runtime.
-    fn resume(&self) {
-        self.0.iter().for_each(|lane| lane.resume());
+    fn move_home(&self) {
+        self.0.iter().for_each(|lane| lane.move_home());
     }
 }
 

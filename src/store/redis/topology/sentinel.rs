@@ -23,7 +23,7 @@ use redis::{Client, RedisResult, cmd};
 use tokio::sync::watch;
 
 use super::{
-    LaneSettings, Topology, Upstream,
+    Primary, Upstream,
     ask_all::ask_all,
     server::{Server, without_timeouts},
     uptime::Uptime,
@@ -47,7 +47,7 @@ pub(crate) struct Sentinel {
 ///
 /// The order of the fields is the order of the comparison: the epoch counts first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Primary {
+struct Named {
     /// Rises with every fail-over.
     epoch: u64,
     host: String,
@@ -55,12 +55,8 @@ struct Primary {
 }
 
 impl Sentinel {
-    /// Checks the URLs, and makes the lanes.
-    pub(super) fn topology(
-        login: Server,
-        sentinels: Vec<Server>,
-        lanes: &LaneSettings,
-    ) -> Result<Topology, Error> {
+    /// Checks the URLs.
+    pub(super) fn new(login: Server, sentinels: Vec<Server>) -> Result<Self, Error> {
         // The client is dropped: this only refuses a URL that the client library cannot use.
         login.client(None)?;
         let Some(service) = login.host_name().map(str::to_owned) else {
@@ -76,7 +72,7 @@ impl Sentinel {
         addresses.sort();
         let clients = sentinels.iter().map(|sentinel| sentinel.client(None));
         let clients: Result<_, _> = clients.collect();
-        let upstream = Arc::new(Self {
+        Ok(Self {
             // Services of the same name differ in their sentinels.
             name: format!("{service} behind {}", addresses.join(", ")).into(),
             service,
@@ -84,21 +80,11 @@ impl Sentinel {
             sentinels: clients?,
             current: watch::Sender::new(None),
             uptime: Uptime::default(),
-        });
-        let lanes = lanes.lanes_to(upstream.clone());
-        Ok(Topology::Sentinel { upstream, lanes })
-    }
-
-    pub(super) fn database(&self) -> i64 {
-        self.login.database()
-    }
-
-    pub(super) fn uptime(&self) -> &Uptime {
-        &self.uptime
+        })
     }
 
     /// Asks the sentinels for the primary.
-    pub(super) async fn find_primary(&self, limit: Duration) -> Result<Server, Error> {
+    async fn find_primary(&self, limit: Duration) -> Result<Server, Error> {
         let questions = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
         let asked = ask_all(questions, limit).await;
         let none_answers = asked.answers.is_empty();
@@ -110,7 +96,7 @@ impl Sentinel {
     }
 
     /// Asks one sentinel. `None` if the sentinel knows no service of this name.
-    async fn ask(&self, sentinel: &Client) -> RedisResult<Option<Primary>> {
+    async fn ask(&self, sentinel: &Client) -> RedisResult<Option<Named>> {
         let mut connection = sentinel
             .get_multiplexed_async_connection_with_config(&without_timeouts())
             .await?;
@@ -118,29 +104,19 @@ impl Sentinel {
         ask.arg("MASTER").arg(&self.service);
         let fields: RedisResult<HashMap<String, String>> = ask.query_async(&mut connection).await;
         match fields {
-            Ok(fields) => Ok(Primary::read(&fields)),
+            Ok(fields) => Ok(Named::read(&fields)),
             Err(error) if explain::mentions(&error, "No such master") => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Makes a server the current one (invariant 3).
-    pub(super) fn set_current(&self, address: &Arc<str>) {
+    fn set_current(&self, address: &Arc<str>) {
         self.current.send_if_modified(|current| {
             let is_another = current.as_ref() != Some(address);
             *current = Some(address.clone());
             is_another
         });
-    }
-
-    /// Resolves when another server is the current one.
-    pub(super) async fn left(&self, address: &Arc<str>) {
-        let mut current = self.current.subscribe();
-        let is_another =
-            |current: &Option<Arc<str>>| current.as_ref().is_some_and(|at| at != address);
-        if current.wait_for(is_another).await.is_err() {
-            std::future::pending().await
-        }
     }
 }
 
@@ -166,12 +142,49 @@ impl Upstream for Sentinel {
         true
     }
 
+    fn stays_connected(&self) -> bool {
+        false
+    }
+
     fn floor_by_clock(&self) -> bool {
         true
     }
 }
 
-impl Primary {
+impl Primary for Sentinel {
+    fn database(&self) -> i64 {
+        self.login.database()
+    }
+
+    fn uptime(&self) -> &Uptime {
+        &self.uptime
+    }
+
+    fn find_for_hints(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>> {
+        Box::pin(async move {
+            let server = self.find_primary(limit).await?;
+            server.ask_role().await?;
+            Ok(server)
+        })
+    }
+
+    fn subscribed(&self, address: &Arc<str>) {
+        self.set_current(address);
+    }
+
+    fn left<'a>(&'a self, address: &'a Arc<str>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let mut current = self.current.subscribe();
+            let is_another =
+                |current: &Option<Arc<str>>| current.as_ref().is_some_and(|at| at != address);
+            if current.wait_for(is_another).await.is_err() {
+                std::future::pending().await
+            }
+        })
+    }
+}
+
+impl Named {
     /// Reads the reply to SENTINEL MASTER.
     fn read(fields: &HashMap<String, String>) -> Option<Self> {
         Some(Self {
@@ -188,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_latest_configuration_wins() {
-        let primary = |epoch, port| Primary {
+        let primary = |epoch, port| Named {
             epoch,
             host: "h".to_owned(),
             port,

@@ -1,6 +1,6 @@
 //! The URLs that a store is configured with.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::{
     ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
@@ -40,7 +40,10 @@ impl Servers {
     pub(crate) fn topology(&self, access: Access, lanes: LaneSettings) -> Result<Topology, Error> {
         access.certificates.check_use(self.urls())?;
         match self {
-            Self::Single(url) => Single::topology(access.server(url)?, &lanes),
+            Self::Single(url) => {
+                let single = Single::new(access.server(url)?)?;
+                Ok(Topology::of_primary(Arc::new(single), &lanes))
+            }
             Self::Sentinel { service, sentinels } => {
                 let login = if service.contains("://") {
                     access.server(service)
@@ -52,9 +55,13 @@ impl Servers {
                     provider: None,
                     ..access.clone()
                 };
-                Sentinel::topology(login?, sentinels_access.servers(sentinels)?, &lanes)
+                let sentinel = Sentinel::new(login?, sentinels_access.servers(sentinels)?)?;
+                Ok(Topology::of_primary(Arc::new(sentinel), &lanes))
             }
-            Self::Cluster(nodes) => Cluster::topology(access.servers(nodes)?, lanes),
+            Self::Cluster(nodes) => {
+                let cluster = Cluster::new(access.servers(nodes)?, lanes)?;
+                Ok(Topology::Cluster(Arc::new(cluster)))
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::sync::Mutex;
 /// The uptime of the youngest server among all connections so far. A server that restarts closes its connections, so a server
 /// that answers has at least this uptime.
 #[derive(Debug, Default)]
-pub(super) struct Uptime {
+pub(crate) struct Uptime {
     youngest: Mutex<Option<Reading>>,
     /// The `run_id` of the server of the latest connection.
     last_run: Mutex<Option<Arc<str>>>,

@@ -6,8 +6,7 @@
 //!
 //! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has not run the call. The call is made again, at the same node or at
 //!    another one, until its deadline.
-//! 2. A call can therefore be redirected, and no lane keeps the order of redirected calls. Instead, the calls for one key are made one at a
-//!    time (see `key_order`). Renewals are excepted: a renewal never creates a lease, so a late renewal has no effect.
+//! 2. A call of unknown outcome is not made again. Nothing is promised about the order of two calls: a redirected one may come later.
 //! 3. A call that a node has not answered can take effect there only while that node has the bucket. Once another node has the
 //!    bucket, the effect does not count: the first node answers MOVED, or is cut off and will forget its writes.
 //! 4. The slot map may be stale. The nodes are asked for the slot map again after every failure and every MOVED.
@@ -15,8 +14,7 @@
 //!    leases in the node's slots are confirmed, or reported as lost (`node`).
 //! 6. A node without slots is forgotten. A call on its way to such a node keeps the lane alive until the call ends.
 //!
-//! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes and keeps no
-//! order.
+//! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes.
 //!
 //! # Redirects
 //!
@@ -28,6 +26,7 @@
 //! | CLUSTERDOWN | a fail-over is under way | is made again after a pause, with a new slot map |
 
 mod node;
+mod redirect;
 mod slot_map;
 mod slots;
 
@@ -40,20 +39,26 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
+use redis::Value;
 use tokio::time::{Instant, sleep};
 
+pub(crate) use self::redirect::is_redirect;
 use self::{
     node::Node,
+    redirect::Redirect,
     slot_map::{PAUSE, SlotMap},
 };
-use super::{CallForm, Change, HintSource, LaneSettings, Lanes, Probe, Server, Topology};
+use super::{Change, HintSource, LaneSettings, Lanes, Probe, Server};
 use crate::{
     Error,
-    store::redis::{
-        explain,
-        lane::Lane,
-        names::BUCKETS,
-        outcome::{Outcome, Redirect},
+    store::{
+        Outcome,
+        redis::{
+            explain,
+            lane::{Lane, Pending},
+            names::BUCKETS,
+            operations::Call,
+        },
     },
     sync::Mutex,
 };
@@ -69,15 +74,17 @@ pub(crate) struct Cluster {
     subscriptions: AtomicUsize,
 }
 
-/// The lane on which a call is made next, and the form of the call.
-struct Target {
-    lane: Arc<Lane>,
-    form: CallForm,
+/// A call that is under way.
+struct UnderWay {
+    node: Arc<str>,
+    /// The call, in the form in which it was sent.
+    sent: Call,
+    outcome: Pending,
 }
 
 impl Cluster {
     /// Checks the URLs. The lanes are made when calls need them.
-    pub(super) fn topology(seeds: Vec<Server>, settings: LaneSettings) -> Result<Topology, Error> {
+    pub(super) fn new(seeds: Vec<Server>, settings: LaneSettings) -> Result<Self, Error> {
         if seeds.is_empty() {
             let message = "a store in a Cluster needs the URL of at least one node";
             return Err(explain::invalid(message));
@@ -87,16 +94,12 @@ impl Cluster {
                 "a Cluster has only database 0: remove the database from the URLs",
             ));
         }
-        Ok(Topology::Cluster(Box::new(Self::new(seeds, settings))))
-    }
-
-    fn new(seeds: Vec<Server>, settings: LaneSettings) -> Self {
-        Self {
+        Ok(Self {
             slot_map: Arc::new(SlotMap::new(seeds, settings.limit)),
             settings,
             nodes: Mutex::new(HashMap::new()),
             subscriptions: AtomicUsize::new(0),
-        }
+        })
     }
 
     pub(super) fn name(&self) -> &Arc<str> {
@@ -115,21 +118,23 @@ impl Cluster {
 
     /// The lane of a bucket, unless the slot map is stale.
     pub(super) fn lane_of(&self, bucket: usize) -> Option<Arc<Lane>> {
-        if self.slot_map.is_stale() {
-            return None;
-        }
-        let owner = self.slot_map.owner(bucket)?;
-        Some(self.lane_to(&owner, bucket))
+        Some(self.lane_to(&self.owner(bucket)?, bucket))
     }
 
-    /// Finds the lane of a bucket in a fresh slot map.
-    async fn find_lane(&self, bucket: usize, deadline: Instant) -> Result<Arc<Lane>, Error> {
+    /// The node of a bucket, unless the slot map is stale.
+    fn owner(&self, bucket: usize) -> Option<Arc<str>> {
+        let is_fresh = !self.slot_map.is_stale();
+        is_fresh.then(|| self.slot_map.owner(bucket)).flatten()
+    }
+
+    /// Finds the node of a bucket in a fresh slot map.
+    async fn find_owner(&self, bucket: usize, deadline: Instant) -> Result<Arc<str>, Error> {
         self.refresh(deadline).await?;
-        let Some(owner) = self.slot_map.owner(bucket) else {
+        let owner = self.slot_map.owner(bucket);
+        owner.ok_or_else(|| {
             self.mark_stale();
-            return Err(explain::no_owner());
-        };
-        Ok(self.lane_to(&owner, bucket))
+            explain::no_owner()
+        })
     }
 
     pub(super) fn mark_stale(&self) {
@@ -145,81 +150,78 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a call at the node of its bucket, and follows redirects. `start` starts the call on a lane.
-    pub(super) async fn call<Called>(
-        &self,
-        bucket: usize,
+    /// Makes a call at the node of its bucket, and follows redirects. The call is started when the
+    /// method returns, unless the slot map is stale.
+    pub(super) fn call(
+        self: Arc<Self>,
+        call: Call,
         deadline: Instant,
-        start: impl Fn(&Arc<Lane>, CallForm) -> Called,
-    ) -> Outcome
-    where
-        Called: Future<Output = Outcome>,
-    {
-        let mut redirected: Option<Target> = None;
-        let mut may_have_taken_effect = false;
-        loop {
-            let target = match redirected.take() {
-                Some(target) => target,
-                None => match self.find_lane(bucket, deadline).await {
-                    Ok(lane) => Target::plain(lane),
-                    Err(error) => return Outcome::failed(error, may_have_taken_effect),
-                },
-            };
-            let redirect = match start(&target.lane, target.form).await {
-                Outcome::Answered(mut answered) => {
-                    answered.repeated |= may_have_taken_effect;
-                    return Outcome::Answered(answered);
+    ) -> impl Future<Output = Outcome<Value>> + Send {
+        let bucket = call.bucket();
+        let first = self.owner(bucket);
+        let mut under_way = first.map(|node| self.start(node, call.clone(), deadline));
+        async move {
+            loop {
+                let UnderWay {
+                    node,
+                    sent,
+                    outcome,
+                } = match under_way.take() {
+                    Some(under_way) => under_way,
+                    None => match self.find_owner(bucket, deadline).await {
+                        Ok(node) => self.start(node, call.clone(), deadline),
+                        Err(error) => return Outcome::Refused(error),
+                    },
+                };
+                let value = match outcome.await {
+                    Outcome::Answered(value) => value,
+                    failed => {
+                        self.mark_stale();
+                        return failed;
+                    }
+                };
+                let Some(redirect) = Redirect::read(&value, &node) else {
+                    return Outcome::Answered(value);
+                };
+                let next = self.follow(&redirect, (node, sent), &call, deadline).await;
+                if Instant::now() >= deadline {
+                    return Outcome::Refused(redirect.error());
                 }
-                Outcome::Redirected {
-                    redirect,
-                    may_have_taken_effect: earlier,
-                } => {
-                    may_have_taken_effect |= earlier;
-                    redirect
-                }
-                Outcome::Refused(error) => {
-                    self.mark_stale();
-                    // The last sending had no effect, but an earlier one may have.
-                    return Outcome::failed(error, may_have_taken_effect);
-                }
-                failed @ Outcome::MayHaveTakenEffect(_) => {
-                    self.mark_stale();
-                    return failed;
-                }
-            };
-            redirected = self.follow(&redirect, target, bucket, deadline).await;
-            if Instant::now() >= deadline {
-                return Outcome::failed(redirect.error(), may_have_taken_effect);
+                under_way = next.map(|(node, call)| self.start(node, call, deadline));
             }
         }
     }
 
-    /// Follows a redirect, after a pause where one is due. `None`: the next target is the bucket's node in the slot map.
+    /// Starts a call at a node.
+    fn start(&self, node: Arc<str>, call: Call, deadline: Instant) -> UnderWay {
+        let lane = self.lane_to(&node, call.bucket());
+        UnderWay {
+            node,
+            sent: call.clone(),
+            outcome: lane.call(call, deadline),
+        }
+    }
+
+    /// Follows a redirect, after a pause where one is due. Returns the next node and the form of the call. `None`: the call is made at the
+    /// bucket's node in the slot map.
     async fn follow(
         &self,
         redirect: &Redirect,
-        from: Target,
-        bucket: usize,
+        (node, sent): (Arc<str>, Call),
+        call: &Call,
         deadline: Instant,
-    ) -> Option<Target> {
+    ) -> Option<(Arc<str>, Call)> {
         match redirect {
             Redirect::Moved(to) => {
-                let target = Target::plain(self.lane_to(to, bucket));
                 self.mark_stale();
                 // The map is refreshed at once, because the change of the map tells the holders of leases in the moved slots. If
                 // the refresh fails, the next call asks again.
                 let _ = self.refresh(deadline).await;
-                Some(target)
+                Some((to.clone(), call.clone()))
             }
-            Redirect::Ask(to) => Some(Target {
-                lane: self.lane_to(to, bucket),
-                form: CallForm::asking(),
-            }),
+            Redirect::Ask(to) => Some((to.clone(), call.clone().asking())),
             // At the same node, the form with one key comes first. If that fails too, the plain form follows after a pause.
-            Redirect::TryAgain if !from.form.has_one_key() => Some(Target {
-                lane: from.lane,
-                form: from.form.with_one_key(),
-            }),
+            Redirect::TryAgain if !sent.has_one_key() => Some((node, sent.with_one_key())),
             Redirect::TryAgain => {
                 sleep(PAUSE).await;
                 None
@@ -229,7 +231,6 @@ impl Cluster {
                 sleep(PAUSE).await;
                 None
             }
-            Redirect::Unrouted => None,
         }
     }
 
@@ -260,9 +261,10 @@ impl Cluster {
         Ok(self.slot_map.nodes())
     }
 
-    /// Resumes calls that wait for a runtime.
-    pub(super) fn resume(&self) {
-        self.nodes.lock().values().for_each(|lanes| lanes.resume());
+    /// Moves the lanes that are driven elsewhere to the store's home.
+    pub(super) fn move_home(&self) {
+        let nodes = self.nodes.lock();
+        nodes.values().for_each(|lanes| lanes.move_home());
     }
 
     pub(super) fn lane_to(&self, address: &Arc<str>, bucket: usize) -> Arc<Lane> {
@@ -315,15 +317,6 @@ impl Cluster {
     }
 }
 
-impl Target {
-    fn plain(lane: Arc<Lane>) -> Self {
-        Self {
-            lane,
-            form: CallForm::default(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -333,7 +326,7 @@ mod tests {
     use super::*;
     use crate::store::{
         home::Home,
-        redis::{floors::Floors, names::Names, owed::Owed, persistence::Persistence},
+        redis::{floors::Floors, names::Names, persistence::Persistence},
     };
 
     #[test]
@@ -344,11 +337,11 @@ mod tests {
             limit: Duration::from_secs(1),
             floors: Arc::new(Floors::new()),
             names: Names::new("tdl", None),
-            owed: Owed::default(),
+            strays: Arc::default(),
             persistence: Persistence::default(),
             home: Home::default(),
         };
-        let cluster = Cluster::new(vec![Server::at(seed, None)], settings);
+        let cluster = Cluster::new(vec![Server::at(seed, None)], settings).unwrap();
         let under_way = cluster.lane_to(&"127.0.0.1:2".into(), 0);
         assert_eq!(cluster.nodes.lock().len(), 1);
         cluster.forget_nodes();

@@ -13,14 +13,12 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use redis::ServerError;
 
 use super::{
     super::{Upstream, server::Server, uptime::Uptime},
     slot_map::SlotMap,
-    slots::address,
 };
-use crate::{Error, store::redis::outcome::Redirect};
+use crate::Error;
 
 /// The upstream of the lanes to one node.
 #[derive(Debug)]
@@ -61,6 +59,14 @@ impl Upstream for Node {
         }
     }
 
+    fn is_current(&self, _: &Arc<str>) -> bool {
+        true
+    }
+
+    fn can_fail_over(&self) -> bool {
+        false
+    }
+
     fn stays_connected(&self) -> bool {
         true
     }
@@ -68,20 +74,5 @@ impl Upstream for Node {
     /// True, because another node can have had the slot while this connection lasted, and only a connect raises the floor to the clock.
     fn floor_by_clock(&self) -> bool {
         true
-    }
-
-    fn redirect(&self, error: &ServerError) -> Option<Redirect> {
-        let to = || {
-            let to = error.details()?.split_whitespace().nth(1)?;
-            let (name, port) = to.rsplit_once(':')?;
-            Some(address(name, port, self.server.host()))
-        };
-        match error.code() {
-            "MOVED" => to().map(Redirect::Moved),
-            "ASK" => to().map(Redirect::Ask),
-            "TRYAGAIN" => Some(Redirect::TryAgain),
-            "CLUSTERDOWN" => Some(Redirect::Down),
-            _ => None,
-        }
     }
 }

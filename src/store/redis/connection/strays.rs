@@ -1,0 +1,64 @@
+//! The connections that a store has given up, and that the server may still read from.
+//!
+//! Commands can lie unread in the buffers of a server that hangs, long after the client has closed its
+//! end. Every new connection therefore has the server close the strays of the store first (CLIENT KILL):
+//!
+//! ```text
+//! lane: the connection breaks ──▶ its peer is a stray, and the outcome of its calls is unknown
+//!       the next handshake: CLIENT KILL ──▶ no stray is left ──▶ a release in doubt settles its owner
+//!                           denied ───────▶ strays are left for good ──▶ "not yet", until the lease is over
+//! ```
+//!
+//! The strays at one server say nothing about another one. After a fail-over, those at the old primary
+//! cannot be closed from the new one, and need not be: the new server has the role of a primary already
+//! (ROLE), and so does not replicate later writes of the old one, which forgets those writes before any
+//! server replicates from it again.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::Peer;
+use crate::sync::Mutex;
+
+/// The strays of a store, by the address of their server.
+#[derive(Debug, Default)]
+pub(crate) struct Strays(Mutex<HashMap<Arc<str>, AtServer>>);
+
+#[derive(Debug, Default)]
+struct AtServer {
+    open: Vec<Peer>,
+    /// A stray cannot be closed: the server has denied the command, or the name of the connection.
+    is_hopeless: bool,
+}
+
+impl Strays {
+    /// Adds a connection. `None` stands for one whose name on the server is not known.
+    pub(super) fn add(&self, server: &Arc<str>, peer: Option<Peer>) {
+        let mut servers = self.0.lock();
+        let at_server = servers.entry(server.clone()).or_default();
+        at_server.is_hopeless |= peer.is_none();
+        at_server.open.extend(peer);
+    }
+
+    /// The strays to be closed, and whether the store is new to the server.
+    pub(super) fn meet(&self, server: &Arc<str>) -> (Vec<Peer>, bool) {
+        let servers = self.0.lock();
+        let at_server = servers.get(server);
+        let open = at_server.map(|it| it.open.clone());
+        (open.unwrap_or_default(), at_server.is_none())
+    }
+
+    /// Forgets a stray that was closed. One that the server has not closed will never be.
+    pub(super) fn met(&self, server: &Arc<str>, stray: &Peer, was_closed: bool) {
+        if let Some(at_server) = self.0.lock().get_mut(server) {
+            at_server.open.retain(|peer| peer != stray);
+            at_server.is_hopeless |= !was_closed;
+        }
+    }
+
+    /// Whether a command on an earlier connection to the server may still take effect.
+    pub(super) fn are_left_at(&self, server: &Arc<str>) -> bool {
+        let servers = self.0.lock();
+        let at_server = servers.get(server);
+        at_server.is_some_and(|it| it.is_hopeless || !it.open.is_empty())
+    }
+}

@@ -1,0 +1,173 @@
+//! Messages: one command or several that are sent together.
+//!
+//! ```text
+//! Message::push × n ──> Message::send ──> the connection's buffer
+//!                             └──> Flight { calls: n, reply_future } ──> Replies, in the order of the commands
+//! ```
+
+use std::{
+    mem,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    vec,
+};
+
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::{task::unconstrained, time::Instant};
+use tokio_util::sync::ReusableBoxFuture;
+
+use super::super::connection::Connection;
+
+/// The room in a new pipeline.
+const USUAL_COMMANDS: usize = 16;
+
+/// Commands that are sent together. A single one needs no pipeline, and its buffers are used again.
+#[derive(Default)]
+pub(super) enum Message {
+    #[default]
+    Empty,
+    One(Cmd),
+    Many(Pipeline),
+}
+
+/// A message that was sent.
+pub(super) struct Flight {
+    pub(super) sent: Instant,
+    /// The number of calls in the message. They are the first calls in flight when the replies come.
+    pub(super) calls: usize,
+    reply_future: ReplyFuture,
+    /// The replies, if they came with the first poll.
+    replies: Option<RedisResult<Replies>>,
+}
+
+/// The future of the replies. Its box is used again for the next message.
+pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
+
+/// The replies to a message.
+pub(super) struct Replies {
+    pub(super) values: Values,
+    /// A command whose buffers can be used again.
+    pub(super) spare: Option<Cmd>,
+}
+
+/// The values of the replies, one for each command.
+pub(super) enum Values {
+    One(Option<Value>),
+    Many(vec::IntoIter<Value>),
+}
+
+impl Message {
+    /// Appends a command.
+    pub(super) fn push(&mut self, command: Cmd) {
+        *self = match mem::take(self) {
+            Self::Empty => Self::One(command),
+            Self::One(first) => {
+                let mut pipeline = Pipeline::with_capacity(USUAL_COMMANDS);
+                pipeline.add_command(first).add_command(command);
+                Self::Many(pipeline)
+            }
+            Self::Many(mut pipeline) => {
+                pipeline.add_command(command);
+                Self::Many(pipeline)
+            }
+        };
+    }
+
+    /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
+    /// room. The replies wake `waker`.
+    pub(super) fn send(
+        self,
+        calls: usize,
+        connection: &Connection,
+        spare: Option<ReplyFuture>,
+        waker: &Waker,
+    ) -> Flight {
+        let mut connection = connection.multiplexed.clone();
+        let reply_future = match self {
+            Self::One(command) => boxed(spare, async move {
+                let value = connection.send_packed_command(&command).await?;
+                Ok(Replies {
+                    values: Values::One(Some(value)),
+                    spare: Some(command),
+                })
+            }),
+            Self::Many(pipeline) => boxed(spare, async move {
+                let all = pipeline.len();
+                let values = connection.send_packed_commands(&pipeline, 0, all).await?;
+                Ok(Replies {
+                    values: Values::Many(values.into_iter()),
+                    spare: None,
+                })
+            }),
+            Self::Empty => boxed(spare, async {
+                Ok(Replies {
+                    values: Values::One(None),
+                    spare: None,
+                })
+            }),
+        };
+        let mut flight = Flight {
+            sent: Instant::now(),
+            calls,
+            reply_future,
+            replies: None,
+        };
+        // The first poll puts the message into the connection's buffer. If this thread pauses in that poll, the replies can be there before
+        // its end, and no later event wakes the driver for them.
+        if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
+            flight.replies = Some(replies);
+            waker.wake_by_ref();
+        }
+        flight
+    }
+}
+
+/// Boxes the future, in a spare box if there is one.
+fn boxed(
+    spare: Option<ReplyFuture>,
+    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
+) -> ReplyFuture {
+    match spare {
+        Some(mut spare) => {
+            spare.set(future);
+            spare
+        }
+        None => ReplyFuture::new(future),
+    }
+}
+
+impl Flight {
+    /// Polls for the replies, which are returned once.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
+        if let Some(replies) = self.replies.take() {
+            return Poll::Ready(replies);
+        }
+        // Unconstrained, because the first poll sends the message and must not be put off when the task's budget is spent.
+        pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
+    }
+
+    /// The box, to be used again once the replies were taken.
+    pub(super) fn into_spare(self) -> ReplyFuture {
+        self.reply_future
+    }
+}
+
+impl Iterator for Values {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            Self::One(value) => value.take(),
+            Self::Many(values) => values.next(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight")
+            .field("sent", &self.sent)
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
+    }
+}
