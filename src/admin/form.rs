@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::extract::{FromRequest, OriginalUri, Request};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderValue, Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
 
 use super::{answers::Refusal, origin};
@@ -25,7 +25,9 @@ impl Form {
     pub(super) fn number(&self, name: &str) -> Result<usize, Refusal> {
         match self.text(name) {
             "" => Ok(0),
-            text => text.parse().map_err(|_| bad("the offset is not a number")),
+            text => text
+                .parse()
+                .map_err(|_| bad(format!("the field {name} is not a number"))),
         }
     }
 
@@ -38,6 +40,21 @@ impl Form {
                 .map(Some)
                 .map_err(|_| bad("the owner is not an owner")),
         }
+    }
+
+    /// The answer that the form describes.
+    pub(super) fn answer(&self) -> Result<Response<Bytes>, Refusal> {
+        let status = self.text("status").parse();
+        let status = status.map_err(|_| bad("the status is not one of HTTP"))?;
+        let mut answer = Response::new(Bytes::from(self.text("body").to_owned()));
+        *answer.status_mut() = status;
+        let content_type = self.text("content_type");
+        if !content_type.is_empty() {
+            let value = HeaderValue::from_str(content_type);
+            let value = value.map_err(|_| bad("the content type is not a value of a header"))?;
+            answer.headers_mut().insert(header::CONTENT_TYPE, value);
+        }
+        Ok(answer)
     }
 
     /// The key that the form names.
@@ -59,7 +76,7 @@ impl<S: Send + Sync> FromRequest<S> for Form {
     }
 }
 
-fn bad(why: &'static str) -> Refusal {
+fn bad(why: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, why)
 }
 

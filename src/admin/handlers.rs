@@ -6,6 +6,7 @@
 //! | `fleet` | the store: listings, then an inspection of each key | 50 keys or 500 ms, 10 inspections at a time |
 //! | `key` | the store: one inspection | the store's time limit |
 //! | `force_release` | the store: the release | the store's time limit |
+//! | `settle` | the store: one inspection, then the record | twice the store's time limit |
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -61,6 +62,7 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
             .text("instance", locks.instance())
             .maybe_text("label", locks.label())
             .bool("may_force_release", admin.force_release)
+            .bool("may_settle", admin.settle)
             .bool("closed", locks.is_closed())
             .object("store", store)
             .object("stats", answers::stats(&locks.stats(), &locks.totals()))
@@ -186,10 +188,7 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
 /// record, only while there is one: since the page was shown, another request may have got the key.
 /// The store compares in the same step.
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
-    if !admin.force_release {
-        let why = "this page only reads: build it with `Admin::allow_force_release`";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, why));
-    }
+    allowed(admin.force_release, "force_release")?;
     let key = form.key()?;
     let (expected, changed) = match form.owner()? {
         Some(owner) => (
@@ -206,4 +205,30 @@ pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Ans
         return Err(Refusal::new(StatusCode::CONFLICT, changed));
     }
     Ok(Answer(Object::new().bool("released", released)))
+}
+
+/// Writes the answer of a request whose process has died, in the place of its claim.
+///
+/// If the form names an owner, only while that owner holds the key. The store compares in the same
+/// step.
+pub(super) async fn settle(State(admin): State<Admin>, form: Form) -> Answered {
+    allowed(admin.settle, "settle")?;
+    let (key, owner, answer) = (form.key()?, form.owner()?, form.answer()?);
+    let seconds = (form.number("hours")? as u64).saturating_mul(3600);
+    let retain = Duration::from_secs(seconds);
+    if !admin.locks.settle_if(key, owner, answer, retain).await? {
+        let why =
+            "the key is not that of a request whose process has died, or has another holder by now";
+        return Err(Refusal::new(StatusCode::CONFLICT, why));
+    }
+    Ok(Answer(Object::new().bool("settled", true)))
+}
+
+/// Refuses what the settings of the page do not allow.
+fn allowed(is_allowed: bool, what: &str) -> Result<(), Refusal> {
+    if is_allowed {
+        return Ok(());
+    }
+    let why = format!("this page does not do that: build it with `Admin::allow_{what}`");
+    Err(Refusal::new(StatusCode::FORBIDDEN, why))
 }

@@ -25,7 +25,8 @@
 //! # routes(Locks::in_memory());
 //! ```
 //!
-//! [`Admin::allow_force_release`] adds a button that takes a key away from its holder.
+//! [`Admin::allow_force_release`] adds a button that takes a key away from its holder, and [`Admin::allow_settle`] one that writes the outcome
+//! of a request whose process has died.
 //!
 //! # Where the page can be
 //!
@@ -60,6 +61,7 @@
 //! | `api/fleet` | `prefix`, `cursor`, `records` | about 50 keys of the fleet, and the cursor of the next page; records of idempotent requests only with `records=1` |
 //! | `api/key` | `key` | the holders of a key, its queue, its record and its token |
 //! | `api/force_release` | `key`, `owner`, `record` | whether there was a lease or a record; 403 unless [allowed](Admin::allow_force_release), 409 if an `owner` is named that does not hold the key, or if `record` is not empty and the key has no record: the store compares in the same step |
+//! | `api/settle` | `key`, `owner`, `status`, `content_type`, `body`, `hours` | `settled`, if the answer is written, for so many hours; 403 unless [allowed](Admin::allow_settle), 409 if the key is not that of a request whose process has died, or if an `owner` is named that does not hold the key: the store compares in the same step |
 
 mod answers;
 mod form;
@@ -107,6 +109,7 @@ where
 pub struct Admin {
     locks: Locks,
     force_release: bool,
+    settle: bool,
     labels: Arc<Labels>,
 }
 
@@ -116,6 +119,7 @@ impl Admin {
         Self {
             locks,
             force_release: false,
+            settle: false,
             labels: Arc::default(),
         }
     }
@@ -127,6 +131,16 @@ impl Admin {
     /// requires a header that a form of another site cannot send.
     pub fn allow_force_release(mut self) -> Self {
         self.force_release = true;
+        self
+    }
+
+    /// Adds a form that writes the answer of a request which runs at most once, and whose process has died ([`Locks::settle`]).
+    /// Default: off.
+    ///
+    /// For operators who have found out how the request ended: its repetitions get the answer. Requests from other sites are refused, as
+    /// for a [forced release](Self::allow_force_release).
+    pub fn allow_settle(mut self) -> Self {
+        self.settle = true;
         self
     }
 
@@ -154,6 +168,7 @@ impl Admin {
             .route("/api/fleet", post(handlers::fleet))
             .route("/api/key", post(handlers::key))
             .route("/api/force_release", post(handlers::force_release))
+            .route("/api/settle", post(handlers::settle))
             .layer(DefaultBodyLimit::max(LONGEST_FORM))
             .layer(map_response(page::with_headers))
             .with_state(self)

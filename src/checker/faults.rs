@@ -38,7 +38,13 @@ async fn any(world: &World, random: &mut Random) {
         if world.setup.may_lose && random.percent(20) {
             world.force_release();
         }
-        let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
+        let fault = *random.pick(&[
+            Fault::Unreachable,
+            Fault::Hang,
+            Fault::Mute,
+            Fault::Late,
+            Fault::Late,
+        ]);
         world.set_fault(Some(fault));
         moment(world, random).await;
         if world.setup.may_lose && random.percent(30) {

@@ -106,6 +106,11 @@ impl Actor {
         }
     }
 
+    /// A call for a turn under way has failed, or one of a request that does not wait.
+    pub(super) fn unanswered(&self, error: &Error) {
+        self.failed(error);
+    }
+
     pub(super) fn note(&self, what: impl std::fmt::Display) {
         let Self {
             number, instance, ..

@@ -1,5 +1,9 @@
 //! Everything that knows of HTTP: the layers, the extractors, and how a refusal looks.
 
+// First, because the documentation of `rejection` is made by one of its macros.
+#[macro_use]
+mod reasons;
+
 pub mod idempotency;
 pub mod lock;
 pub mod read_body;

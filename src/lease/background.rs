@@ -32,6 +32,8 @@ pub enum Background {
     /// [`Locks`](crate::Locks) is gone and the store has answered its releases.
     ///
     /// A handler that blocks its runtime then delays no renewal. The tasks that wait for a turn and
-    /// the thread wake each other up, which costs some time for each call to the store.
+    /// the thread wake each other up for each call to the store. On Redis and two cores, a service
+    /// under full load answered 0.83 times as many requests a second as with
+    /// [`Current`](Self::Current), for 1.35 times the CPU time each.
     Thread,
 }

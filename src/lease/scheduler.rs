@@ -117,16 +117,16 @@ impl Scheduler {
             return false;
         };
         *current = Some(home.runtime.clone());
-        self.running.store(true, Ordering::Release);
-        drop(current);
-        // Made first: a store that panics in `watch` must not leave the scheduler marked as running.
-        let running = Running {
-            scheduler: self.clone(),
-            events: Arc::downgrade(events),
-        };
+        // Before others may use the store: it moves its connections to the runtime of `watch`.
         let hints = {
             let _entered = home.runtime.enter();
             events.watch()
+        };
+        self.running.store(true, Ordering::Release);
+        drop(current);
+        let running = Running {
+            scheduler: self.clone(),
+            events: Arc::downgrade(events),
         };
         home.runtime.spawn(async move {
             run(running, hints).await;

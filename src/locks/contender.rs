@@ -218,9 +218,11 @@ impl Contender {
         let answer = match outcome {
             Outcome::Answered(answer) => answer,
             Outcome::Refused(error) => {
-                return self.failed(question.owner, &error, Unanswered::Refused);
+                return self.unanswered(&question, &error, Unanswered::Refused);
             }
-            Outcome::Unknown(error) => return self.unknown(&question, &error),
+            Outcome::Unknown(error) => {
+                return self.unanswered(&question, &error, Unanswered::Unknown);
+            }
         };
         self.inner.store_answered();
         self.at_once = 0;
@@ -295,10 +297,10 @@ impl Contender {
         Step::AskAgain(Some(pause))
     }
 
-    /// Handles a question whose outcome is not known.
-    fn unknown(&mut self, question: &Question, error: &Error) -> Step {
+    /// Handles a question without an answer.
+    fn unanswered(&mut self, question: &Question, error: &Error, why: Unanswered) -> Step {
         if error.is_interrupted() {
-            let asks_again = self.line(|line, t| line.interrupted(&self.key, t));
+            let asks_again = self.line(|line, t| line.interrupted(&self.key, why, t));
             self.settled = asks_again != Some(true);
             return if self.settled {
                 Step::Settled
@@ -306,13 +308,13 @@ impl Contender {
                 Step::AskAgain(Some(self.inner.jittered(FIRST_BACK_OFF)))
             };
         }
-        let is_quick = now() - question.sent < QUICK;
-        if is_quick && self.at_once < AT_ONCE && error.kind() == ErrorKind::Unreachable {
+        let is_quick = now() - question.sent < QUICK && self.at_once < AT_ONCE;
+        if why == Unanswered::Unknown && is_quick && error.kind() == ErrorKind::Unreachable {
             self.at_once += 1;
-            self.line(|line, t| line.end_question(&self.key, Unanswered::Unknown, t));
+            self.line(|line, t| line.end_question(&self.key, why, t));
             return Step::AskAgain(None);
         }
-        self.failed(question.owner, error, Unanswered::Unknown)
+        self.failed(question.owner, error, why)
     }
 
     /// Handles a failure: asks again with growing pauses as long as patient requests wait.

@@ -100,6 +100,10 @@ impl Inner {
 
     /// Does the follow-up of a transition, after the lock of the line is free.
     pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+        if !follow_up.releases.is_empty() {
+            // Releases may have to be repeated.
+            self.scheduler.start(self);
+        }
         for release in follow_up.releases {
             self.send_release(release);
         }
@@ -175,6 +179,15 @@ impl Inner {
                 self.lose(lease, Loss::NotOurs);
                 Err(lost_error(lease.loss().or(Some(Loss::NotOurs))))
             }
+        }
+    }
+
+    /// Tells the callers that wait for a release to be repeated that nobody will, for now.
+    fn give_up_waiting(&self) {
+        for caller in self.lines.give_up_waiting() {
+            let _ = caller.send(Err(Error::interrupted(
+                "the release was not answered, and the runtime that would repeat it has shut down",
+            )));
         }
     }
 
@@ -266,6 +279,7 @@ impl LeaseEvents for Inner {
         for turn in self.lines.waiting() {
             turn.wake();
         }
+        self.give_up_waiting();
     }
 }
 
@@ -280,6 +294,10 @@ impl Endings for Inner {
         }
         if let Some(error) = told.failed {
             self.troubles.release_failed(owner, &error);
+            // Looked at last: whoever ends the background does the same.
+            if !self.scheduler.start(&self) {
+                self.give_up_waiting();
+            }
         }
     }
 }

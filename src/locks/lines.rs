@@ -31,7 +31,7 @@ use crate::{
     lease::{Lease, Schedule, Scheduler},
     store::{
         End, Instance, Outcome, Owner, Release, Released,
-        ends::{Ends, NewEnd, Told},
+        ends::{Confirmation, Ends, NewEnd, Told},
     },
     sync::{
         Mutex, Notify,
@@ -213,12 +213,7 @@ impl Lines {
     }
 
     /// Takes the outcome of a release.
-    pub(crate) fn released(
-        &self,
-        key: &LockKey,
-        owner: Owner,
-        outcome: Outcome<Released>,
-    ) -> Told {
+    pub(crate) fn released(&self, key: &LockKey, owner: Owner, outcome: Outcome<Released>) -> Told {
         let mut shard = self.shard(key).lock();
         let told = shard.ends.released(key, owner, outcome, now());
         if let Some(round) = told.round {
@@ -239,6 +234,13 @@ impl Lines {
                 self.scheduler.look_by(round);
             }
         }
+    }
+
+    /// The callers that wait for a release to be repeated, when there is no background that would.
+    pub(crate) fn give_up_waiting(&self) -> Vec<Confirmation> {
+        let shards = self.shards.iter();
+        let waiting = shards.flat_map(|shard| shard.lock().ends.give_up_waiting());
+        waiting.collect()
     }
 
     /// How many owners the store has to forget.

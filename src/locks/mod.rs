@@ -283,6 +283,18 @@ impl Locks {
         self.turn(key, request, wait).await
     }
 
+    /// Starts the background, as the next use does.
+    #[cfg(shuttle)]
+    pub(crate) fn start_background(&self) {
+        self.0.scheduler.start(&self.0);
+    }
+
+    /// See [`Lines::knows`](lines::Lines::knows).
+    #[cfg(shuttle)]
+    pub(crate) fn knows(&self, key: &LockKey, owner: Owner) -> bool {
+        self.0.lines.knows(key, owner)
+    }
+
     /// See [`Inner::record_for`].
     pub(crate) async fn record_for(
         &self,

@@ -64,12 +64,7 @@ impl Inner {
     }
 
     /// Ends the turn in its line, and shares the record with the requests that wait.
-    pub(crate) fn finish(
-        self: &Arc<Self>,
-        granted: &Granted,
-        content: &Bytes,
-        is_confirmed: bool,
-    ) {
+    pub(crate) fn finish(self: &Arc<Self>, granted: &Granted, content: &Bytes, is_confirmed: bool) {
         self.with_line(&granted.lease.key, |line, t| {
             line.finished(granted, content, is_confirmed, t);
         });
@@ -214,7 +209,12 @@ impl LateRecord {
             mode: Mode::Exclusive,
             ending,
             in_doubt,
-            lasts: self.inner.config.lease,
+            // What comes late lasts as long from then on.
+            lasts: self
+                .inner
+                .config
+                .lease
+                .saturating_mul(1 + u32::from(in_doubt)),
             waiting: None,
         };
         if let Some(release) = self.inner.lines.end(&self.key, end) {

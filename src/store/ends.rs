@@ -20,7 +20,9 @@
 //!    answers, and otherwise after pauses that grow to [`LONGEST_REST`].
 //! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
 //!    them at once. That settles nothing: only the answer to a release does.
-//! 5. An ending with a record is not carried: the acquire would free the key of work that is done.
+//! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat the
+//!    release. The ending itself goes on.
+//! 6. An ending with a record is not carried: the acquire would free the key of work that is done.
 //!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
 //! 6. An owner has one ending, however often its end is asked for.
 
@@ -231,6 +233,18 @@ impl Ends {
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
         self.round = (!self.paused.is_empty()).then(|| later(now, self.rest));
         releases
+    }
+
+    /// The callers that wait for the next round, when nothing is left that would begin it.
+    pub(crate) fn give_up_waiting(&mut self) -> Vec<Confirmation> {
+        let mut waiting = Vec::new();
+        let paused = std::mem::take(&mut self.paused);
+        for (key, owner) in &paused {
+            let entry = self.entry(key, *owner);
+            waiting.extend(entry.and_then(|entry| entry.waiting.take()));
+        }
+        self.paused = paused;
+        waiting
     }
 
     /// When the next round begins.

@@ -39,16 +39,16 @@ pub use redis::{Credentials, RedisStore, RedisStoreBuilder};
 pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
 
 // The messages between `Locks` and a store. Only this crate and its tests need them.
+pub(crate) use outcome::Endings;
+#[doc(hidden)]
+pub use outcome::{Answer, Outcome};
 #[cfg(feature = "redis")]
 #[doc(hidden)]
 pub use types::MovedKeys;
 #[doc(hidden)]
-pub use outcome::{Answer, Outcome};
-pub(crate) use outcome::Endings;
-#[doc(hidden)]
 pub use types::{
-    Acquire, Acquired, End, Ending, Expected, Grant, Held, Hint, Queueing, Release, Released, Renew,
-    Renewed, Tokens,
+    Acquire, Acquired, End, Ending, Expected, Grant, Held, Hint, Queueing, Release, Released,
+    Renew, Renewed, Tokens,
 };
 
 use crate::{Error, LockKey, sync::mpsc};

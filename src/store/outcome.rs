@@ -56,7 +56,10 @@ pub(crate) trait Endings: Send + Sync {
 
 impl Answer {
     /// An answer for a caller that waits.
-    pub fn channel() -> (Self, impl Future<Output = Outcome<Released>> + Send + 'static) {
+    pub fn channel() -> (
+        Self,
+        impl Future<Output = Outcome<Released>> + Send + 'static,
+    ) {
         let (sender, outcome) = oneshot::channel();
         let outcome = async move { outcome.await.unwrap_or_else(|_| no_answer()) };
         (Self(Some(To::Caller(sender))), outcome)

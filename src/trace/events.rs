@@ -42,34 +42,33 @@ pub(crate) fn store_away(instance: impl Display, error: &impl Display) {
     event!(warn, %instance, %error, "lock.store_away");
 }
 
+/// An event with all counts of an outage. Its level and its name must be known to the compiler.
+macro_rules! outage {
+    ($level:ident, $instance:ident, $toll:ident, $name:literal) => {
+        event!(
+            $level,
+            %$instance,
+            lasted = ?$toll.lasted,
+            failed_questions = $toll.failed_questions,
+            unanswered_renewals = $toll.unanswered_renewals,
+            losses = $toll.losses,
+            $name
+        )
+    };
+}
+
 /// An outage is over.
 pub(crate) fn store_back(instance: impl Display, toll: &Toll) {
-    let Toll {
-        lasted,
-        failed_questions,
-        unanswered_renewals,
-        losses,
-    } = *toll;
-    event!(
-        if losses > 0, warn, else info,
-        %instance, ?lasted, failed_questions, unanswered_renewals, losses,
-        "lock.store_back"
-    );
+    if toll.losses > 0 {
+        outage!(warn, instance, toll, "lock.store_back");
+    } else {
+        outage!(info, instance, toll, "lock.store_back");
+    }
 }
 
 /// The instance is closed during an outage.
 pub(crate) fn closed_while_away(instance: impl Display, toll: &Toll) {
-    let Toll {
-        lasted,
-        failed_questions,
-        unanswered_renewals,
-        losses,
-    } = *toll;
-    event!(
-        warn,
-        %instance, ?lasted, failed_questions, unanswered_renewals, losses,
-        "lock.closed_while_away"
-    );
+    outage!(warn, instance, toll, "lock.closed_while_away");
 }
 
 /// Several leases were lost one soon after another, although the store answered.

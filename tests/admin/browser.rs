@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use axum::{Router, extract::Request};
+use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
 use tower_distributed_lock::{
@@ -14,7 +15,7 @@ use tower_distributed_lock::{
     store::{Fault, FaultyStore, MemoryStore},
 };
 
-use crate::{demo::Server, support::eventually, webdriver::Browser};
+use crate::{demo::Server, payment, support::eventually, webdriver::Browser};
 
 /// One browser for all, because the start of a browser takes longer than most of the checks.
 #[tokio::test]
@@ -28,6 +29,7 @@ async fn the_page_works_in_a_real_browser() {
     pages_and_search_lead_to_every_key(browser).await;
     a_key_is_released_by_force_after_a_confirmation(browser).await;
     a_forced_release_names_the_number_of_holders(browser).await;
+    the_outcome_of_a_request_whose_process_has_died_is_written(browser).await;
     the_fleet_can_be_sorted_by_the_time_a_key_is_held(browser).await;
     a_store_that_is_away_leaves_no_stale_counts(browser).await;
     a_page_that_only_reads_has_no_button_to_release(browser).await;
@@ -191,11 +193,14 @@ async fn pages_and_search_lead_to_every_key(browser: &Browser) {
 async fn a_key_is_released_by_force_after_a_confirmation(browser: &Browser) {
     let locks = Locks::in_memory();
     let guard = locks.lock("orders/42").await.unwrap();
-    let page = Opened::page(browser, Admin::new(locks.clone()).allow_force_release()).await;
+    let admin = Admin::new(locks.clone()).allow_force_release();
+    let page = Opened::page(browser, admin.allow_settle()).await;
     browser.click("tbody .key").await;
     browser
         .until("document.querySelector('#details-body .card')")
         .await;
+    let has_no_outcome = "return document.getElementById('settle').hidden";
+    assert_eq!(browser.run(has_no_outcome).await, true);
     let details = browser.texts("#details-body").await.concat();
     assert!(details.contains(&locks.instance().to_string()), "{details}");
     assert!(details.contains(&guard.token().to_string()), "{details}");
@@ -254,6 +259,54 @@ async fn a_forced_release_names_the_number_of_holders(browser: &Browser) {
         .until("document.querySelector('#totals .bad')?.innerText === '4 leases lost'")
         .await;
     page.finish().await;
+}
+
+async fn the_outcome_of_a_request_whose_process_has_died_is_written(browser: &Browser) {
+    let store = MemoryStore::new();
+    let locks = Locks::builder(store.clone()).build().unwrap();
+    payment::begin_and_die(Locks::builder(store)).await;
+    let page = Opened::page(browser, Admin::new(locks.clone()).allow_settle()).await;
+    browser.click("#tab-fleet").await;
+    browser
+        .until("document.querySelector('tbody .lost')?.innerText === 'process died'")
+        .await;
+    browser.click("tbody .key").await;
+    browser
+        .until("!document.getElementById('settle').hidden")
+        .await;
+    let may_release = "return !document.getElementById('release').hidden";
+    assert_eq!(browser.run(may_release).await, false);
+
+    browser.click("#settle-ask").await;
+    browser.click("#settle-no").await;
+    browser
+        .until("document.getElementById('settle-form').hidden")
+        .await;
+    let seen = locks.inspect(payment::KEY).await.unwrap();
+    assert!(seen.record.is_none(), "a cancelled outcome");
+
+    browser.click("#settle-ask").await;
+    let status = "document.getElementById('settle-form').elements.status.value";
+    browser.run(&format!("{status} = 201")).await;
+    let body = "{\"receipt\": 17}";
+    browser.type_into("#settle-form textarea", body).await;
+    browser.click("#settle-yes").await;
+    browser
+        .until("document.getElementById('release-result').innerText === 'Written.'")
+        .await;
+    browser
+        .until("document.getElementById('details-state').innerText === 'Recorded'")
+        .await;
+    browser
+        .until("document.getElementById('settle').hidden")
+        .await;
+    browser.click("#close").await;
+    page.finish().await;
+    let again = payment::pay(payment::service(&locks, async || "paid again")).await;
+    assert_eq!(again.status(), 201);
+    assert_eq!(again.headers()["content-type"], "application/json");
+    let told = again.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(told, body);
 }
 
 async fn the_fleet_can_be_sorted_by_the_time_a_key_is_held(browser: &Browser) {
@@ -359,7 +412,7 @@ async fn a_page_that_only_reads_has_no_button_to_release(browser: &Browser) {
 async fn a_phone_scrolls_in_one_direction_only_and_the_dark_is_respected(browser: &Browser) {
     let locks = Locks::in_memory();
     let long = "W".repeat(tower_distributed_lock::LockKey::MAX_LEN);
-    let _guards = lock_each(&locks, [long, "order,id=1".into()]).await;
+    let _guards = lock_each(&locks, ["order,id=1".into(), long]).await;
     let page = Opened::page(browser, Admin::new(locks).allow_force_release()).await;
     let phone = json!({ "width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": true });
     browser
@@ -371,6 +424,14 @@ async fn a_phone_scrolls_in_one_direction_only_and_the_dark_is_respected(browser
     browser
         .until("document.querySelectorAll('tbody tr').length === 2")
         .await;
+    browser.until(fits).await;
+    // Each row is a card, and the columns by which they can be sorted are still there.
+    let first = "document.querySelector('tbody .key').innerText[0]";
+    browser.until(&format!("{first} === 'W'")).await;
+    browser.click("th:nth-child(4) .sort").await;
+    browser.until(&format!("{first} === 'o'")).await;
+    browser.click("th:nth-child(4) .sort").await;
+    browser.until(&format!("{first} === 'W'")).await;
     browser.until(fits).await;
     browser.click("tbody .key").await;
     browser

@@ -46,6 +46,11 @@ impl Server {
         Self::page(Admin::new(locks.clone()).allow_force_release()).await
     }
 
+    /// The page at `/locks`, which may write the outcome of a request.
+    pub(crate) async fn settling(locks: &Locks) -> Self {
+        Self::page(Admin::new(locks.clone()).allow_settle()).await
+    }
+
     async fn page(admin: Admin) -> Self {
         Self::start(Router::new().nest("/locks", admin.router())).await
     }

@@ -1,19 +1,21 @@
 //! What the page is told, on the embedded store and on a real Redis.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, routing::post};
-use http::Request;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::{sync::Notify, task::JoinHandle};
 use tower::ServiceExt;
 use tower_distributed_lock::{
-    Error, IdempotencyLayer, LockGuard, Locks, key,
+    Error, IdempotencyLayer, LockGuard, Locks, LocksBuilder, key,
     store::{Fault, FaultyStore, MemoryStore, RedisStore},
 };
 
 use crate::{
     demo::Server,
+    payment,
     support::{eventually, redis_server::RedisServer},
 };
 
@@ -33,14 +35,17 @@ impl Fleet {
     }
 
     pub(crate) fn instance(&self, label: &str) -> Locks {
-        let builder = match self {
+        self.builder(label).wait_forever().build().unwrap()
+    }
+
+    fn builder(&self, label: &str) -> LocksBuilder {
+        match self {
             Self::Memory(store) => Locks::builder(store.clone()),
             Self::Redis(server) => {
                 let store = RedisStore::builder(server.url()).label(label);
                 Locks::builder(store.build().unwrap())
             }
-        };
-        builder.wait_forever().build().unwrap()
+        }
     }
 
     /// The label that the store keeps with a lease of this instance.
@@ -84,6 +89,8 @@ on_both_stores!(
     a_forced_release_gives_the_key_to_the_next,
     a_forced_release_spares_another_holder_than_the_one_it_names,
     a_removal_of_a_record_spares_a_lease_that_took_its_place,
+    the_outcome_of_a_request_whose_process_has_died_can_be_written,
+    the_outcome_of_a_request_that_runs_cannot_be_written,
     hostile_keys_survive_the_journey,
 );
 
@@ -286,28 +293,24 @@ async fn tombstones_are_told_apart_from_answers(fleet: Fleet) {
     let app = Router::new()
         .route("/short", post(async || "ok"))
         .route("/long", post(async || "four"))
+        .route("/late", post(async || StatusCode::REQUEST_TIMEOUT))
         .layer(layer);
-    for path in ["/short", "/long"] {
+    for (path, status) in [("/short", 200), ("/long", 200), ("/late", 408)] {
         let request = Request::post(path).header("idempotency-key", path.trim_matches('/'));
         let request = request.body(Body::empty()).unwrap();
-        assert!(
-            app.clone()
-                .oneshot(request)
-                .await
-                .unwrap()
-                .status()
-                .is_success()
-        );
+        let answer = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), status, "{path}");
     }
     let server = Server::read_only(&locks).await;
-    eventually("both records are told", async || {
+    eventually("all records are told", async || {
         let told = server.ask("fleet", &[("records", "1")]).await;
         let kind = |word: &str| {
             let mut keys = told["keys"].as_array().unwrap().iter();
             let key = keys.find(|key| key["key"].as_str().unwrap().contains(word))?;
             Some(key["record"]["kind"].as_str()?.to_owned())
         };
-        kind("short").as_deref() == Some("answer") && kind("long").as_deref() == Some("not_kept")
+        let kinds = ["short", "long", "late"].map(kind);
+        kinds.each_ref().map(Option::as_deref) == ["answer", "not_kept", "unknown"].map(Some)
     })
     .await;
 }
@@ -355,7 +358,7 @@ async fn a_forced_release_spares_another_holder_than_the_one_it_names(fleet: Fle
 
     let fields = [("key", "a"), ("owner", &*first)];
     let answer = server.try_ask("force_release", &fields).await;
-    assert_eq!(answer.status, http::StatusCode::CONFLICT);
+    assert_eq!(answer.status, StatusCode::CONFLICT);
     assert!(guard.confirm().await.is_ok());
     let owner = guard.owner().to_string();
     let fields = [("key", "a"), ("owner", &*owner)];
@@ -377,8 +380,105 @@ async fn a_removal_of_a_record_spares_a_lease_that_took_its_place(fleet: Fleet) 
     assert_eq!(told, json!({ "released": true }));
     let guard = locks.lock(key).await.unwrap();
     let answer = server.try_ask("force_release", &fields).await;
-    assert_eq!(answer.status, http::StatusCode::CONFLICT);
+    assert_eq!(answer.status, StatusCode::CONFLICT);
     assert!(guard.confirm().await.is_ok());
+}
+
+/// The fields of an outcome of the payment.
+fn outcome(owner: &str) -> [(&str, &str); 6] {
+    [
+        ("key", payment::KEY),
+        ("owner", owner),
+        ("status", "201"),
+        ("content_type", "application/json"),
+        ("body", "{\"receipt\": 17}"),
+        ("hours", "1"),
+    ]
+}
+
+/// The owner of the payment's claim, as the page tells it. `None` if the claim has not the expected state.
+async fn claimant(server: &Server, abandoned: bool) -> Option<String> {
+    let told = server.ask("key", &[("key", payment::KEY)]).await;
+    let holder = &told["holders"][0];
+    let owner = || {
+        Some(format!(
+            "{}:{}",
+            holder["instance"].as_str()?,
+            holder["attempt"].as_str()?
+        ))
+    };
+    if holder["abandoned"] == abandoned {
+        owner()
+    } else {
+        None
+    }
+}
+
+async fn the_outcome_of_a_request_whose_process_has_died_can_be_written(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let server = Server::settling(&locks).await;
+    payment::begin_and_die(fleet.builder("dead")).await;
+    eventually("the process counts as dead", async || {
+        claimant(&server, true).await.is_some()
+    })
+    .await;
+    let owner = claimant(&server, true).await.unwrap();
+
+    // The page was shown when another request had claimed the key.
+    let before = format!("{}:{}", locks.instance(), 1);
+    let refused = server.try_ask("settle", &outcome(&before)).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    assert_eq!(claimant(&server, true).await.as_ref(), Some(&owner));
+
+    let told = server.ask("settle", &outcome(&owner)).await;
+    assert_eq!(told, json!({ "settled": true }));
+    let told = server.ask("key", &[("key", payment::KEY)]).await;
+    assert_eq!(told["holders"], json!([]));
+    assert_eq!(told["record"]["kind"], "answer");
+    assert!((1.0..=3.6e6).contains(&told["record"]["remaining_ms"].as_f64().unwrap()));
+    let again = payment::pay(payment::service(&locks, async || "paid again")).await;
+    assert_eq!(again.status(), StatusCode::CREATED);
+    assert_eq!(again.headers()["content-type"], "application/json");
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    let body = again.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "{\"receipt\": 17}");
+
+    // An answer that is there is not replaced.
+    let refused = server.try_ask("settle", &outcome("")).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+}
+
+async fn the_outcome_of_a_request_that_runs_cannot_be_written(fleet: Fleet) {
+    let locks = fleet.instance("ours");
+    let server = Server::settling(&locks).await;
+    let (begun, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let handler = {
+        let (begun, open) = (begun.clone(), open.clone());
+        async move || {
+            begun.notify_one();
+            open.notified().await;
+            "paid"
+        }
+    };
+    let paying = tokio::spawn(payment::pay(payment::service(&locks, handler)));
+    begun.notified().await;
+    let owner = claimant(&server, false).await.unwrap();
+    for owner in ["", &*owner] {
+        let refused = server.try_ask("settle", &outcome(owner)).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{owner:?}");
+    }
+    // An ordinary lock has no outcome at all.
+    let _guard = locks.lock("a").await.unwrap();
+    let mut fields = outcome("");
+    fields[0] = ("key", "a");
+    let refused = server.try_ask("settle", &fields).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+
+    open.notify_one();
+    let body = paying.await.unwrap().into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes(), "paid");
+    let told = server.ask("key", &[("key", payment::KEY)]).await;
+    assert_eq!(told["record"]["kind"], "answer");
 }
 
 async fn hostile_keys_survive_the_journey(fleet: Fleet) {
@@ -422,5 +522,20 @@ async fn a_store_that_is_away_is_told_beside_what_is_held() {
     );
     assert_eq!(told["keys"][0]["key"], "a");
     let answer = server.try_ask("fleet", &[]).await;
-    assert_eq!(answer.status, http::StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn renewals_without_an_answer_are_told() {
+    let store = FaultyStore::new();
+    let locks = Locks::builder(store.clone()).lease(Duration::from_secs(1));
+    let locks = locks.build().unwrap();
+    let _guard = locks.lock("a").await.unwrap();
+    let server = Server::read_only(&locks).await;
+    store.set_fault(Some(Fault::Unreachable));
+    eventually("a renewal without an answer is told", async || {
+        let told = server.ask("instance", &[]).await;
+        told["stats"]["unanswered_renewals"].as_u64() > Some(0)
+    })
+    .await;
 }

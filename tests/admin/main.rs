@@ -4,6 +4,7 @@ mod browser;
 mod demo;
 mod json;
 mod many;
+mod payment;
 mod requests;
 mod screenshot;
 #[path = "../support/mod.rs"]

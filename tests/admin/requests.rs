@@ -152,12 +152,74 @@ async fn the_page_only_reads_unless_told_otherwise() {
     let server = Server::read_only(&locks).await;
     let answer = server.try_ask("force_release", &[("key", "a")]).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN);
-    assert!(answer.text().contains("only reads"));
+    assert!(answer.text().contains("`Admin::allow_force_release`"));
     assert!(guard.confirm().await.is_ok());
-    assert_eq!(
-        server.ask("instance", &[]).await["may_force_release"],
-        false
-    );
+    let answer = server.try_ask("settle", &OUTCOME).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    assert!(answer.text().contains("`Admin::allow_settle`"));
+    let told = server.ask("instance", &[]).await;
+    assert_eq!(told["may_force_release"], false);
+    assert_eq!(told["may_settle"], false);
+}
+
+const OUTCOME: [(&str, &str); 3] = [("key", "a"), ("status", "201"), ("hours", "24")];
+
+#[tokio::test]
+async fn one_permission_does_not_imply_the_other() {
+    let locks = Locks::in_memory();
+    let guard = locks.lock("a").await.unwrap();
+    let server = Server::releasing(&locks).await;
+    let answer = server.try_ask("settle", &OUTCOME).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    let server = Server::settling(&locks).await;
+    let answer = server.try_ask("force_release", &[("key", "a")]).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    assert!(guard.confirm().await.is_ok());
+}
+
+#[tokio::test]
+async fn an_outcome_from_another_site_is_refused() {
+    let server = Server::settling(&Locks::in_memory()).await;
+    let ours = ("x-locks-admin", "1");
+    for (headers, status) in [
+        // There is nothing to settle.
+        (vec![ours], StatusCode::CONFLICT),
+        (vec![], StatusCode::FORBIDDEN),
+        (
+            vec![ours, ("sec-fetch-site", "cross-site")],
+            StatusCode::FORBIDDEN,
+        ),
+        (
+            vec![ours, ("origin", "https://evil.example")],
+            StatusCode::FORBIDDEN,
+        ),
+    ] {
+        let answer = server.ask_with("settle", &OUTCOME, &headers).await;
+        assert_eq!(answer.status, status, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_cannot_be_given_again_is_refused() {
+    let server = Server::settling(&Locks::in_memory()).await;
+    for (name, value) in [
+        ("key", ""),
+        ("owner", "nobody"),
+        ("status", ""),
+        ("status", "99"),
+        ("status", "101"),
+        ("status", "two hundred"),
+        ("content_type", "text/plain\nx-more: 1"),
+        ("hours", ""),
+        ("hours", "0"),
+        ("hours", "-1"),
+    ] {
+        let others = OUTCOME.iter().filter(|(field, _)| *field != name);
+        let fields: Vec<_> = others.copied().chain([(name, value)]).collect();
+        let answer = server.try_ask("settle", &fields).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{name} {value:?}");
+        assert!(answer.json()["error"].is_string());
+    }
 }
 
 #[tokio::test]

@@ -58,10 +58,12 @@ pub(crate) async fn send_body(app: &Router, request: http::request::Builder, bod
     let answering = async {
         let response = app.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
+        let whole = body.collect().await.unwrap();
         Answer {
             status: parts.status,
             headers: parts.headers,
-            body: body.collect().await.unwrap().to_bytes(),
+            trailers: whole.trailers().cloned(),
+            body: whole.to_bytes(),
         }
     };
     timeout(PATIENCE, answering).await.expect("an answer")
@@ -77,6 +79,7 @@ pub(crate) fn sending(app: &Router, request: http::request::Builder) -> JoinHand
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    pub(crate) trailers: Option<HeaderMap>,
     pub(crate) body: Bytes,
 }
 

@@ -5,11 +5,11 @@ use tower_distributed_lock::{
     ErrorKind, Locks,
     store::{
         Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
-        Released, Store,
+        Released,
     },
 };
 
-use crate::support::{MS, SECOND, fleet, fleet_with, inspect, key, nothing_left, settle};
+use crate::support::{Calls, MS, SECOND, fleet, fleet_with, inspect, key, nothing_left, settle};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_survive_a_store_that_is_away_for_a_while() {
@@ -212,6 +212,7 @@ async fn a_contender_that_fails_leaves_no_place_in_the_queue() {
     store.set_fault(Some(Fault::Unreachable));
     waiting.await.unwrap().unwrap_err();
     store.set_fault(None);
+    settle().await;
     assert_eq!(inspect(&store, "k").await.queue, []);
     drop(elsewhere);
     let began = Instant::now();

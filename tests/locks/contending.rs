@@ -8,11 +8,10 @@ use tower_distributed_lock::{
     LockGuard, Locks,
     store::{
         Acquire, Acquired, Ending, Fault, FaultyStore, Instance, Mode, Owner, Queueing, Release,
-        Store,
     },
 };
 
-use crate::support::{MS, SECOND, fleet, fleet_with, key, nothing_left, settle};
+use crate::support::{Calls, MS, SECOND, fleet, fleet_with, key, nothing_left, settle};
 
 fn writing(locks: &Locks) -> JoinHandle<LockGuard> {
     let locks = locks.clone();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, LockKey, Locks,
-    store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release, Store},
+    store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release},
 };
 
-use crate::support::{MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, settle};
+use crate::support::{Calls, MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, settle};
 
 fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind>> {
     let wait = |locks: Locks| async move { locks.lock("k").await.unwrap_err().kind() };

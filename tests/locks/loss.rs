@@ -13,7 +13,7 @@ use tower_distributed_lock::{
 };
 
 use crate::support::{
-    MS, SECOND, VALIDITY, fleet, fleet_with, holder, inspect, key, nothing_left,
+    Calls, MS, SECOND, VALIDITY, fleet, fleet_with, holder, inspect, key, nothing_left,
     pause_of_the_process, poll_once, settle,
 };
 
@@ -92,10 +92,7 @@ async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
             owed_for: SECOND,
             mode: Mode::Exclusive,
         };
-        assert_eq!(
-            store.end(release).await.unwrap(),
-            Released::NotOurs
-        );
+        assert_eq!(store.end(release).await.unwrap(), Released::NotOurs);
     }
     assert_eq!(inspect(&store, "k").await, before);
     guard.release().await.unwrap();

@@ -15,8 +15,8 @@ use tower_distributed_lock::{
 };
 
 use crate::support::{
-    MS, SECOND, VALIDITY, fleet, fleet_with, holder, key, nothing_left, pause_of_the_process,
-    poll_once, settle,
+    Calls, MS, SECOND, VALIDITY, fleet, fleet_with, holder, key, nothing_left,
+    pause_of_the_process, poll_once, settle,
 };
 
 fn waiting(locks: &Locks) -> tokio::task::JoinHandle<LockGuard> {

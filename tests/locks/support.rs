@@ -9,8 +9,11 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
-    LockKey, Locks, LocksBuilder, Stats,
-    store::{FaultyStore, Inspection, Owner, Store},
+    Error, LockKey, Locks, LocksBuilder, Stats,
+    store::{
+        Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store,
+        StoreFuture,
+    },
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.
@@ -22,6 +25,22 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) fn key(text: &str) -> LockKey {
     LockKey::new(text).unwrap()
 }
+
+/// The calls of strangers to the store, as results.
+pub(crate) trait Calls: Store {
+    fn ask_for(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
+        let outcome = self.acquire(request);
+        Box::pin(async move { outcome.await.into_result() })
+    }
+
+    fn end(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
+        let (answer, outcome) = Answer::channel();
+        self.release(request, answer);
+        Box::pin(async move { outcome.await.into_result() })
+    }
+}
+
+impl Calls for FaultyStore {}
 
 /// Several instances on one store.
 pub(crate) fn fleet<const N: usize>() -> (FaultyStore, [Locks; N]) {

@@ -42,12 +42,7 @@ async fn a_foreign_value_is_an_error_and_is_left_alone() {
         assert_foreign(&store.ask_for(attempt(&key, a)).await.unwrap_err());
         assert_foreign(&store.ask_for(waiting(&key, a)).await.unwrap_err());
         assert_foreign(&store.end(ending(&key, a)).await.unwrap_err());
-        assert_foreign(
-            &store
-                .end(recording(&key, a, b"r"))
-                .await
-                .unwrap_err(),
-        );
+        assert_foreign(&store.end(recording(&key, a, b"r")).await.unwrap_err());
         assert_foreign(&store.force_release(key.clone()).await.unwrap_err());
         assert_foreign(&store.inspect(key.clone()).await.unwrap_err());
         for refill in [0, 1] {

@@ -190,9 +190,7 @@ async fn a_release_that_did_not_arrive_is_sent_again() {
         store.take(key, *a).await;
     }
     proxy.set(Network::BlackHole);
-    let freeing = owners
-        .iter()
-        .map(|(key, a)| store.end(ending(key, *a)));
+    let freeing = owners.iter().map(|(key, a)| store.end(ending(key, *a)));
     for outcome in join_all(freeing).await {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
     }

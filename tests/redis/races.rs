@@ -29,11 +29,8 @@ async fn renewals_and_releases_race_and_touch_no_other_lease() {
         match taken.unwrap() {
             Acquired::Granted(_) => {
                 // Neither a late renewal nor a late release of `a` touches the lease of `b`.
-                let (renewed, released) = join(
-                    one.renew_one(renewal(&key, a, 1)),
-                    two.end(ending(&key, a)),
-                )
-                .await;
+                let (renewed, released) =
+                    join(one.renew_one(renewal(&key, a, 1)), two.end(ending(&key, a))).await;
                 assert!(matches!(renewed, Renewed::NotOurs));
                 assert_eq!(released.unwrap(), Released::NotOurs);
                 assert_eq!(two.free(&key, b).await, Released::Freed);

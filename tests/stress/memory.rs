@@ -37,8 +37,8 @@ fn memory_with_losses() {
 
 async fn start(setup: Setup) -> (FaultyStore, Vec<Instance>) {
     let store = FaultyStore::new();
-    let instances = (0..INSTANCES).map(|_| setup.instance(store.clone()));
-    let instances = instances.collect();
+    let instances = 0..INSTANCES + setup.guests();
+    let instances = instances.map(|_| setup.instance(store.clone())).collect();
     (store, instances)
 }
 

@@ -15,12 +15,17 @@ use super::{
         proxy::{Network, Proxy},
         redis_server::RedisServer,
     },
-    world::{Instance, Setup, Subject, World, run},
+    world::{Instance, LONG_LEASE, Setup, Subject, World, run},
 };
 
 const INSTANCES: usize = 3;
-/// How long a store waits for an answer: longer than most faults, shorter than some.
+/// How long a store waits for an answer where calls may fail: longer than most faults, shorter than some.
 const TIMEOUT: Duration = Duration::from_millis(100);
+
+#[test]
+fn redis_on_several_runtimes() {
+    run("redis_on_several_runtimes", Setup::VISITED, start);
+}
 
 #[test]
 fn redis_with_faults() {
@@ -47,9 +52,12 @@ struct Fleet {
 async fn start(setup: Setup) -> (Fleet, Vec<Instance>) {
     let server = RedisServer::start().await;
     let (mut proxies, mut instances) = (Vec::new(), Vec::new());
-    for _ in 0..INSTANCES {
+    for _ in 0..INSTANCES + setup.guests() {
         let proxy = Proxy::start(server.port()).await;
-        let store = RedisStore::builder(proxy.url()).timeout(TIMEOUT);
+        let store = RedisStore::builder(proxy.url()).timeout(match setup.may_fail {
+            true => TIMEOUT,
+            false => LONG_LEASE,
+        });
         let store = store.build().expect("the settings go together");
         instances.push(setup.instance(store));
         proxies.push(proxy);
@@ -69,7 +77,7 @@ impl Subject for Fleet {
     fn play_faults(self: Arc<Self>, world: Arc<World>, mut random: Random) -> StoreFuture<()> {
         Box::pin(async move {
             let mut proxies = self.proxies.lock().await;
-            while !world.is_over() {
+            while world.setup.may_fail && !world.is_over() {
                 sleep(random.millis(1..60)).await;
                 let at = random.within(0..proxies.len() as u64) as usize;
                 let network = *random.pick(&[

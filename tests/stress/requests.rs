@@ -3,17 +3,14 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use tower_distributed_lock::{
-    Error, ErrorKind, LockKey, Locks,
-    store::{Acquire, Ending, Instance as StoreInstance, Mode, Owner, Queueing, Release},
-};
+use tower_distributed_lock::{Error, ErrorKind, Locks};
 
 use super::{
     patience::Patience,
     random::Random,
     subject::now,
     turns::{Choice, Planned, Uses},
-    world::{LONG_LEASE, World},
+    world::World,
 };
 
 /// A task with its own choice of keys and habits.
@@ -34,8 +31,6 @@ pub(crate) enum Habits {
     Wild(Uses),
     /// `run_once`.
     Claims,
-    /// Calls the store itself: takes a key, and releases the key without waiting for the first answer.
-    Bare,
 }
 
 impl Actor {
@@ -57,7 +52,6 @@ impl Actor {
             Habits::Brisk => self.brisk().await,
             Habits::Wild(_) => self.lock().await,
             Habits::Claims => self.claim_of_the_moment().await,
-            Habits::Bare => self.bare().await,
         }
     }
 
@@ -97,43 +91,6 @@ impl Actor {
         let key = format!("claim/{moment}/{}", self.random.within(0..2));
         let retain = self.random.millis(1_500..2_000);
         self.claim(key, retain).await;
-    }
-
-    /// A release that follows its acquire at once must not overtake that acquire, also on a broken connection: else the lease
-    /// is left. Several pairs at once, so that a connection that breaks has some of them on their way.
-    async fn bare(&mut self) {
-        let store = self.world.instances[self.instance].store.clone();
-        let mut pairs = Vec::new();
-        for _ in 0..self.random.within(1..9) {
-            let key = LockKey::new(format!("bare/{}", self.random.next())).expect("a short key");
-            let owner = Owner {
-                instance: StoreInstance::new(),
-                attempt: 1,
-            };
-            let taking = store.ask_for(Acquire {
-                key: key.clone(),
-                owner,
-                lease: LONG_LEASE,
-                block: 1,
-                queueing: Queueing::No,
-                mode: Mode::Exclusive,
-                fingerprint: None,
-                more: Vec::new(),
-                ends: Vec::new(),
-            });
-            let release = store.end(Release {
-                key,
-                owner,
-                ending: Ending::Free,
-                in_doubt: false,
-                owed_for: LONG_LEASE,
-                mode: Mode::Exclusive,
-            });
-            pairs.push((taking, release));
-        }
-        for (taking, release) in pairs {
-            let _ = (self.patience().of(taking).await, release.await);
-        }
     }
 
     /// Most turns are over at once; some last long enough that renewals and faults fall into them.
@@ -176,6 +133,14 @@ impl Actor {
             self.world
                 .witness
                 .violation(format_args!("{}: {error:?}", self.describe()));
+        }
+    }
+
+    /// A call for a turn under way has failed, or one of a request that does not wait.
+    pub(super) fn unanswered(&self, error: &Error) {
+        let has_no_answer = error.kind() == ErrorKind::Unreachable;
+        if !(has_no_answer && self.world.setup.has_visitors) {
+            self.failed(error);
         }
     }
 

@@ -164,6 +164,10 @@ impl Actor {
             // `try_lock` found the key held, or a limit was over.
             Some(Ok(guards)) if guards.is_empty() => return,
             Some(Ok(guards)) => guards,
+            // Who does not wait is refused while the store is silent.
+            Some(Err(error)) if question.patient == Patient::Never => {
+                return self.unanswered(&error);
+            }
             Some(Err(error)) => return self.failed(&error),
         };
         let witness = self.world.witness.clone();
@@ -200,7 +204,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.guard().confirm()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }
@@ -272,7 +276,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.guard().downgrade()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }
@@ -283,7 +287,7 @@ impl Actor {
         for inside in inside {
             let patience = self.patience();
             if let Some(Err(error)) = patience.of(inside.leave().release()).await {
-                self.failed(&error);
+                self.unanswered(&error);
             }
         }
     }

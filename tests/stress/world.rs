@@ -14,7 +14,7 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 use tower_distributed_lock::{
-    LockKey, Locks, LocksBuilder, Stats,
+    Error, LockKey, Locks, LocksBuilder, Stats,
     store::{Store, StoreFuture},
 };
 
@@ -30,11 +30,13 @@ use super::{
 const STUCK: Duration = Duration::from_secs(10);
 /// The pause between two looks of the watching thread.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many looks may find a key standing still where no hint is lost: fewer than a poll interval has. A count of looks, since a
-/// machine that is busy delays the looks as well.
-const LOOKS_AT_MOST: u32 = 30;
-/// The same where calls fail: a few polls.
-const LOOKS_WITH_FAULTS: u32 = 200;
+/// How many looks may find a key standing still: those of a few polls, which a lost hint costs where calls fail. A count of looks,
+/// since a machine that is busy delays the looks as well.
+const LOOKS_AT_MOST: u32 = 200;
+/// The poll interval where no hint is lost: a key whose requests depend on a poll there stands still for longer than allowed.
+const LONG_POLL: Duration = Duration::from_secs(3 * STUCK.as_secs());
+/// How much longer than its time a world runs until every key has had a turn.
+const FIRST_TURNS: Duration = Duration::from_secs(60);
 /// A lease that outlasts every test.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(60);
 
@@ -49,7 +51,8 @@ pub(crate) struct Setup {
     pub(crate) may_fail: bool,
     /// Whether turns may be lost.
     pub(crate) may_lose: bool,
-    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything.
+    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything. A call may get
+    /// no answer then, because the runtime of the background stands still or has ended; requests that wait go on.
     pub(crate) has_visitors: bool,
 }
 
@@ -83,20 +86,26 @@ impl Setup {
         has_visitors: false,
     };
 
+    /// How many instances are used by visitors only.
+    pub(crate) fn guests(&self) -> usize {
+        usize::from(self.has_visitors)
+    }
+
     /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
     /// long as a lease would, and so is found.
-    pub(crate) fn instance(&self, store: impl Store + Clone) -> Instance {
-        let builder: LocksBuilder = Locks::builder(store.clone());
+    pub(crate) fn instance(&self, store: impl Store) -> Instance {
+        let builder: LocksBuilder = Locks::builder(store);
         // No limit hides a request that is stuck.
         let builder = builder.wait_forever();
-        let builder = builder.lease(self.lease).max_hold(self.max_hold);
-        let locks = match self.may_lose {
-            true => builder.build(),
-            false => builder.waiter_deadline(LONG_LEASE).build(),
-        };
+        let mut builder = builder.lease(self.lease).max_hold(self.max_hold);
+        if !self.may_lose {
+            builder = builder.waiter_deadline(LONG_LEASE);
+        }
+        if !self.may_fail {
+            builder = builder.poll_interval(LONG_POLL);
+        }
         Instance {
-            locks: locks.expect("the settings go together"),
-            store: Arc::new(store),
+            locks: builder.build().expect("the settings go together"),
         }
     }
 }
@@ -104,7 +113,6 @@ impl Setup {
 /// One process of a fleet.
 pub(crate) struct Instance {
     pub(crate) locks: Locks,
-    pub(crate) store: Arc<dyn Store>,
 }
 
 pub(crate) struct World {
@@ -191,7 +199,7 @@ pub(crate) fn run<S: Subject>(
         .unwrap();
     let (subject, instances) = runtime.block_on(start(setup));
     let mut random = Random::new(seed);
-    let cast = cast(instances.len());
+    let cast = cast(instances.len() - setup.guests());
     let keys = keys(&cast);
     let world = Arc::new(World {
         setup,
@@ -206,7 +214,7 @@ pub(crate) fn run<S: Subject>(
             &keys,
         ),
         over: AtomicBool::new(false),
-        waits: (0..cast.len() + VISITORS)
+        waits: (0..cast.len() + VISITS * VISITORS)
             .map(|_| Mutex::default())
             .collect(),
     });
@@ -222,27 +230,39 @@ pub(crate) fn run<S: Subject>(
     run.play(cast, Duration::from_secs(seconds), &mut random);
 }
 
-/// How many requests are made on each of the runtimes that end.
-const VISITORS: usize = 4;
+/// How many threads have runtimes that end.
+const VISITS: usize = 2;
+/// How many requests are made on each of these runtimes.
+const VISITORS: usize = 6;
 
 /// Makes requests on one runtime after another. Each is driven now and then, and ends in the middle of its requests, which must not
-/// keep the others from their turns.
+/// keep the others from their turns. The last instance is used on such runtimes only, and so is its background.
 fn visit(world: Arc<World>, first: usize, mut random: Random) {
+    let instances = world.instances.len();
+    let visitors = [
+        (Uses::Locks, &["hot/1", "hot/2"][..]),
+        (Uses::Reports, &["report"]),
+        (Uses::Permits(2), &["exports"]),
+    ];
     while !world.is_over() {
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_all().build().unwrap();
         for at in 0..VISITORS {
+            let (uses, keys) = visitors[at / 2 % visitors.len()];
             let actor = Actor {
                 world: world.clone(),
                 number: first + at,
-                instance: at % world.instances.len(),
-                keys: vec!["hot/1".to_owned(), "hot/2".to_owned()],
-                habits: Habits::Wild(Uses::Locks),
+                instance: match at % 2 {
+                    0 => instances - 1,
+                    _ => at / 2 % instances,
+                },
+                keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+                habits: Habits::Wild(uses),
                 random: random.fork(),
             };
             runtime.spawn(actor.run());
         }
-        for _ in 0..random.within(1..4) {
+        for _ in 0..random.within(1..20) {
             runtime.block_on(async { tokio::time::sleep(random.millis(1..10)).await });
             thread::sleep(random.millis(1..30));
         }
@@ -257,7 +277,7 @@ struct Part {
 }
 
 /// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers, some that share permits,
-/// some whose requests all fit beside each other, some claims, and calls of the bare store.
+/// some whose requests all fit beside each other, and some claims.
 fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
     for instance in 0..instances {
@@ -277,7 +297,6 @@ fn cast(instances: usize) -> Vec<Part> {
         add(2, &["page".to_owned()], Habits::Wild(Uses::Reads));
         add(2, &["seats".to_owned()], Habits::Wild(Uses::Plenty));
         add(3, &[], Habits::Claims);
-        add(2, &[], Habits::Bare);
     }
     cast
 }
@@ -297,10 +316,17 @@ impl Run {
             .clone()
             .play_faults(self.world.clone(), random.fork());
         let mut tasks = vec![self.runtime.spawn(faults)];
-        let visitors = self.world.setup.has_visitors.then(|| {
-            let (world, first, random) = (self.world.clone(), cast.len(), random.fork());
+        let visits = VISITS * self.world.setup.guests();
+        let visits = (0..visits).map(|at| {
+            let (world, random) = (self.world.clone(), random.fork());
+            let first = cast.len() + at * VISITORS;
             thread::spawn(move || visit(world, first, random))
         });
+        let visits: Vec<_> = visits.collect();
+        if !visits.is_empty() {
+            // All backgrounds begin with the visitors, and so have to move.
+            thread::sleep(2 * LOOK);
+        }
         for (number, part) in cast.into_iter().enumerate() {
             let actor = Actor {
                 world: self.world.clone(),
@@ -312,16 +338,27 @@ impl Run {
             };
             tasks.push(self.runtime.spawn(actor.run()));
         }
-        while began.elapsed() < time && self.is_fine() {
+        let is_early = || began.elapsed() < time + FIRST_TURNS && !self.without_turns().is_empty();
+        while self.is_fine() && (began.elapsed() < time || is_early()) {
             thread::sleep(LOOK);
         }
+        let without_turns = self.without_turns();
+        if !without_turns.is_empty() {
+            self.fail(&[format!("nothing was done at {without_turns:?}")]);
+        }
         self.world.over.store(true, Ordering::Relaxed);
+        let under_way = |are_over| match are_over {
+            true => Vec::new(),
+            false => vec!["some requests are under way".into()],
+        };
+        self.until("all visits have ended", || {
+            under_way(visits.iter().all(|visit| visit.is_finished()))
+        });
+        if !visits.is_empty() {
+            self.use_all();
+        }
         self.until("all requests have ended", || {
-            let visitors = visitors.iter().all(|visitors| visitors.is_finished());
-            match visitors && tasks.iter().all(|task| task.is_finished()) {
-                true => Vec::new(),
-                false => vec!["some requests are under way".into()],
-            }
+            under_way(tasks.iter().all(|task| task.is_finished()))
         });
         self.until("nothing is left", || self.leftovers());
         let (turns, works) = self.world.witness.counts();
@@ -331,6 +368,34 @@ impl Run {
             began.elapsed()
         );
         self.runtime.shutdown_background();
+    }
+
+    /// The keys at which no turn has entered yet, and the claims if no work has begun: a world in which nothing happens shows nothing.
+    fn without_turns(&self) -> Vec<&str> {
+        let (turns, works) = self.world.witness.counts();
+        let turns = turns.into_iter().chain([("the claims", works)]);
+        turns
+            .filter(|(_, count)| *count == 0)
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    /// Uses each instance once more: what is left of a runtime that has ended goes on with the next use.
+    fn use_all(&self) {
+        self.until("all instances can be used", || {
+            let instances = self.world.instances.iter();
+            let all: Vec<_> = instances.map(|instance| instance.locks.clone()).collect();
+            let used = self.ask(Box::pin(async move {
+                for locks in all {
+                    drop(locks.lock("last").await?);
+                }
+                Ok::<_, Error>(())
+            }));
+            match used {
+                Some(Ok(())) => Vec::new(),
+                failed => vec![format!("{failed:?}")],
+            }
+        });
     }
 
     /// Waits until nothing is left of a list.
@@ -362,10 +427,6 @@ impl Run {
 
     /// The keys that have stood still for too many looks while a request waits that fits beside the holders.
     fn stalls(&self) -> Vec<String> {
-        let most = match self.world.setup.may_fail {
-            true => LOOKS_WITH_FAULTS,
-            false => LOOKS_AT_MOST,
-        };
         let mut before = self.standing.lock().unwrap();
         let standing = self.world.witness.standing().into_iter();
         let standing = standing.map(|(key, since)| {
@@ -376,7 +437,9 @@ impl Run {
             (key.to_owned(), (since, looks))
         });
         *before = standing.collect();
-        let stalls = before.iter().filter(|(_, (_, looks))| *looks > most);
+        let stalls = before
+            .iter()
+            .filter(|(_, (_, looks))| *looks > LOOKS_AT_MOST);
         let stalls = stalls.map(|(key, (since, _))| {
             let stood = since.elapsed();
             format!(
@@ -408,8 +471,7 @@ impl Run {
             violations.join("\n")
         );
         for (at, instance) in self.world.instances.iter().enumerate() {
-            let owed = instance.store.owed();
-            report += &format!("\ninstance {at}: {:?}, owed {owed}", instance.locks.stats());
+            report += &format!("\ninstance {at}: {:?}", instance.locks.stats());
         }
         for key in &self.keys {
             let seen = self.subject.clone().inspect(LockKey::new(&**key).unwrap());

@@ -161,9 +161,7 @@ pub(crate) trait Words: Store {
     }
 
     async fn record(&self, key: &LockKey, owner: Owner, content: &'static [u8]) -> Released {
-        self.end(recording(key, owner, content))
-            .await
-            .unwrap()
+        self.end(recording(key, owner, content)).await.unwrap()
     }
 
     async fn renew_one(&self, request: Renew) -> Renewed {

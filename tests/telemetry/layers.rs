@@ -60,6 +60,10 @@ async fn replays_conflicts_and_records_are_counted() {
             if body == "the store fails meanwhile" {
                 failing.set_fault(Some(Fault::Unreachable));
             }
+            match &*body {
+                "is cut off" => StatusCode::REQUEST_TIMEOUT,
+                _ => StatusCode::OK,
+            }
         }
     };
     let app = Router::new().route("/", post(handler)).route_layer(once);
@@ -76,6 +80,8 @@ async fn replays_conflicts_and_records_are_counted() {
         .await,
         413
     );
+    assert_eq!(send(&app, "/", "d", "is cut off").await, 408);
+    assert_eq!(send(&app, "/", "d", "is cut off").await, 409);
     let retain = Duration::from_secs(60);
     for replayed in [false, true] {
         let once = locks
@@ -85,11 +91,12 @@ async fn replays_conflicts_and_records_are_counted() {
     }
     assert_eq!(send(&app, "/", "b", "the store fails meanwhile").await, 200);
     scrape.expect(&[
-        (r#"idempotency_total{outcome="first"}"#, 3.0),
+        (r#"idempotency_total{outcome="first"}"#, 4.0),
         (r#"idempotency_total{outcome="replayed"}"#, 2.0),
         (r#"idempotency_total{outcome="conflict"}"#, 1.0),
+        (r#"idempotency_total{outcome="unknown"}"#, 1.0),
         (r#"idempotency_total{outcome="failed"}"#, 1.0),
-        (r#"records_total{result="kept"}"#, 2.0),
+        (r#"records_total{result="kept"}"#, 3.0),
         (r#"records_total{result="unknown"}"#, 1.0),
         (r#"refusals_total{reason="key-reused"}"#, 1.0),
     ]);

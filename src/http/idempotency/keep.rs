@@ -136,7 +136,14 @@ impl Keeping {
         let kept = match error.kind() {
             ErrorKind::Unreachable if now() < until => return None,
             ErrorKind::Unreachable => Kept::Unknown,
-            _ => Kept::No,
+            ErrorKind::InvalidKey
+            | ErrorKind::InvalidConfig
+            | ErrorKind::Held
+            | ErrorKind::LineFull
+            | ErrorKind::TooManyKeys
+            | ErrorKind::Lost
+            | ErrorKind::Closed
+            | ErrorKind::Foreign => Kept::No,
         };
         trace::not_kept(error);
         Some(kept)

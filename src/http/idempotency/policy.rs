@@ -60,15 +60,14 @@ impl Keep {
             return match status {
                 0 | 2 | 13 | 15 => Self::Yes,
                 1 | 4 => Self::Tombstone,
-                _ => Self::No,
+                3 | 5..=12 | 14 | 16.. => Self::No,
             };
         }
         match answer.status().as_u16() {
             200..400 | 402 => Self::Yes,
             ..200 | 408 => Self::Tombstone,
-            503 => Self::No,
+            400..500 | 503 => Self::No,
             500.. => Self::Yes,
-            _ => Self::No,
         }
     }
 
@@ -112,7 +111,7 @@ impl Keep {
         if let Some(status) = answer.grpc_status() {
             return match status {
                 1 | 2 | 4 | 13 | 14 | 15 => Self::Tombstone,
-                _ => Self::Yes,
+                0 | 3 | 5..=12 | 16.. => Self::Yes,
             };
         }
         match answer.status().as_u16() {
@@ -174,8 +173,8 @@ impl Answered<'_> {
         self.parts
     }
 
-    /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where there is none. `None` for
-    /// any other response.
+    /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where there is none, or one that gRPC does not
+    /// have. `None` for any other response.
     pub fn grpc_status(&self) -> Option<u32> {
         if !grpc::is_grpc(&self.parts.headers) {
             return None;
@@ -183,7 +182,7 @@ impl Answered<'_> {
         let trailer = self.trailers.and_then(|trailers| trailers.get(GRPC_STATUS));
         let status = trailer.or_else(|| self.parts.headers.get(GRPC_STATUS));
         let code = status.and_then(|status| status.to_str().ok()?.parse().ok());
-        Some(code.unwrap_or(2))
+        Some(code.filter(|code| *code <= 16).unwrap_or(2))
     }
 
     /// The decision about the answer to a request. See the table at the head of this file.

@@ -159,9 +159,10 @@ impl Answer {
     ) -> Self {
         let mut headers = replayed(&parts.headers, never);
         // Over HTTP/1, trailers are sent only if this header names them.
-        let named = parts.headers.get(header::TRAILER);
-        if let Some(named) = named.filter(|_| trailers.is_some()) {
-            headers.insert(header::TRAILER, named.clone());
+        if trailers.is_some() {
+            for named in parts.headers.get_all(header::TRAILER) {
+                headers.append(header::TRAILER, named.clone());
+            }
         }
         Self {
             status: parts.status,

@@ -18,8 +18,8 @@ use super::{
     record::{Answer, Outcome, Record},
 };
 use crate::{
-    Error, LockKey, Locks,
-    store::{Holder, Released},
+    Error, ErrorKind, LockKey, Locks,
+    store::{Holder, Owner, Released},
     trace,
 };
 
@@ -60,8 +60,10 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for a text that is no key.
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer. The answer may be written.
+    /// - [`ErrorKind::InvalidKey`] for a text that is no key.
+    /// - [`ErrorKind::InvalidConfig`] for an answer that cannot be replayed, because its status is informational, and for a `retain` of
+    ///   zero, after which the request would run again.
+    /// - [`ErrorKind::Unreachable`] when the store does not answer. The answer may be written.
     ///
     /// # Cancel safety
     ///
@@ -73,8 +75,29 @@ impl Locks {
         retain: Duration,
     ) -> Result<bool, Error> {
         let key = key.try_into().map_err(Into::into)?;
+        self.settle_if(key, None, answer.map(Into::into), retain)
+            .await
+    }
+
+    /// As [`settle`](Self::settle). If an owner is expected, only the claim of that owner is settled.
+    pub(crate) async fn settle_if(
+        &self,
+        key: LockKey,
+        expected: Option<Owner>,
+        answer: Response<Bytes>,
+        retain: Duration,
+    ) -> Result<bool, Error> {
+        if answer.status().is_informational() {
+            return Err(invalid("an informational status is no answer"));
+        }
+        if retain.is_zero() {
+            return Err(invalid("an answer that is not kept settles nothing"));
+        }
         let seen = self.inspect(key.clone()).await?;
-        let holder = seen.holder().filter(|holder| is_abandoned(holder));
+        let holder = seen
+            .holder()
+            .filter(|holder| expected.is_none_or(|expected| holder.owner == expected))
+            .filter(|holder| is_abandoned(holder));
         let claim = holder.and_then(|holder| Some((holder.owner, holder.fingerprint.as_deref()?)));
         let claim = claim.and_then(|(owner, claim)| Some((owner, Fingerprint::of_claim(claim)?.0)));
         let Some((owner, fingerprint)) = claim else {
@@ -83,7 +106,7 @@ impl Locks {
         let (parts, body) = answer.into_parts();
         let record = Record {
             fingerprint,
-            outcome: Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body.into()))),
+            outcome: Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body))),
         };
         // Only in the place of this claim: its process may be alive after all, and end it now.
         let released = self
@@ -98,4 +121,8 @@ impl Locks {
         }
         Ok(is_settled)
     }
+}
+
+fn invalid(why: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, why)
 }

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::{DistributedLockLayer, Locks, key::KeyError};
 
-    /// The least time that so many plans take, of a request that names so many keys.
+    /// The time that so many plans take, of a request that names so many keys.
     fn time_to_plan(plans: usize, count: usize) -> Duration {
         let keys = (0..count).map(|at| LockKey::new(format!("key/{at}")).unwrap());
         let keys: Vec<_> = keys.collect();
@@ -291,23 +291,18 @@ mod tests {
         let layer =
             DistributedLockLayer::new(Locks::in_memory(), derive).max_keys_per_request(count);
         let (mut parts, ()) = Request::post("/").body(()).unwrap().into_parts();
-        let runs = (0..5).map(|_| {
-            let begun = std::time::Instant::now();
-            for _ in 0..plans {
-                assert!(matches!(layer.settings().plan(&mut parts), Plan::Lock(_)));
-            }
-            begun.elapsed()
-        });
-        runs.min().unwrap()
+        let begun = std::time::Instant::now();
+        for _ in 0..plans {
+            assert!(matches!(layer.settings().plan(&mut parts), Plan::Lock(_)));
+        }
+        begun.elapsed()
     }
 
     #[test]
     fn the_plan_of_a_request_is_linear_in_its_keys() {
-        // The square of the keys would take 32 times as long.
-        let (few, many) = (time_to_plan(32, 2_000), time_to_plan(1, 64_000));
-        assert!(
-            many < few * 10,
-            "{few:?} for 32 times 2,000 keys, {many:?} for 64,000"
-        );
+        // Both plan as many keys. With the square of the keys of a request, the second takes many
+        // times as long in every round, and else in none that the machine does not disturb.
+        let mut rounds = (0..10).map(|_| (time_to_plan(32, 250), time_to_plan(1, 8_000)));
+        assert!(rounds.any(|(few, many)| many < 6 * few));
     }
 }

@@ -43,8 +43,8 @@ impl Rejection {
     /// Reads a refusal; `None` if the bytes are damaged, or the reason is not known.
     pub(crate) fn decode(bytes: &mut Bytes) -> Option<Self> {
         let code = take_text(bytes)?;
-        let reason = Reason::ALL.into_iter().find(|it| it.code() == code)?;
-        let mut rejection = Self::new(reason, take_text(bytes)?);
+        let reason = Reason::ALL.iter().find(|it| it.code() == code)?;
+        let mut rejection = Self::new(*reason, take_text(bytes)?);
         rejection.instance = Uuid::from_u128(bytes.try_get_u128().ok()?);
         rejection.retry_after = match bytes.try_get_u64().ok()? {
             NO_RETRY => None,

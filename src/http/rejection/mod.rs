@@ -21,74 +21,7 @@
 //! | `retryable` | whether the same request may be sent again; `false` where the handler may have acted |
 //! | `idempotency_key` | the request's key, in refusals of the idempotency layer, if the key was readable |
 //!
-//! # bad-key
-//! **400**. No lock key can be derived from the request.
-//!
-//! # missing-idempotency-key
-//! **400**. The request has no `Idempotency-Key`, and needs one.
-//!
-//! # bad-idempotency-key
-//! **400**. The request's `Idempotency-Key` is doubled or malformed.
-//!
-//! # body-broken
-//! **400**. The request's body broke off.
-//!
-//! # lease-lost
-//! **409**. The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
-//!
-//! # in-progress
-//! **409**, with `Retry-After`. A request with the same `Idempotency-Key` is under way.
-//!
-//! # answer-not-kept
-//! **409**. A request with the same `Idempotency-Key` was completed, and its answer could not be kept: the answer was too
-//! large, or a stream.
-//!
-//! # outcome-unknown
-//! **409**. A request with the same `Idempotency-Key` was begun, and its outcome is not known: the handler was
-//! cancelled, its lock was lost, the inner service failed, or the process of a request that runs at most once has died. The handler does
-//! not run a second time.
-//!
-//! # body-too-large
-//! **413**. The request's body is larger than the limit of a layer that reads it.
-//!
-//! # key-reused
-//! **422**. The `Idempotency-Key` was used for another request. The detail names the parts that differ.
-//!
-//! # held
-//! **423**, with `Retry-After`. Another request holds the key, or the key was lost before the handler could begin.
-//!
-//! # too-many-running
-//! **429**, with `Retry-After`. The client has too many requests under way.
-//!
-//! # no-permit
-//! **429**, with `Retry-After`. All permits of the key are in use. Not 503: load balancers take
-//! that status for an instance that is unwell, and send the request to another one, where the same
-//! permits are in use.
-//!
-//! # handler-panicked
-//! **500**. The handler of a request with this `Idempotency-Key` panicked. The handler may have acted, and does not run a second time.
-//!
-//! # record-unreadable
-//! **500**. The kept answer cannot be read. The handler does not run a second time.
-//!
-//! # misconfigured
-//! **500**. A layer is in a place where its key cannot be derived, or an extractor is used without
-//! its layer. Or a handler has locked the key of its own request, for which it would wait for ever.
-//! Or a layer asks for what cannot work: a key is used both for locks and for permits, or has data
-//! of another program; the layers of one key want different modes; the store has no permits. A
-//! later try does not help, and the log says what to change.
-//!
-//! # line-full
-//! **503**, with `Retry-After`. Too many requests wait for the key already.
-//!
-//! # too-many-keys
-//! **503**, with `Retry-After`. Too many keys are in use in this process.
-//!
-//! # store-unreachable
-//! **503**, with `Retry-After`. The store that holds the locks does not answer.
-//!
-//! # closed
-//! **503**, with `Retry-After`. This process is about to end.
+#![doc = reason_docs!()]
 
 mod asked;
 pub(crate) mod body_error;
@@ -96,7 +29,6 @@ mod encode;
 pub(crate) mod grpc;
 mod layer;
 mod problem;
-mod reason;
 mod render;
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
@@ -105,15 +37,13 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
+pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
 pub(crate) use self::{
     asked::{Asked, RequestId},
     grpc::Protocol,
     render::Renderer,
 };
-pub use self::{
-    layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture},
-    reason::Reason,
-};
+pub use super::reasons::Reason;
 use crate::{Error, ErrorKind, error::HeldBy, key::KeyError, trace};
 
 /// A refusal: its reason, and its details for the client and the log.

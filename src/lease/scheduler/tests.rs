@@ -65,10 +65,6 @@ impl LeaseEvents for AlwaysDue {
     fn take_over(self: &Arc<Self>) {}
 
     fn on_stop(&self) {}
-
-    fn last_calls(&self) -> StoreFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
 }
 
 #[test]
@@ -114,10 +110,6 @@ impl LeaseEvents for PanicsOnce {
     fn take_over(self: &Arc<Self>) {}
 
     fn on_stop(&self) {}
-
-    fn last_calls(&self) -> StoreFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
 }
 
 /// Fault: the scheduler was marked as running for ever, and no lease was renewed.

@@ -328,8 +328,10 @@ impl Line {
             Unanswered::Unknown => (asked.owners.len(), true),
             Unanswered::TooLate(granted) => (granted, false),
         };
+        // What comes late lasts as long from then on.
+        let lasts = asked.lasts.saturating_mul(1 + u32::from(in_doubt));
         for owner in asked.owners.into_iter().take(ended) {
-            t.end_attempt(key, owner, asked.mode, asked.lasts, in_doubt);
+            t.end_attempt(key, owner, asked.mode, lasts, in_doubt);
         }
         Some(asked.at)
     }
@@ -344,8 +346,13 @@ impl Line {
 
     /// Handles a question that gets no answer because a runtime has ended, which is no failure of
     /// the store. Returns whether a request is left, and the store is to be asked again.
-    pub(crate) fn interrupted(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
-        self.end_question(key, Unanswered::Unknown, t);
+    pub(crate) fn interrupted(
+        &mut self,
+        key: &LockKey,
+        why: Unanswered,
+        t: &mut Transition<'_>,
+    ) -> bool {
+        self.end_question(key, why, t);
         self.give_up_place(key, t);
         if self.waiters.is_empty() {
             self.contending = None;
@@ -358,7 +365,7 @@ impl Line {
     /// Handles the end of the contender with its runtime. Returns whether the line needs another one,
     /// which [`take_over`](Self::take_over) gives to it.
     pub(crate) fn left_behind(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
-        let is_needed = self.interrupted(key, t);
+        let is_needed = self.interrupted(key, Unanswered::Unknown, t);
         if let Some(contending) = &mut self.contending {
             contending.contender = None;
         }
@@ -377,6 +384,18 @@ impl Line {
         let contending = contending.filter(|contending| contending.contender.is_none())?;
         contending.contender = Some(t.number());
         contending.contender
+    }
+
+    /// Whether a lease, a place or a question of the line is in this owner's name.
+    #[cfg(shuttle)]
+    pub(crate) fn knows(&self, owner: Owner) -> bool {
+        let contending = self.contending.as_ref();
+        self.leases.iter().any(|held| held.lease.owner == owner)
+            || contending.is_some_and(|contending| {
+                contending.place.is_some_and(|place| place.owner == owner)
+                    || (contending.asked.as_ref())
+                        .is_some_and(|asked| asked.owners.contains(&owner))
+            })
     }
 
     /// Refuses the requests that do not wait for a store that is away.

@@ -99,7 +99,10 @@ impl Line {
             self.give_up_place(key, t);
         }
         let permits = self.permits_to_ask_for();
-        let (Some(first), Some(contending)) = (self.waiters.front().filter(|_| mode.is_some()), &mut self.contending) else {
+        let (Some(first), Some(contending)) = (
+            self.waiters.front().filter(|_| mode.is_some()),
+            &mut self.contending,
+        ) else {
             self.contending = None;
             return None;
         };

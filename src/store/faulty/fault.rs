@@ -86,6 +86,8 @@ pub(super) struct Faults {
     /// Answers that are held back.
     pub(super) muted: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) late: Vec<Late>,
+    /// The owners of late calls that are being made.
+    making: Vec<Owner>,
     /// The store was unreachable and has not worked since.
     was_away: bool,
     pub(super) calls: Calls,
@@ -98,7 +100,8 @@ pub(super) struct Faults {
 pub(super) struct Released {
     hanging: VecDeque<Hanging>,
     muted: Vec<Box<dyn FnOnce() + Send>>,
-    late: Vec<Late>,
+    /// The late calls are made, or given up.
+    pub(super) ends_late: bool,
     is_unreachable: bool,
     is_back: bool,
 }
@@ -122,9 +125,7 @@ impl Faults {
         if fault != Some(Fault::Hang) {
             released.hanging = mem::take(&mut self.hanging);
         }
-        if fault != Some(Fault::Late) {
-            released.late = mem::take(&mut self.late);
-        }
+        released.ends_late = fault != Some(Fault::Late);
         if fault == Some(Fault::Unreachable) {
             released.is_unreachable = true;
             self.was_away = true;
@@ -134,10 +135,18 @@ impl Faults {
         released
     }
 
-    /// Takes one of the late calls, now and then.
-    pub(super) fn take_late(&mut self) -> Option<Late> {
-        let at = (random() * 2.0 * self.late.len() as f64) as usize;
-        (at < self.late.len()).then(|| self.late.swap_remove(at))
+    /// Takes one of the late calls, if its turn has come: now and then, or in any case.
+    pub(super) fn take_late(&mut self, in_any_case: bool) -> Option<Late> {
+        let one_of = if in_any_case { 1.0 } else { 2.0 };
+        let at = (random() * one_of * self.late.len() as f64) as usize;
+        let late = (at < self.late.len()).then(|| self.late.swap_remove(at))?;
+        self.making.extend(&late.owners);
+        Some(late)
+    }
+
+    /// Notes that a late call was made.
+    pub(super) fn was_made(&mut self, owners: &[Owner]) {
+        self.making.retain(|owner| !owners.contains(owner));
     }
 
     /// Whether an acquire of this owner may still be made. The store may also make sure that it is
@@ -147,7 +156,7 @@ impl Faults {
         if random() < 0.5 {
             self.late.retain(|late| !is_of_owner(late));
         }
-        self.late.iter().any(is_of_owner)
+        self.late.iter().any(is_of_owner) || self.making.contains(&owner)
     }
 }
 
@@ -157,11 +166,6 @@ impl Released {
         for call in self.hanging {
             call((!self.is_unreachable).then_some(store));
         }
-        let mut late = self.late;
-        while !late.is_empty() {
-            let at = (random() * late.len() as f64) as usize;
-            late.swap_remove(at.min(late.len() - 1)).make_or_drop(store);
-        }
         if self.is_back {
             store.tell_all_reconnected();
         }
@@ -169,11 +173,13 @@ impl Released {
 }
 
 impl Late {
-    /// Makes the call, unless its time is over. Half of the calls are never made.
-    pub(super) fn make_or_drop(self, store: &MemoryStore) {
+    /// Makes the call, unless its time is over. Half of the calls are never made. Returns its
+    /// owners.
+    pub(super) fn make_or_drop(self, store: &MemoryStore) -> Vec<Owner> {
         if now() < self.until && random() < 0.5 {
             (self.make)(store);
         }
+        self.owners
     }
 }
 

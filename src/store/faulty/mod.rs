@@ -20,7 +20,7 @@ use crate::{
     time::{later, now},
 };
 
-/// For how long a late call that grants nothing may still take effect.
+/// For how long a late release, or a late question, may still take effect.
 const LATE: Duration = Duration::from_secs(10);
 
 /// A [`MemoryStore`] that misbehaves on command, to test how a service copes with a store that does.
@@ -86,6 +86,9 @@ impl FaultyStore {
     /// ```
     pub fn set_fault(&self, fault: Option<Fault>) {
         let released = self.0.faults.lock().set(fault);
+        if released.ends_late {
+            while self.make_late(true) {}
+        }
         released.happen(&self.0.store);
     }
 
@@ -166,7 +169,6 @@ impl FaultyStore {
                 }
             }
             Some(Fault::Late) => {
-                let late = faults.take_late();
                 let is_late = random() < 0.5;
                 let mut work = Some(work);
                 if is_late && let Some(work) = work.take() {
@@ -177,15 +179,24 @@ impl FaultyStore {
                     });
                 }
                 drop(faults);
-                if let Some(late) = late {
-                    late.make_or_drop(store);
-                }
+                self.make_late(false);
                 tell(match work {
                     Some(work) => work(store),
                     None => Outcome::Unknown(broken()),
                 });
             }
         }
+    }
+
+    /// Makes one of the late calls, or gives it up. Returns whether there was one.
+    fn make_late(&self, in_any_case: bool) -> bool {
+        let late = self.0.faults.lock().take_late(in_any_case);
+        let Some(late) = late else {
+            return false;
+        };
+        let owners = late.make_or_drop(&self.0.store);
+        self.0.faults.lock().was_made(&owners);
+        true
     }
 
     /// Makes a call whose caller waits for the outcome.
@@ -264,8 +275,13 @@ impl Store for FaultyStore {
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
         let asked = requests.len();
+        // Not made late: a renewal after the end of its lease's ending would be found by nobody.
+        let call = Call {
+            lasts: Duration::ZERO,
+            ..Call::default()
+        };
         let answer = self.ask(
-            Call::default(),
+            call,
             |calls| calls.renewals += 1,
             move |store| {
                 let renew = |request| store.renew_now(request);
@@ -283,10 +299,11 @@ impl Store for FaultyStore {
     fn release(&self, request: Release, answer: Answer) {
         let shared = self.0.clone();
         let work = move |store: &MemoryStore| {
-            let (owner, in_doubt) = (request.owner, request.in_doubt);
+            // Looked at first: an acquire that is made in between is then ended by this release.
+            let owner = request.owner;
+            let may_come = request.in_doubt && shared.faults.lock().may_come_late(owner);
             let released = store.release_now(request);
-            let is_late = || in_doubt && shared.faults.lock().may_come_late(owner);
-            Outcome::Answered(if released == Released::NotOurs && is_late() {
+            Outcome::Answered(if released == Released::NotOurs && may_come {
                 Released::NotYet
             } else {
                 released

@@ -326,13 +326,7 @@ impl Store for RedisStore {
     }
 
     fn release(&self, request: Release, answer: Answer) {
-        let released = self.0.release(request);
-        self.0.home.spawn(async move {
-            answer.give(match released.await {
-                Ok(released) => Outcome::Answered(released),
-                Err(error) => Outcome::Unknown(error),
-            });
-        });
+        self.0.release(request, answer);
     }
 
     fn label(&self) -> Option<Arc<str>> {

@@ -40,7 +40,7 @@ use super::{
     in_order::InDoubt,
     lane::is_noscript,
     operations::{Call, Dialect, Operation, ReleaseAll, released},
-    outcome::Answered,
+    outcome::{Answered, Outcome},
     script::By,
     topology::Upstream,
 };
@@ -239,11 +239,12 @@ impl Shared {
             Err(_) => StoreResult::Failed,
         });
         let value = reply?.extract_error().map_err(explain::refused)?;
-        let released = released(Answered {
+        let answered = Outcome::Answered(Answered {
             value,
             repeated: false,
             predecessors_closed: true,
-        })?;
+        });
+        let released = released(answered, false).into_result()?;
         if released == Released::Freed {
             let what = "the record, which a fail-over may forget,";
             if let Err(error) = replicated.wait(connection, what).await {

@@ -57,6 +57,15 @@ pub(super) fn holder(owner: Owner, mode: Mode, label: Option<&str>, to: &mut imp
     put_label(label, to);
 }
 
+/// Writes the name of an attempt: `<instance>:<attempt>`, after the mode if it is not exclusive.
+pub(super) fn attempt(owner: Owner, mode: Mode, to: &mut impl BufMut) {
+    if mode == Mode::Exclusive {
+        put_owner(owner, to);
+    } else {
+        holder(owner, mode, None, to);
+    }
+}
+
 /// Writes `@` and the label, or nothing.
 fn put_label(label: Option<&str>, to: &mut impl BufMut) {
     if let Some(label) = label {

@@ -1,13 +1,14 @@
 //! The sentences of the contract.
 
 pub(crate) mod endings;
+pub(crate) mod ends;
 pub(crate) mod hints;
 pub(crate) mod interruptions;
 pub(crate) mod leases;
 pub(crate) mod mode_hints;
 pub(crate) mod modes;
 pub(crate) mod operators;
-pub(crate) mod order;
+pub(crate) mod outcomes;
 pub(crate) mod permits;
 pub(crate) mod queue;
 pub(crate) mod renewals;
@@ -26,8 +27,8 @@ macro_rules! conformance {
                 one_call_takes_no_more_permits_than_there_are,
                 the_release_of_an_expired_permit_is_not_ours,
                 an_attempt_of_several_owners_has_one_place_in_the_queue,
-                answers_that_are_dropped_leave_no_permit,
                 a_crashed_holders_permit_comes_back,
+                an_attempt_ends_a_permit_and_takes_it,
                 each_permit_is_renewed_alone,
                 locks_and_permits_do_not_mix,
                 locks_and_permits_do_not_wait_in_one_queue,
@@ -108,6 +109,16 @@ macro_rules! conformance {
                 a_record_of_another_owner_is_answered_with_not_ours,
                 a_record_ends_the_attempts_that_find_it
             );
+            $crate::suite::conformance!(@tests $subject, $args, ends:
+                an_attempt_ends_an_exclusive_lease_and_takes_its_key,
+                an_attempt_ends_one_of_several_readers,
+                an_attempt_ends_a_place_in_the_queue,
+                an_attempt_ends_a_lease_after_its_downgrade,
+                an_attempt_that_ends_a_lease_comes_behind_those_queued,
+                an_attempt_hints_to_the_next_as_a_release,
+                an_attempt_that_ends_unknown_owners_is_an_attempt_like_any_other,
+                an_attempt_does_not_end_a_record
+            );
             $crate::suite::conformance!(@tests $subject, $args, hints:
                 a_new_waiter_is_hinted_to_the_holder,
                 a_release_is_hinted_to_the_head_of_the_queue,
@@ -122,9 +133,7 @@ macro_rules! conformance {
                 a_store_works_without_a_watcher
             );
             $crate::suite::conformance!(@tests $subject, $args, interruptions:
-                an_interruption_of_the_hints_is_a_hint_itself,
-                a_release_is_owed_until_the_store_has_carried_it_out,
-                a_release_outside_of_a_runtime_is_carried_out
+                an_interruption_of_the_hints_is_a_hint_itself
             );
             $crate::suite::conformance!(@tests $subject, $args, operators:
                 inspecting_tells_all_and_changes_nothing,
@@ -137,11 +146,11 @@ macro_rules! conformance {
                 pages_together_have_all_keys,
                 a_cursor_of_another_store_is_refused
             );
-            $crate::suite::conformance!(@tests $subject, $args, order:
-                calls_take_effect_in_the_order_they_were_started,
-                order_survives_a_broken_connection,
-                a_refused_repetition_leaves_nothing,
-                a_crowd_is_never_inside_together
+            $crate::suite::conformance!(@tests $subject, $args, outcomes:
+                a_crowd_is_never_inside_together,
+                a_refused_call_has_no_effect,
+                calls_of_unknown_outcome_are_ended_by_releases,
+                a_release_in_doubt_of_an_answered_call_is_a_release
             );
             $crate::suite::conformance!(@tests $subject, $args, modes:
                 readers_share_a_key_and_keep_a_writer_out,
@@ -157,7 +166,6 @@ macro_rules! conformance {
                 expired_readers_are_forgotten_without_being_asked_about,
                 a_writer_takes_over_when_the_last_reader_has_expired,
                 a_release_in_another_mode_does_nothing_for_others,
-                answers_of_readers_that_are_dropped_leave_nothing,
                 a_reader_that_gives_up_leaves_the_queue,
                 dead_readers_at_the_head_are_passed_by,
                 many_dead_readers_at_the_head_are_passed_by,

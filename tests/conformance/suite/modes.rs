@@ -294,18 +294,6 @@ pub(crate) async fn a_release_in_another_mode_does_nothing_for_others(subject: i
     assert_eq!(store.holders(&key).await, [a]);
 }
 
-pub(crate) async fn answers_of_readers_that_are_dropped_leave_nothing(subject: impl Subject) {
-    let (store, key) = (subject.store(), key("k"));
-    for _ in 0..10 {
-        let [a, writer] = owners();
-        drop(store.ask_for(in_mode(Shared, attempt(&key, a))));
-        store.take(&key, writer).await;
-        drop(store.ask_for(in_mode(Shared, waiting(&key, a))));
-        assert_eq!(store.free(&key, writer).await, Released::Freed);
-        eventually("nothing is left", async || subject.is_empty().await).await;
-    }
-}
-
 pub(crate) async fn a_reader_that_gives_up_leaves_the_queue(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let [writer, a, b] = owners();

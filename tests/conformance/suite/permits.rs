@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tower_distributed_lock::{
     ErrorKind, LockKey,
     store::{
-        Acquire, Acquired, Hint,
+        Acquire, Acquired, End, Hint, Instance,
         Mode::{self, Exclusive, Permit, Shared},
         Owner, Queueing, Released, Renewed,
     },
@@ -172,20 +172,6 @@ pub(crate) async fn an_attempt_of_several_owners_has_one_place_in_the_queue(subj
     let grant = granted(store.ask_for(several(TWO, &key, &some)).await.unwrap());
     assert_eq!(grant.count, 1);
     assert_eq!(store.see(&key).await.queue, []);
-}
-
-pub(crate) async fn answers_that_are_dropped_leave_no_permit(subject: impl Subject) {
-    let (store, key, a) = (subject.store(), key("k"), owner());
-    for _ in 0..10 {
-        let some: [Owner; 3] = of_one_instance();
-        drop(store.ask_for(several(THREE, &key, &some)));
-        let grant = granted(store.ask_as(Permit { of: 1 }, &key, a).await);
-        assert_eq!(grant.count, 1, "all permits came back");
-        drop(store.ask_for(several(Permit { of: 1 }, &key, &some)));
-        assert_eq!(store.see(&key).await.queue, []);
-        store.free_as(Permit { of: 1 }, &key, a).await;
-        eventually("nothing is left", async || subject.is_empty().await).await;
-    }
 }
 
 pub(crate) async fn a_crashed_holders_permit_comes_back(subject: impl Subject) {
@@ -452,4 +438,23 @@ pub(crate) async fn permits_are_refused_and_leave_nothing(subject: impl Subject)
     }
     assert!(subject.is_empty().await);
     store.take(&key, a).await;
+}
+
+pub(crate) async fn an_attempt_ends_a_permit_and_takes_it(subject: impl Subject) {
+    let (store, key, mode) = (subject.store(), key("k"), Mode::Permit { of: 2 });
+    let (instance, other) = (Instance::new(), owner());
+    let [a, b, c] = [1, 2, 3].map(|number| attempt_of(instance, number));
+    for holder in [a, other] {
+        granted(store.ask_as(mode, &key, holder).await);
+    }
+    held(store.ask_as(mode, &key, b).await);
+    let ends = vec![End { owner: a, mode }];
+    let attempt = in_mode(mode, attempt(&key, b));
+    let grant = store.ask_for(Acquire {
+        more: vec![c],
+        ends,
+        ..attempt
+    });
+    assert_eq!(granted(grant.await.unwrap()).count, 1);
+    assert_eq!(store.holders(&key).await, sorted([b, other]));
 }

@@ -69,6 +69,7 @@ impl Client {
             Ok(Answer {
                 status: parts.status,
                 headers: parts.headers,
+                trailers: None,
                 body: body.collect().await?.to_bytes(),
             })
         };

@@ -26,6 +26,7 @@ use tower_distributed_lock::{
     rejection::{Rejection, RejectionLayer},
 };
 
+use super::bodies::with_trailers;
 use crate::{
     subject::{A_WHILE, Subject},
     support::{
@@ -400,4 +401,30 @@ pub(crate) async fn the_copy_of_a_refusal_is_rendered_as_a_refusal(subject: impl
         assert_all(&[answer.await.unwrap()], 418, "in our words: held");
     }
     drop(held);
+}
+
+/// Over HTTP/1, a server sends only the trailers that the header `Trailer` names.
+pub(crate) async fn copies_have_the_trailers_of_the_answer(subject: impl Subject) {
+    let (runs, joined) = (Runs::gated(), Joined::default());
+    let apps = [(); 2].map(|()| {
+        let (locks, runs) = (subject.replica().build().unwrap(), runs.clone());
+        let handler = async move || {
+            runs.run().await;
+            ([("trailer", "grpc-status")], with_trailers("body", 0))
+        };
+        joined.count(app(layer(&locks), handler))
+    });
+    let first = sending(&apps[0], report());
+    runs.arrival().await;
+    let copies = apps.each_ref().map(|app| sending(app, report()));
+    joined.reach(3).await;
+    is_queued(&subject).await;
+    runs.open();
+    for answer in copies.into_iter().chain([first]) {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.text(), "body");
+        assert_eq!(answer.header("trailer"), Some("grpc-status"));
+        assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
+    }
+    assert_eq!(runs.begun(), 1);
 }

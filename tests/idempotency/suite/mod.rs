@@ -151,7 +151,8 @@ macro_rules! idempotency {
                 many_flights_in_a_row_run_once_each,
                 the_next_request_waits_in_line_if_the_one_that_did_goes_away,
                 an_answer_that_is_marked_as_private_is_not_shared,
-                the_copy_of_a_refusal_is_rendered_as_a_refusal
+                the_copy_of_a_refusal_is_rendered_as_a_refusal,
+                copies_have_the_trailers_of_the_answer
             );
             $crate::suite::idempotency!(@tests $subject, $args, once:
                 work_is_done_once_and_its_result_is_kept,

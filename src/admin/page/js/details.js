@@ -1,4 +1,5 @@
-// The details of one key, refreshed while they are open, and the forced release.
+// The details of one key, refreshed while they are open, and what an operator can do: force a release, or write the outcome of a request
+// whose process has died.
 
 // The question before a forced release, and its consequence.
 function warningOf({ holders, record }) {
@@ -12,6 +13,7 @@ function warningOf({ holders, record }) {
 const details = {
   key: null,
   mayRelease: false,
+  maySettle: false,
 
   open(key) {
     this.key = key;
@@ -20,7 +22,9 @@ const details = {
     $("details-body").replaceChildren();
     $("release-result").textContent = "";
     this.ask(false);
+    this.askOutcome(false);
     $("release").hidden = true;
+    $("settle").hidden = true;
     if (!$("details").open) $("details").showModal();
     history.replaceState(null, "", `#key=${encodeURIComponent(key)}`);
     poller.now();
@@ -47,6 +51,7 @@ const details = {
     $("details-state").textContent = `Not known: ${reason}`;
     $("details-body").replaceChildren();
     if ($("release-confirm").hidden) $("release").hidden = true;
+    if ($("settle-form").hidden) $("settle").hidden = true;
   },
 
   show(found) {
@@ -62,6 +67,7 @@ const details = {
     $("details-state").textContent = stateOf(found);
     $("details-body").replaceChildren(...parts);
     $("release").hidden = !this.mayRelease || (!taken && $("release-confirm").hidden);
+    $("settle").hidden = !this.maySettle || (!found.holders[0]?.abandoned && $("settle-form").hidden);
   },
 
   // Shows or hides the confirmation.
@@ -79,21 +85,46 @@ const details = {
     }
   },
 
-  async release() {
+  // Shows or hides the form for the outcome of a request.
+  askOutcome(asking) {
+    $("settle-ask").hidden = asking;
+    $("settle-form").hidden = !asking;
+    if (asking) {
+      // The claim that is asked about. Its process may be alive after all, and end it meanwhile.
+      this.claim = ownerOf(this.found.holders[0]);
+      $("settle-form").reset();
+      $("release-result").textContent = "";
+      $("settle-no").focus();
+    }
+  },
+
+  release() {
+    const tell = ({ released }) => (released ? "Released." : "Nothing was released: the key was free already.");
+    this.change("force_release", this.asked, $("release-yes"), "released", tell);
+  },
+
+  settle() {
+    const fields = Object.fromEntries(new FormData($("settle-form")));
+    this.change("settle", { owner: this.claim, ...fields }, $("settle-yes"), "written", () => "Written.");
+  },
+
+  // Changes the key as the operator has said, and tells the result.
+  async change(name, fields, button, done, tell) {
     const key = this.key;
-    $("release-yes").disabled = true;
+    button.disabled = true;
     try {
-      const { released } = await call("force_release", { key, ...this.asked });
+      const answer = await call(name, { key, ...fields });
       // The result is of no interest to another key, whose details were opened meanwhile.
       if (this.key !== key) return;
-      $("release-result").textContent = released ? "Released." : "Nothing was released: the key was free already.";
+      $("release-result").textContent = tell(answer);
       this.ask(false);
+      this.askOutcome(false);
       poller.now();
     } catch (error) {
       if (this.key !== key) return;
-      $("release-result").textContent = `${error instanceof Refused ? "Not released" : "Perhaps not released"}: ${reasonOf(error)}.`;
+      $("release-result").textContent = `${error instanceof Refused ? "Not" : "Perhaps not"} ${done}: ${reasonOf(error)}.`;
     } finally {
-      $("release-yes").disabled = false;
+      button.disabled = false;
     }
   },
 };

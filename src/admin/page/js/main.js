@@ -23,6 +23,7 @@ function heard(answer) {
   for (const [id, { at: last }] of instances) if (at - last > FORGET_AFTER) instances.delete(id);
   if (!instances.has(selected)) selected = answer.instance;
   details.mayRelease = answer.may_force_release;
+  details.maySettle = answer.may_settle;
   showInstance();
 }
 
@@ -176,6 +177,9 @@ $("close").addEventListener("click", () => $("details").close());
 $("release-ask").addEventListener("click", () => details.ask(true));
 $("release-no").addEventListener("click", () => details.ask(false));
 $("release-yes").addEventListener("click", () => details.release());
+$("settle-ask").addEventListener("click", () => details.askOutcome(true));
+$("settle-no").addEventListener("click", () => details.askOutcome(false));
+$("settle-form").addEventListener("submit", (event) => { event.preventDefault(); details.settle(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !poller.paused) poller.now(); });
 addEventListener("hashchange", openFromAddress);
 openFromAddress();

@@ -190,6 +190,11 @@ pub(super) fn runtime_ended() -> Error {
     )
 }
 
+/// The error of a release that was started outside of a runtime, while nothing drives the lane.
+pub(super) fn no_runtime() -> Error {
+    unreachable("the connection to Redis needs a tokio runtime, and there is none here")
+}
+
 /// The error of a call whose script the server did not have, and which a later call for the same key has overtaken.
 pub(super) fn script_forgotten() -> Error {
     unreachable("the scripts of Redis were flushed during the call: try again")

@@ -196,7 +196,7 @@ impl Shared {
                 self.answer_in_time(answer, self.timeout + replicated.time_to_wait())
             }
             _ => {
-                let tell = move |outcome: Outcome| tell(outcome.answered().and_then(released));
+                let tell = move |outcome: Outcome| tell(released(outcome, false).into_result());
                 order.push(key, repeated.until_answered(tell));
                 self.answer_in_time(answer, self.timeout)
             }

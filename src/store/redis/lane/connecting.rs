@@ -27,7 +27,7 @@ impl Inner {
     /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
     /// failed.
     pub(super) fn connected(&self, driver: DriverId, outcome: Result<Connection, Error>) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.driver != Some(driver) {
             return;
         }

@@ -95,16 +95,9 @@ impl Driver {
 }
 
 /// The driver is dropped with its runtime, or after its last step, or because the lane has moved.
-///
-/// A driver that was never polled may be dropped within the call that has started it, and so under locks of the caller, where nothing may
-/// be logged. The next driver logs the releases that have failed.
 impl Drop for Driver {
     fn drop(&mut self) {
-        if let Some(state) = self.inner.driver_ended(self.id)
-            && self.was_polled
-        {
-            self.inner.log_failures(state);
-        }
+        self.inner.driver_ended(self.id);
     }
 }
 
@@ -146,13 +139,11 @@ impl Future for Driver {
 impl Inner {
     /// Does all that is due, and returns the next action.
     fn step(&self, driver: DriverId, is_connecting: bool, cx: &mut Context<'_>) -> Step {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.driver != Some(driver) {
             return Step::End;
         }
-        let step = self.step_locked(&mut state, is_connecting, cx);
-        self.log_failures(state);
-        step
+        self.step_locked(&mut state, is_connecting, cx)
     }
 
     fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use redis::{Cmd, ServerErrorKind, Value};
+use smallvec::SmallVec;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -17,14 +18,13 @@ use tokio::{
 
 use super::super::{
     connection::{Connection, Peer},
-    operations::{Call, Operation, ReleaseAll, release_of},
+    operations::{Call, Operation, ReleaseAll, release_of, released},
     outcome::{Outcome, Redirect},
     owed::Debt,
     script::By,
 };
 use crate::{
-    Error,
-    store::{Acquire, Owner},
+    store::{self, Acquire, Answer, Owner, Released},
     trace::{StoreCall, StoreOperation},
 };
 
@@ -104,6 +104,23 @@ enum Receiver {
     One(oneshot::Sender<Outcome>),
     /// A channel for the outcomes of several calls, each with its index.
     Batch(usize, mpsc::UnboundedSender<(usize, Outcome)>),
+    /// The answer to a release, which is given when the mutex of the lane is free.
+    Release {
+        answer: Answer,
+        in_doubt: bool,
+    },
+}
+
+/// Outcomes of releases. They are given when dropped, because the core may come back to the lane.
+#[derive(Debug, Default)]
+pub(super) struct Told(SmallVec<[(Answer, store::Outcome<Released>); 2]>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        for (answer, outcome) in self.0.drain(..) {
+            answer.give(outcome);
+        }
+    }
 }
 
 /// A call in the queue.
@@ -137,14 +154,6 @@ impl Entry {
     /// The release that must follow if the call fails, for an acquire with [`Failure::CleanUp`].
     pub(super) fn undo(&self) -> Option<ReleaseAll> {
         self.failure.undo(&self.call)
-    }
-
-    /// A release whose caller gets this error, for the log. `None` for any other call.
-    pub(super) fn failed_release(&self, error: &Error) -> Option<(Owner, Error)> {
-        match self.failure {
-            Failure::Repeat { .. } => Some((self.owner()?, error.clone())),
-            _ => None,
-        }
     }
 
     /// The owner of an acquire or a release.
@@ -185,12 +194,24 @@ impl AnswerTo {
         }
     }
 
-    /// Sends the outcome. Returns whether the caller still waits.
-    pub(super) fn send(self, outcome: Outcome) -> bool {
+    /// The receiver of the outcome of a release that starts now.
+    pub(super) fn release(call: &Call, answer: Answer, in_doubt: bool) -> Self {
+        Self {
+            receiver: Receiver::Release { answer, in_doubt },
+            time: call.operation().begin(),
+        }
+    }
+
+    /// Sends the outcome, or leaves it in `told`. Returns whether the caller still waits.
+    pub(super) fn send(self, outcome: Outcome, told: &mut Told) -> bool {
         self.time.end(outcome.result());
         match self.receiver {
             Receiver::One(to) => to.send(outcome).is_ok(),
             Receiver::Batch(index, to) => to.send((index, outcome)).is_ok(),
+            Receiver::Release { answer, in_doubt } => {
+                told.0.push((answer, released(outcome, in_doubt)));
+                true
+            }
         }
     }
 }

@@ -30,8 +30,9 @@
 //!    driver takes its place, and the old one, which finds that it is not the driver any more, ends
 //!    without a trace.
 //! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. Log events, and the spawning of the driver, follow
-//!    when the mutex is free: a runtime that shuts down drops a new driver at once, and the drop takes the mutex.
+//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. The outcomes of releases, and the spawning of the driver, follow
+//!    when the mutex is free ([`Locked`]): an outcome may come back to the lane with a further release, and a runtime that shuts down drops a
+//!    new driver at once, and the drop takes the mutex.
 
 mod connecting;
 mod deadlines;
@@ -44,7 +45,14 @@ mod resting;
 mod spare;
 mod trouble;
 
-use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::VecDeque,
+    mem,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use tokio::{
     runtime::{self, Handle},
@@ -55,7 +63,7 @@ use tokio::{
 use self::{
     connecting::BackOff,
     driver::{Driver, Flight, Message},
-    entry::AnswerTo,
+    entry::{AnswerTo, Told},
     queue::Queue,
     spare::Spare,
 };
@@ -74,9 +82,8 @@ use super::{
 };
 use crate::{
     Error,
-    store::home::Home,
+    store::{self, Answer, home::Home},
     sync::{Mutex, MutexGuard},
-    trace,
 };
 
 /// The number of calls in one message: enough to save round trips, few enough not to delay others.
@@ -215,7 +222,7 @@ impl Lane {
     /// The driver goes on connecting if the future is dropped.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         let connected = {
-            let mut state = self.0.state.lock();
+            let mut state = self.0.lock();
             self.0.check_connection(&mut state);
             if state.connection.is_some() {
                 return Ok(());
@@ -236,7 +243,7 @@ impl Lane {
         let (answer, outcome) = oneshot::channel();
         let undo = start.failure.undo(&start.call);
         let answer = AnswerTo::one(&start.call, answer);
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         let id = state.queue.push(start, Some(answer));
         if state.sends_now() {
             self.0.send(&mut state);
@@ -250,13 +257,28 @@ impl Lane {
         }
     }
 
+    /// Starts a release, whose outcome is told to `answer`. Refused if nothing would ever drive it.
+    pub(super) fn release(&self, start: Start, answer: Answer, in_doubt: bool) {
+        let mut state = self.0.lock();
+        if state.driver.is_none() && self.0.home.runtime().is_none() {
+            drop(state);
+            return answer.give(store::Outcome::Refused(explain::no_runtime()));
+        }
+        let answer = AnswerTo::release(&start.call, answer, in_doubt);
+        state.queue.push(start, Some(answer));
+        if state.sends_now() {
+            self.0.send(&mut state);
+        }
+        self.0.drive(state);
+    }
+
     /// Starts calls, whose outcomes go to a channel, each with the index that came with the call.
     pub(super) fn call_all(
         &self,
         calls: impl IntoIterator<Item = (usize, Start)>,
         to: &mpsc::UnboundedSender<(usize, Outcome)>,
     ) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         for (index, start) in calls {
             let answer = AnswerTo::batch(&start.call, index, to.clone());
             state.queue.push(start, Some(answer));
@@ -267,7 +289,7 @@ impl Lane {
 
     /// Starts the release of what an acquire may have taken. `until_expiry`: an answer does not settle the release.
     pub(super) fn clean_up(&self, release: ReleaseAll, until_expiry: bool) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         state.queue.clean_up(release, until_expiry);
         self.0.send(&mut state);
         self.0.drive(state);
@@ -280,7 +302,7 @@ impl Lane {
 
     /// Resumes calls that wait for a runtime, and moves home.
     pub(super) fn resume(&self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         let (driver, home) = (state.driver, self.0.home.settled());
         let is_at = |home: Handle| driver.is_none_or(|driver| driver.runtime == home.id());
         if !home.is_none_or(is_at) {
@@ -299,13 +321,47 @@ impl Lane {
 /// The driver goes on until the calls that were started have been answered, for at most one time limit.
 impl Drop for Lane {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         state.closed = Some(Instant::now());
         state.waker.wake_by_ref();
     }
 }
 
+/// The locked state of a lane. The outcomes of releases are given when the mutex is free
+/// (invariant 8), because the fields are dropped in this order.
+struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    told: Told,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.told = mem::take(&mut self.state.queue.told);
+    }
+}
+
 impl Inner {
+    fn lock(&self) -> Locked<'_> {
+        Locked {
+            state: self.state.lock(),
+            told: Told::default(),
+        }
+    }
+
     /// Gives up a connection that is broken or does not lead to the current server.
     fn check_connection(&self, state: &mut State) {
         let is_fit = |connection: &Connection| {
@@ -359,7 +415,7 @@ impl Inner {
     }
 
     /// Starts the driver if none runs, and wakes a driver that would otherwise oversleep.
-    fn drive(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+    fn drive(self: &Arc<Self>, state: Locked<'_>) {
         if state.driver.is_none() {
             self.start_driver(state);
         } else if state.driver_must_wake() {
@@ -368,7 +424,7 @@ impl Inner {
     }
 
     /// Starts a driver, in the place of the last one. Without a runtime, the calls wait for one.
-    fn start_driver(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn start_driver(self: &Arc<Self>, mut state: Locked<'_>) {
         let Some(runtime) = self.home.runtime() else {
             return;
         };
@@ -383,12 +439,11 @@ impl Inner {
         runtime.spawn(Driver::new(self.clone(), driver));
     }
 
-    /// Handles the end of the driver: no connection is left, and no caller would be answered any more. Releases go on with the next driver.
-    /// Returns the state, with the failed releases to be logged; or `None` if another driver has taken the place of this one.
-    fn driver_ended(&self, driver: DriverId) -> Option<MutexGuard<'_, State>> {
-        let mut state = self.state.lock();
+    /// Handles the end of the driver: no connection is left, and no caller would be answered any more.
+    fn driver_ended(&self, driver: DriverId) {
+        let mut state = self.lock();
         if state.driver != Some(driver) {
-            return None;
+            return;
         }
         state.driver = None;
         state.waker = Waker::noop().clone();
@@ -399,20 +454,6 @@ impl Inner {
         state.queue.fail_all(&error);
         for waiting in state.connecting.drain(..) {
             let _ = waiting.send(Err(error.clone()));
-        }
-        Some(state)
-    }
-
-    /// Logs the releases that have failed, when the mutex is free.
-    fn log_failures(&self, mut state: MutexGuard<'_, State>) {
-        let failed_releases = mem::take(&mut state.queue.failed_releases);
-        if failed_releases.is_empty() {
-            return;
-        }
-        let owed = state.queue.owed.clone();
-        drop(state);
-        for (owner, error) in failed_releases {
-            trace::release_failed(owner, &error, owed.failed());
         }
     }
 }

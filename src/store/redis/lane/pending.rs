@@ -53,7 +53,7 @@ impl Drop for Pending {
             return;
         };
         let inner = &self.lane.0;
-        let mut state = inner.state.lock();
+        let mut state = inner.lock();
         let is_answered = !state.queue.abandon(self.id);
         if is_answered && matches!(self.outcome.try_recv(), Ok(Outcome::Answered(_))) {
             state.queue.clean_up(release, false);

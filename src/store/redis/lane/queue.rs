@@ -35,11 +35,11 @@ use super::{
         script::By,
     },
     deadlines::Deadlines,
-    entry::{AnswerTo, Before, Entry, Failure, Reply, Start, after, is_noscript},
+    entry::{AnswerTo, Before, Entry, Failure, Reply, Start, Told, after, is_noscript},
     order::{Id, Order},
     resting::Resting,
 };
-use crate::{Error, ErrorKind, store::Owner};
+use crate::{Error, ErrorKind};
 
 /// The calls of a lane.
 #[derive(Debug)]
@@ -57,9 +57,8 @@ pub(super) struct Queue {
     last_is_large: bool,
     /// The times at which callers must be answered, or releases are not owed any more.
     pub(super) deadlines: Deadlines,
-    /// The releases that have failed for their callers, for the log: each of them once, because a caller is answered once. The driver
-    /// logs them when the mutex is free.
-    pub(super) failed_releases: Vec<(Owner, Error)>,
+    /// The outcomes of releases, which are given when the mutex is free.
+    pub(super) told: Told,
     pub(super) owed: Owed,
 }
 
@@ -73,7 +72,7 @@ impl Queue {
             resting: Resting::default(),
             last_is_large: false,
             deadlines: Deadlines::default(),
-            failed_releases: Vec::new(),
+            told: Told::default(),
             owed,
         }
     }
@@ -222,10 +221,7 @@ impl Queue {
         let error = outcome.error();
         let (has_run, failed) = (error.is_none(), error.as_ref().map(Error::kind));
         let answer = entry.answer.take();
-        if let (Some(error), true) = (&error, answer.is_some()) {
-            self.failed_releases.extend(entry.failed_release(error));
-        }
-        let is_heard = answer.is_some_and(|answer| answer.send(outcome));
+        let is_heard = answer.is_some_and(|answer| answer.send(outcome, &mut self.told));
         match entry.failure {
             Failure::CleanUp if is_heard && !has_run && repeated => {
                 if let Some(entry) = self.remove(id)
@@ -286,9 +282,9 @@ impl Queue {
                 continue;
             };
             if let Some(answer) = entry.answer.take() {
-                let error = explain::script_forgotten();
-                self.failed_releases.extend(entry.failed_release(&error));
-                answer.send(Outcome::failed(error, entry.may_have_taken_effect));
+                let failed =
+                    Outcome::failed(explain::script_forgotten(), entry.may_have_taken_effect);
+                answer.send(failed, &mut self.told);
                 if entry.may_have_taken_effect
                     && let Some(release) = entry.undo()
                 {
@@ -323,6 +319,7 @@ impl Queue {
 
     /// Drops all calls.
     pub(super) fn clear(&mut self) {
+        self.fail_all(&explain::connection_ended());
         self.calls.clear();
         self.unsent = self.calls.first_id();
         self.in_flight = 0;

@@ -70,7 +70,6 @@ impl Queue {
             return;
         };
         let (was_sent, is_in_flight) = (entry.was_sent(), entry.is_in_flight);
-        self.failed_releases.extend(entry.failed_release(&error));
         if let Failure::Repeat { expires, .. } = entry.failure {
             let due = std::mem::replace(&mut entry.due, expires);
             self.deadlines.remove(due, id);
@@ -80,7 +79,7 @@ impl Queue {
         } else if !is_in_flight {
             self.remove(id);
         }
-        answer.send(Outcome::failed(error, was_sent));
+        answer.send(Outcome::failed(error, was_sent), &mut self.told);
     }
 
     /// Answers all callers with an error.

@@ -4,7 +4,8 @@
 -- ARGV     1 the lease's value (see value.lua)
 --          2 lease in ms, 3 floor of the tokens
 --          4 "<ms that a place in the queue is kept> <head start in ms>", to queue if the key is held;
---            or "no", not to queue; or "skip", to ignore the queue
+--            or "no", not to queue; or "skip", to ignore the queue;
+--            followed by ";<attempt>" for each owner that is ended first, if there are any (see end_all in contend.lua)
 --          5 the number of tokens, if more than one
 -- Returns  the last token, if the key is granted with all of the tokens and no attempt waits
 --          {"granted", last token, 1, 1 if attempts of other instances wait, else 0, the number of tokens}

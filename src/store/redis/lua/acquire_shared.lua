@@ -23,8 +23,10 @@ local found = call('EXISTS', lock, KEYS[2])
 if found == 0 and count > 1 then
   count = math.min(count, string.match(holder, '^permit:(%d+):') + 0)
 elseif found ~= 0 then
-  -- A lock that exists alone has no queue. Leases that have expired take room here, and give it back in the longer branch.
-  local last = found == 1 and redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES') or {}
+  -- A lock that exists alone has no queue. Leases that have expired take room here, and give it back in the longer branch, which also ends
+  -- other owners.
+  local is_short = found == 1 and not string.find(ARGV[4], ';', 1, true)
+  local last = is_short and redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES') or {}
   local has_room = last[1] and string.sub(last[1], 1, 7) == string.sub(holder, 1, 7)
   if has_room then
     local permits = string.match(holder, '^permit:(%d+):')

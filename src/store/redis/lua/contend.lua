@@ -87,6 +87,32 @@ local function hold_off(attempt, lock, queueing, now)
   return {'held', math.max((ask_again or now) - now, 0), false, lock.label or false}
 end
 
+-- Ends owners as releases do: their leases, in whatever mode, and their places in the queue. `names` are those of their attempts, each after a
+-- semicolon. Returns the lock as it is then. The counter of the tokens comes first: a server that cannot count fails before the key is free.
+local function end_all(names, lock, now)
+  redis.call('INCRBY', KEYS[3], 0)
+  local label, ended = string.match(ARGV[1], '^[^ @]+(@[^ ]+)') or '', false
+  for name in string.gmatch(names, '[^;]+') do
+    leave(name)
+    if lock.value then
+      if lock.kind == 'exclusive' and lock.owner == string.match(name, '[^:]+:%d+$') then
+        redis.call('DEL', KEYS[1])
+        lock, ended = {held = 0}, true
+      end
+    elseif lock.kind then
+      local holder = mode_of(name) == 'exclusive' and 'shared:' .. name or name
+      ended = redis.call('ZREM', KEYS[1], holder .. label) == 1 or ended
+    end
+  end
+  if lock.kind == 'exclusive' then
+    unmark_unless_queued(lock.value)
+  elseif lock.kind ~= 'record' then
+    lock = look(now)
+    offer(now, lock, ended)
+  end
+  return lock
+end
+
 -- Asks for the key, for an attempt and for its holders, which is how the leases of a shared or counted key are named. Returns the reply, if
 -- the key is not granted; or nil, the number of leases to be granted, the lock (see look), and whether others wait. The attempt has left the
 -- queue then.
@@ -96,6 +122,11 @@ local function contend(attempt, holders, queueing, now)
     return lock.error
   end
   prune(now)
+  local ends
+  queueing, ends = string.match(queueing, '^([^;]+)(.*)$')
+  if ends ~= '' then
+    lock = end_all(ends, lock, now)
+  end
   if lock.kind == 'record' then
     leave_for_record(attempt)
     return {'record', lock.content}

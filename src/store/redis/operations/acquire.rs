@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
-use redis::{RedisWrite, Value};
+use redis::{RedisWrite as _, Value};
 
 use super::{
     super::{
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Error,
-    store::{self, Acquire, Acquired, Grant, Held, Mode, Queueing, StoreFuture},
+    store::{self, Acquire, Acquired, End, Grant, Held, Mode, Queueing, StoreFuture},
 };
 
 impl Shared {
@@ -114,7 +114,7 @@ impl Writer<'_> {
         }
         self.number(millis(request.lease));
         self.floor(&request.key);
-        self.queueing(request.queueing);
+        self.queueing(request.queueing, &request.ends);
         let more = if request.mode.is_permit() {
             &request.more[..]
         } else {
@@ -128,20 +128,25 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`.
-    fn queueing(&mut self, queueing: Queueing) {
+    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`. The owners
+    /// that are ended first follow, each after a semicolon: the script looks at them only if the key is in use.
+    fn queueing(&mut self, queueing: Queueing, ends: &[End]) {
+        let mut to = self.command.bufmut_for_next_arg(0);
         match queueing {
-            Queueing::No => self.command.write_arg(b"no"),
-            Queueing::Skip => self.command.write_arg(b"skip"),
+            Queueing::No => to.put_slice(b"no"),
+            Queueing::Skip => to.put_slice(b"skip"),
             Queueing::Wait {
                 deadline,
                 head_start,
             } => {
-                let mut to = self.command.bufmut_for_next_arg(0);
                 put_number(millis(deadline), &mut to);
                 to.put_u8(b' ');
                 put_number(millis(head_start), &mut to);
             }
+        }
+        for end in ends {
+            to.put_u8(b';');
+            value::attempt(end.owner, end.mode, &mut to);
         }
     }
 }

@@ -10,19 +10,16 @@ use redis::RedisWrite;
 use super::{
     super::{
         Shared, explain,
-        lane::{Before, Failure, Start, after},
-        outcome::{Answered, Redirect},
+        lane::{Before, Failure, Start},
+        outcome::{Outcome, Redirect},
         script::{RELEASE, RELEASE_ALONE, RELEASE_SHARED},
         value,
     },
-    Operation, Writer, failed,
+    Operation, Writer,
     reply::flag,
     writer::millis,
 };
-use crate::{
-    Error,
-    store::{Acquire, Ending, Mode, Owner, Queueing, Release, Released, StoreFuture},
-};
+use crate::store::{self, Acquire, Answer, Ending, Mode, Owner, Queueing, Release, Released};
 
 /// A release, of one owner or of several. Several owners have permits, or may have got them from one acquire that failed.
 #[derive(Debug, Clone)]
@@ -61,32 +58,29 @@ pub(in super::super) fn release_of(request: &Acquire) -> ReleaseAll {
 }
 
 impl Shared {
-    /// Starts a release, also outside of a runtime. There, a release without a driver waits for [`resume`](Self::resume).
-    ///
-    /// # Cancel safety
-    ///
-    /// The release goes on if the future is dropped.
-    pub(in super::super) fn release(
-        self: &Arc<Self>,
-        request: Release,
-    ) -> StoreFuture<Result<Released, Error>> {
+    /// Starts a release, also outside of a runtime: there, it is refused if no driver runs.
+    pub(in super::super) fn release(self: &Arc<Self>, request: Release, answer: Answer) {
         if let Some(order) = &self.order {
-            return self.release_in_order(order, request);
+            let released = self.release_in_order(order, request);
+            self.home.spawn(async move {
+                answer.give(match released.await {
+                    Ok(released) => store::Outcome::Answered(released),
+                    Err(error) => store::Outcome::Unknown(error),
+                });
+            });
+            return;
         }
         let Some(lane) = self.topology.lane_of(&request.key) else {
-            return failed(Redirect::Unrouted.error());
+            return answer.give(store::Outcome::Refused(Redirect::Unrouted.error()));
         };
-        let pending = lane.call(Start {
+        let in_doubt = request.in_doubt;
+        let start = Start {
             before: Before::Nothing,
-            failure: Failure::Repeat {
-                expires: after(request.owed_for),
-                _debt: self.owed.debt(),
-                until_expiry: false,
-            },
+            failure: Failure::GiveUp,
             call: Operation::Release(request.into()).into(),
             deadline: self.deadline(),
-        });
-        Box::pin(async move { released(pending.await.answered()?) })
+        };
+        lane.release(start, answer, in_doubt);
     }
 }
 
@@ -126,14 +120,22 @@ impl Writer<'_> {
     }
 }
 
-/// Reads the reply to a release.
-pub(in super::super) fn released(answered: Answered) -> Result<Released, Error> {
-    if flag(answered.value)? {
-        Ok(Released::Freed)
-    } else if answered.repeated {
+/// The outcome of a release.
+pub(in super::super) fn released(outcome: Outcome, in_doubt: bool) -> store::Outcome<Released> {
+    let answered = match outcome {
+        Outcome::Answered(answered) => answered,
+        Outcome::Refused(error) => return store::Outcome::Refused(error),
+        Outcome::MayHaveTakenEffect(error) => return store::Outcome::Unknown(error),
+        Outcome::Redirected { redirect, .. } => return store::Outcome::Unknown(redirect.error()),
+    };
+    match flag(answered.value) {
+        Ok(true) => store::Outcome::Answered(Released::Freed),
         // The first sending of the release may have freed the key.
-        Err(explain::freed_or_lost())
-    } else {
-        Ok(Released::NotOurs)
+        Ok(false) if answered.repeated => store::Outcome::Unknown(explain::freed_or_lost()),
+        Ok(false) if in_doubt && !answered.predecessors_closed => {
+            store::Outcome::Answered(Released::NotYet)
+        }
+        Ok(false) => store::Outcome::Answered(Released::NotOurs),
+        Err(error) => store::Outcome::Unknown(error),
     }
 }
