@@ -92,7 +92,7 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let question = self.nodes[node].acquire(request.clone());
+        let question = self.ask(node, request.clone());
         let mut asking = Round::new([(node, question.answer())], self.node_timeout);
         self.attempts.asked(key, *owner, [(node, question)]);
         let Some((_, answer)) = asking.next().await else {

@@ -6,7 +6,9 @@
 //! 1. A [`Question`] that is dropped, or whose outcome is not known, becomes an ending in doubt.
 //! 2. A release that fails is repeated. A name that is released twice has one ending.
 //! 3. Every acquire carries the endings of its key, and no acquire asks for a name that ends.
-//! 4. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
+//! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS)
+//!    to forget. It could answer none of them, and each would leave another ending behind.
+//! 5. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
 //!    failure, call or `watch` starts another one.
 
 use std::{
@@ -29,6 +31,9 @@ use crate::{
     time::{now, timeout_at},
     trace,
 };
+
+/// How many names a silent node may have to forget before it gets no further questions.
+const MOST_ENDINGS: usize = 16;
 
 /// A node of a quorum.
 #[derive(Clone)]
@@ -75,8 +80,8 @@ impl Node {
     }
 
     /// Asks the node for a key. The call is made now, and carries the endings of the key beside
-    /// those that the request names.
-    pub(super) fn acquire(&self, mut request: Acquire) -> Arc<Question> {
+    /// those that the request names. `is_silent`: the node has not answered its last call.
+    pub(super) fn acquire(&self, mut request: Acquire, is_silent: bool) -> Arc<Question> {
         let lasts = match request.queueing {
             Queueing::Wait { deadline, .. } => request.lease.max(deadline),
             Queueing::No | Queueing::Skip => request.lease,
@@ -89,18 +94,26 @@ impl Node {
             in_doubt: true,
             owed_for: lasts,
         };
-        let (is_ending, carried) = {
+        let (refused, carried) = {
             let ends = &self.0.state.lock().ends;
-            let is_ending = ends.contains(&request.key, request.owner);
-            (is_ending, ends.to_carry(&request.key))
+            let refused = if ends.contains(&request.key, request.owner) {
+                Some("the node has to forget this name, which cannot be asked for again")
+            } else if is_silent && ends.len() >= MOST_ENDINGS {
+                Some("the node does not answer")
+            } else {
+                None
+            };
+            (refused, ends.to_carry(&request.key))
         };
         let is_carried = |owner| carried.iter().any(|end| end.owner == owner);
         request.ends.retain(|end| !is_carried(end.owner));
         request.ends.extend(carried);
-        let asking = if is_ending {
-            Box::pin(ready(Outcome::Refused(ends_already(request.owner))))
-        } else {
-            self.0.store.acquire(request)
+        let asking = match refused {
+            Some(why) => {
+                let refused = Outcome::Refused(Error::new(ErrorKind::Unreachable, why));
+                Box::pin(ready(refused))
+            }
+            None => self.0.store.acquire(request),
         };
         self.0.go_on();
         Arc::new(Question {
@@ -301,9 +314,4 @@ impl fmt::Debug for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Question").field(&self.name()).finish()
     }
-}
-
-fn ends_already(name: Owner) -> Error {
-    let message = format!("{name} was given up, and cannot be asked for again");
-    Error::new(ErrorKind::Unreachable, message)
 }

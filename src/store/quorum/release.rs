@@ -123,7 +123,7 @@ impl Shared {
     async fn add_record(self: Arc<Self>, key: LockKey, record: Record, at: (usize, Owner)) {
         let (node, owner) = at;
         let lease = self.node_timeout * 10;
-        let taking = self.nodes[node].acquire(Acquire {
+        let request = Acquire {
             key: key.clone(),
             owner,
             lease,
@@ -133,7 +133,8 @@ impl Shared {
             fingerprint: None,
             more: Vec::new(),
             ends: Vec::new(),
-        });
+        };
+        let taking = self.ask(node, request);
         let mut answer = Round::new([(node, taking.answer())], self.node_timeout);
         if let Some((_, Some(Outcome::Answered(Acquired::Granted(_))))) = answer.next().await {
             let Record { content, retain } = record;

@@ -18,6 +18,7 @@ use super::{
     attempts::{Part, PartOf},
     ballot::{Ballot, Verdict},
     failures::is_answered,
+    node::Question,
     round::Round,
 };
 use crate::{
@@ -56,16 +57,17 @@ impl Shared {
         names: Vec<Owner>,
     ) -> Vote {
         let carried = self.carried(request);
-        let nodes = names.iter().zip(carried).zip(&self.nodes);
-        let questions = nodes.map(|((name, ends), node)| {
-            node.acquire(Acquire {
+        let names_and_ends = names.iter().zip(carried).enumerate();
+        let questions = names_and_ends.map(|(node, (name, ends))| {
+            let request = Acquire {
                 owner: *name,
                 queueing,
                 ends,
                 ..request.clone()
-            })
+            };
+            (node, self.ask(node, request))
         });
-        let questions: Vec<_> = questions.enumerate().collect();
+        let questions: Vec<_> = questions.collect();
         let answers = questions.iter();
         let answers = answers.map(|(node, question)| (*node, question.answer()));
         let answers = Round::new(answers, self.node_timeout);
@@ -78,6 +80,11 @@ impl Shared {
             opened: Instant::now(),
             took: Duration::ZERO,
         }
+    }
+
+    /// Asks one node.
+    pub(super) fn ask(&self, node: usize, request: Acquire) -> Arc<Question> {
+        self.nodes[node].acquire(request, self.health.is_silent(node))
     }
 
     /// What each node ends before it looks at the attempt: the parts of the owners that the caller ends. Of attempts
