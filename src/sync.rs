@@ -23,6 +23,7 @@ mod from {
 }
 
 pub(crate) use from::*;
+pub(crate) use tokio::runtime::Id as RuntimeId;
 use uuid::Uuid;
 
 /// A mutex without poisoning: no code under the lock panics while the value is inconsistent.
@@ -120,6 +121,11 @@ impl Runtime {
         Some((Self { handle }, Thread { _ends: ends }))
     }
 
+    /// Identifies the runtime among all that the process has had.
+    pub(crate) fn id(&self) -> Option<RuntimeId> {
+        Some(self.handle.id())
+    }
+
     /// Makes this the current runtime until the returned value is dropped.
     pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
         self.handle.enter()
@@ -149,6 +155,10 @@ impl Runtime {
 
     pub(crate) fn on_own_thread() -> Option<(Self, Thread)> {
         Some((Self {}, Thread {}))
+    }
+
+    pub(crate) fn id(&self) -> Option<RuntimeId> {
+        None
     }
 
     pub(crate) fn enter(&self) {}

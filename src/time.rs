@@ -92,6 +92,10 @@ impl<F: Future> Future for Timeout<F> {
             return Poll::Ready(Some(output));
         }
         let here = current_runtime();
+        if here.is_none() && cfg!(not(shuttle)) {
+            // Outside of a runtime there are no timers: the next poll within one creates it.
+            return Poll::Pending;
+        }
         if this.sleep.is_none() || *this.runtime != here {
             let at = match *this.limit {
                 Limit::After(limit) => later(now(), limit),

@@ -27,7 +27,7 @@ use super::Background;
 use crate::{
     store::{Hint, Hints},
     sync::{
-        Mutex, Notify, Runtime, Thread,
+        Mutex, Notify, Runtime, RuntimeId, Thread,
         atomic::{AtomicBool, AtomicU64, Ordering},
         yield_now,
     },
@@ -68,6 +68,10 @@ pub(crate) struct Scheduler {
     closed: AtomicBool,
     /// The task exists.
     running: AtomicBool,
+    /// The task is being started, by a caller that holds the lock of `runtime`.
+    starting: AtomicBool,
+    /// The runtime that has dropped the last task at once, because it shuts down.
+    ended: Mutex<Option<RuntimeId>>,
     /// The runtime of the task, or of the last one.
     runtime: Mutex<Option<Runtime>>,
 }
@@ -82,6 +86,8 @@ impl Scheduler {
             left_behind: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicBool::new(false),
+            starting: AtomicBool::new(false),
+            ended: Mutex::new(None),
             runtime: Mutex::new(None),
         }
     }
@@ -92,6 +98,12 @@ impl Scheduler {
         self.is_running() || self.start_anew(events)
     }
 
+    /// As [`start`](Self::start), for callers that may be within a start of this very thread: what they need is
+    /// found by the first look of the task.
+    pub(crate) fn start_unless_starting<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
+        self.starting.load(Ordering::Acquire) || self.start(events)
+    }
+
     #[cold]
     fn start_anew<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
         if !can_sleep() {
@@ -100,7 +112,8 @@ impl Scheduler {
         let is_current = matches!(self.background, Background::Current);
         // A runtime that was given may have ended, and the current one is used in its place.
         !is_current && self.start_on(|| Home::given(&self.background), events)
-            || self.start_on(Home::current, events)
+            // A task that another caller has started, on a runtime that ends just now, is no reason to give up.
+            || (0..2).any(|_| self.start_on(Home::current, events))
     }
 
     /// Starts the task on the given runtime. Returns `false` if that runtime has ended.
@@ -116,9 +129,14 @@ impl Scheduler {
         let Some(home) = home() else {
             return false;
         };
+        let id = home.runtime.id();
+        if id.is_some() && id == *self.ended.lock() {
+            return false;
+        }
         *current = Some(home.runtime.clone());
         // Before others may use the store: it moves its connections to the runtime of `watch`.
         let hints = {
+            let _starting = Starting::new(&self.starting);
             let _entered = home.runtime.enter();
             events.watch()
         };
@@ -133,6 +151,9 @@ impl Scheduler {
             drop(home.thread);
         });
         // A runtime that is shutting down has dropped the task by now.
+        if !self.is_running() {
+            *self.ended.lock() = id;
+        }
         self.is_running()
     }
 
@@ -275,6 +296,22 @@ impl Home {
                 })
             }
         }
+    }
+}
+
+/// Marks the scheduler as being started until dropped, also if the store panics.
+struct Starting<'a>(&'a AtomicBool);
+
+impl<'a> Starting<'a> {
+    fn new(starting: &'a AtomicBool) -> Self {
+        starting.store(true, Ordering::Release);
+        Self(starting)
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Contender {
     at_once: u32,
     /// The line does not need this contender any more.
     settled: bool,
+    /// The store is being called. Still set when the contender is dropped, the store has panicked.
+    is_in_store: bool,
 }
 
 /// An `acquire` that the store has not answered yet.
@@ -119,6 +121,7 @@ impl Contender {
             back_off: FIRST_BACK_OFF,
             at_once: 0,
             settled: false,
+            is_in_store: false,
         }
     }
 
@@ -168,7 +171,10 @@ impl Contender {
                 self.ask(demand)
             }
         };
-        match question.answer.as_mut().poll(cx) {
+        self.is_in_store = true;
+        let answer = question.answer.as_mut().poll(cx);
+        self.is_in_store = false;
+        match answer {
             Poll::Pending => {
                 self.question = Some(question);
                 Poll::Pending
@@ -364,6 +370,15 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if self.settled {
+            return;
+        }
+        if self.is_in_store {
+            // The next contender would panic as well.
+            let error = Error::new(
+                ErrorKind::Unreachable,
+                "the question to the store was dropped before its answer came, because the store panicked",
+            );
+            self.line(|line, t| line.abandoned(&self.key, &error, t));
             return;
         }
         let is_needed = self.line(|line, t| line.left_behind(&self.key, t));

@@ -23,11 +23,11 @@ use super::{
     troubles::Troubles,
 };
 use crate::{
-    Error, LockKey, Loss,
+    Error, ErrorKind, LockKey, Loss,
     lease::{Background, Lease, LeaseEvents, Scheduler},
     store::{
         Answer, Endings, Hint, Hints, Instance, Outcome, Owner, Release, Released, Renew, Renewed,
-        Store,
+        Store, ends::Confirmation,
     },
     sync::{
         Notify,
@@ -182,15 +182,6 @@ impl Inner {
         }
     }
 
-    /// Tells the callers that wait for a release to be repeated that nobody will, for now.
-    fn give_up_waiting(&self) {
-        for caller in self.lines.give_up_waiting() {
-            let _ = caller.send(Err(Error::interrupted(
-                "the release was not answered, and the runtime that would repeat it has shut down",
-            )));
-        }
-    }
-
     /// Notes that the store has answered a call.
     pub(crate) fn store_answered(&self) {
         if let Some(at) = self.troubles.answered() {
@@ -255,6 +246,12 @@ impl LeaseEvents for Inner {
         for release in due.releases {
             self.send_release(release);
         }
+        for caller in due.given_up {
+            let _ = caller.send(Err(Error::new(
+                ErrorKind::Unreachable,
+                "the lease's time was over before the store has answered the release",
+            )));
+        }
         if !due.renewals.is_empty() {
             trace::renewing(due.renewals.len());
             let renewing = Renewing::new(self.clone(), due.renewals, now);
@@ -279,7 +276,7 @@ impl LeaseEvents for Inner {
         for turn in self.lines.waiting() {
             turn.wake();
         }
-        self.give_up_waiting();
+        interrupt(self.lines.give_up_waiting());
     }
 }
 
@@ -296,10 +293,19 @@ impl Endings for Inner {
         if let Some(error) = told.failed {
             self.troubles.release_failed(owner, &error);
             // Looked at last: whoever ends the background does the same.
-            if !self.scheduler.start(&self) {
-                self.give_up_waiting();
+            if !self.scheduler.start_unless_starting(&self) {
+                interrupt(self.lines.give_up_waiting_for(key, owner));
             }
         }
+    }
+}
+
+/// Tells callers that wait for a release to be repeated that nobody will, for now.
+fn interrupt(callers: impl IntoIterator<Item = Confirmation>) {
+    for caller in callers {
+        let _ = caller.send(Err(Error::interrupted(
+            "the release was not answered, and the runtime that would repeat it has shut down",
+        )));
     }
 }
 

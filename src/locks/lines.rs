@@ -83,6 +83,8 @@ pub(crate) struct Due {
     pub(crate) renewals: Vec<DueRenewal>,
     /// Releases that are repeated.
     pub(crate) releases: Vec<Release>,
+    /// Callers that have waited for releases whose time is over.
+    pub(crate) given_up: Vec<Confirmation>,
     /// The follow-ups of the transitions, by key.
     pub(crate) follow_ups: Vec<(LockKey, FollowUp)>,
     /// When the next lease needs attention.
@@ -177,7 +179,10 @@ impl Lines {
                     due.follow_ups.push((key, follow_up));
                 }
             }
-            due.releases.extend(shard.ends.take_due(now));
+            let round = shard.ends.take_due(now);
+            due.releases.extend(round.releases);
+            due.given_up.extend(round.given_up);
+            is_last |= shard.ends.len() == 0 && self.is_closed();
             let next = [shard.schedule.next(), shard.ends.next()];
             due.next = due.next.into_iter().chain(next.into_iter().flatten()).min();
         }
@@ -236,11 +241,23 @@ impl Lines {
         }
     }
 
-    /// The callers that wait for a release to be repeated, when there is no background that would.
+    /// The callers that wait for a release to be repeated, or for a renewal, when there is no background that would.
     pub(crate) fn give_up_waiting(&self) -> Vec<Confirmation> {
-        let shards = self.shards.iter();
-        let waiting = shards.flat_map(|shard| shard.lock().ends.give_up_waiting());
-        waiting.collect()
+        let mut waiting = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            waiting.extend(shard.ends.give_up_waiting());
+            for line in shard.lines.values_mut() {
+                line.give_up_confirming(&mut waiting);
+            }
+        }
+        waiting
+    }
+
+    /// The caller that waits for the release of one owner.
+    pub(crate) fn give_up_waiting_for(&self, key: &LockKey, owner: Owner) -> Option<Confirmation> {
+        let mut shard = self.shard(key).lock();
+        shard.ends.give_up_waiting_for(key, owner)
     }
 
     /// How many owners the store has to forget.

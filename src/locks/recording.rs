@@ -143,23 +143,33 @@ impl LateRecord {
     }
 
     async fn claim_and_record(&mut self) -> Result<Late, Error> {
-        let owner = match self.granted {
-            Some(owner) => owner,
-            None => match self.claim().await? {
-                // The record is already there: an earlier try took effect, and its answer was lost.
-                Acquired::Recorded(found) if found == self.content => return Ok(Late::Recorded),
-                Acquired::Recorded(_) => return Ok(Late::Superseded),
-                Acquired::Held(_) => return Ok(Late::Held),
-                Acquired::Granted(_) => self.granted.expect("set with the answer"),
-            },
-        };
+        // The lease of an earlier claim may be over by now: the next claim tells who has the key.
+        if let Some(owner) = self.granted
+            && self.record(owner).await?
+        {
+            return Ok(Late::Recorded);
+        }
+        match self.claim().await? {
+            // The record is already there: an earlier try took effect, and its answer was lost.
+            Acquired::Recorded(found) if found == self.content => return Ok(Late::Recorded),
+            Acquired::Recorded(_) => return Ok(Late::Superseded),
+            Acquired::Held(_) => return Ok(Late::Held),
+            Acquired::Granted(_) => {}
+        }
+        if let Some(owner) = self.granted
+            && self.record(owner).await?
+        {
+            return Ok(Late::Recorded);
+        }
+        Ok(Late::Held)
+    }
+
+    /// Puts the record into the place of a claim. Returns whether the claim was still there.
+    async fn record(&mut self, owner: Owner) -> Result<bool, Error> {
         let record = (self.content.clone(), self.retain);
         let recorded = self.inner.send_record(&self.key, owner, record).await?;
         self.granted = None;
-        Ok(match recorded {
-            Released::Freed => Late::Recorded,
-            Released::NotOurs | Released::NotYet => Late::Held,
-        })
+        Ok(recorded == Released::Freed)
     }
 
     /// Claims the key. The claims that are in doubt are ended by an answer, as far as they have come.
@@ -193,14 +203,10 @@ impl LateRecord {
         if matches!(answer, Acquired::Granted(_)) {
             self.granted = Some(owner);
         }
-        self.end_doubts();
-        Ok(answer)
-    }
-
-    fn end_doubts(&mut self) {
         for owner in std::mem::take(&mut self.in_doubt) {
             self.end(owner, Ending::Free, true);
         }
+        Ok(answer)
     }
 
     fn end(&self, owner: Owner, ending: Ending, in_doubt: bool) {
@@ -225,13 +231,15 @@ impl LateRecord {
 
 impl Drop for LateRecord {
     fn drop(&mut self) {
-        self.end_doubts();
+        let record = || Ending::Record {
+            content: self.content.clone(),
+            retain: self.retain,
+        };
+        for owner in self.in_doubt.iter().copied() {
+            self.end(owner, record(), true);
+        }
         if let Some(owner) = self.granted {
-            let record = Ending::Record {
-                content: self.content.clone(),
-                retain: self.retain,
-            };
-            self.end(owner, record, false);
+            self.end(owner, record(), false);
         }
     }
 }

@@ -16,15 +16,15 @@
 //!    because an owner that ends is never asked for again.
 //! 2. *Not yet* means that an acquire of the same owner may still take effect: the ending stays.
 //! 3. Paused endings are repeated in rounds of [`AT_ONCE`], so that a store that is away costs the
-//!    same however many endings there are. The rounds follow each other at once while the store
-//!    answers, and otherwise after pauses that grow to [`LONGEST_REST`].
+//!    same however many endings there are. The rounds follow each other at once while they
+//!    succeed, and otherwise after pauses that grow to [`LONGEST_REST`].
 //! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
 //!    them at once. That settles nothing: only the answer to a release does.
 //! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat the
 //!    release. The ending itself goes on.
 //! 6. An ending with a record is not carried: the acquire would free the key of work that is done.
 //!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
-//! 6. An owner has one ending, however often its end is asked for.
+//! 7. An owner has one ending, however often its end is asked for.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -91,7 +91,19 @@ struct Entry {
     tries: u8,
     /// A release had an unknown outcome, and may have been the one that freed the key.
     had_unknown: bool,
+    is_paused: bool,
+    /// The ending was added again after the release was sent, which is therefore repeated.
+    once_more: bool,
     waiting: Option<Confirmation>,
+}
+
+/// What is to be done when the time for a round has come, after the lock of the endings is free.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// The releases to be sent.
+    pub(crate) releases: Vec<Release>,
+    /// The callers that have waited for endings whose time is over.
+    pub(crate) given_up: Vec<Confirmation>,
 }
 
 /// The effects of an outcome, for after the lock of the endings is free.
@@ -118,6 +130,8 @@ impl Ends {
             entry.in_doubt |= end.in_doubt;
             entry.until = entry.until.max(until);
             entry.waiting = end.waiting.or(entry.waiting.take());
+            // The release under way may be too early for what this one is to end.
+            entry.once_more = true;
             return None;
         }
         let entry = Entry {
@@ -128,6 +142,8 @@ impl Ends {
             until,
             tries: 0,
             had_unknown: false,
+            is_paused: false,
+            once_more: false,
             waiting: end.waiting,
         };
         let release = entry.release(key, now);
@@ -163,11 +179,14 @@ impl Ends {
         outcome: Outcome<Released>,
         now: Instant,
     ) -> Told {
+        let rest = self.rest;
         let Some(entry) = self.entry(key, owner) else {
             return Told::default(); // its time was over before
         };
         let lost = || lost(entry.had_unknown);
+        let once_more = std::mem::take(&mut entry.once_more);
         let (result, error) = match outcome {
+            Outcome::Answered(Released::NotOurs | Released::NotYet) if once_more => (None, None),
             Outcome::Answered(Released::Freed) => (Some(Ok(())), None),
             Outcome::Answered(Released::NotOurs) => (Some(Err(lost())), None),
             Outcome::Answered(Released::NotYet) if !entry.in_doubt => (Some(Err(lost())), None),
@@ -189,62 +208,76 @@ impl Ends {
             failed,
         };
         if let Some(result) = result {
+            let has_failed = entry.tries > 0;
             let waiting = self.remove(key, owner).and_then(|entry| entry.waiting);
             told.caller = waiting.map(|waiting| (waiting, result));
-            self.rest = Duration::ZERO;
-            self.round = (!self.paused.is_empty()).then_some(now);
+            // A release that works at once says nothing about those that do not.
+            if has_failed {
+                self.hurry(now);
+            }
         } else {
             entry.tries = entry.tries.saturating_add(1);
-            if entry.tries >= TRIES_OF_A_CALLER
+            entry.is_paused = true;
+            // Where others fail as well, the next round of this one may be far away.
+            if (entry.tries >= TRIES_OF_A_CALLER || !rest.is_zero())
                 && let Some(error) = error
             {
                 let waiting = entry.waiting.take();
                 told.caller = waiting.map(|waiting| (waiting, Err(error)));
             }
-            self.paused.push_back((key.clone(), owner));
-            let rest = self.rest;
+            if entry.waiting.is_some() {
+                self.paused.push_front((key.clone(), owner));
+            } else {
+                self.paused.push_back((key.clone(), owner));
+            }
             self.round.get_or_insert_with(|| later(now, rest));
         }
         told.round = self.round;
         told
     }
 
-    /// The releases of the next round, if it is time for one. Endings whose time is over are
-    /// dropped.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Release> {
+    /// The next round, if it is time for one. Endings whose time is over are dropped.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Round {
+        let mut due = Round::default();
         if self.round.is_none_or(|round| now < round) {
-            return Vec::new();
+            return due;
         }
         if self.rest >= LONGEST_REST {
-            self.drop_expired(now);
+            self.drop_expired(now, &mut due);
         }
-        let mut releases = Vec::new();
-        while releases.len() < AT_ONCE
+        while due.releases.len() < AT_ONCE
             && let Some((key, owner)) = self.paused.pop_front()
         {
             let entry = self.entry(&key, owner);
             if let Some(entry) = entry.filter(|entry| now < entry.until) {
-                releases.push(entry.release(&key, now));
+                entry.is_paused = false;
+                due.releases.push(entry.release(&key, now));
             } else {
-                self.remove(&key, owner);
+                let over = self.remove(&key, owner);
+                due.given_up.extend(over.and_then(|entry| entry.waiting));
             }
         }
-        // The next round follows the first answer, or a pause without one.
+        // The next round follows the first success, or a pause without one.
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
         self.round = (!self.paused.is_empty()).then(|| later(now, self.rest));
-        releases
+        due
     }
 
-    /// The callers that wait for the next round, when nothing is left that would begin it.
+    /// The caller that waits for the next round of an ending, when nothing is left that would begin
+    /// it.
+    pub(crate) fn give_up_waiting_for(
+        &mut self,
+        key: &LockKey,
+        owner: Owner,
+    ) -> Option<Confirmation> {
+        self.entry(key, owner)?.waiting.take()
+    }
+
+    /// All callers that wait for the next round.
     pub(crate) fn give_up_waiting(&mut self) -> Vec<Confirmation> {
-        let mut waiting = Vec::new();
-        let paused = std::mem::take(&mut self.paused);
-        for (key, owner) in &paused {
-            let entry = self.entry(key, *owner);
-            waiting.extend(entry.and_then(|entry| entry.waiting.take()));
-        }
-        self.paused = paused;
-        waiting
+        let entries = self.by_key.values_mut().flatten();
+        let paused = entries.filter(|entry| entry.is_paused);
+        paused.filter_map(|entry| entry.waiting.take()).collect()
     }
 
     /// When the next round begins.
@@ -261,17 +294,22 @@ impl Ends {
         self.round
     }
 
-    fn drop_expired(&mut self, now: Instant) {
-        let mut paused = std::mem::take(&mut self.paused);
-        paused.retain(|(key, owner)| {
-            let entry = self.entry(key, *owner);
-            let is_over = entry.is_none_or(|entry| entry.until <= now);
-            if is_over {
-                self.remove(key, *owner);
-            }
-            !is_over
+    /// Drops the paused endings whose time is over, in one walk over all endings.
+    fn drop_expired(&mut self, now: Instant, due: &mut Round) {
+        self.paused.clear();
+        self.by_key.retain(|key, entries| {
+            entries.retain(|entry| {
+                let is_over = entry.is_paused && entry.until <= now;
+                if is_over {
+                    self.count -= 1;
+                    due.given_up.extend(entry.waiting.take());
+                } else if entry.is_paused {
+                    self.paused.push_back((key.clone(), entry.owner));
+                }
+                !is_over
+            });
+            !entries.is_empty()
         });
-        self.paused = paused;
     }
 
     fn entry(&mut self, key: &LockKey, owner: Owner) -> Option<&mut Entry> {

@@ -144,8 +144,8 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Takes the key for an owner, if the mode leaves room beside the holders and this owner is next.
     ///
     /// - If a lease of the same owner exists, the key is granted again, with the time of the lease counted anew and
-    ///   with a new block of tokens. A caller that never saw the reply can therefore ask again. With
-    ///   [`Acquire::more`], that holds for each of the owners.
+    ///   with a new block of tokens. With [`Acquire::more`], that holds
+    ///   for each of the owners.
     /// - If a record has taken the key, the answer is [`Acquired::Recorded`], with the record. The attempt ends, and
     ///   loses its place in the queue.
     /// - If the holders leave no room, or this owner is not next, the answer is [`Acquired::Held`].

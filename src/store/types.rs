@@ -372,8 +372,7 @@ pub struct Release {
     pub ending: Ending,
     /// An acquire of the owner had an unknown outcome, and may still take effect.
     pub in_doubt: bool,
-    /// How long the lease, or the place in the queue, lasts without this release. A release that cannot be sent
-    /// within this time is dropped, because the lease or the place has ended anyway.
+    /// How long the lease, or the place in the queue, lasts without this release.
     pub owed_for: Duration,
 }
 

@@ -292,9 +292,7 @@ impl Line {
         };
         let is_final = error.kind() != ErrorKind::Unreachable;
         if is_final || !contending.answered || t.limits.fail_fast {
-            self.give_up_place(key, t);
-            self.contending = None;
-            self.refuse_all(error, t);
+            self.abandoned(key, error, t);
             return AfterFailure::End;
         }
         let away = contending.away.get_or_insert(Away { since, error: None });
@@ -306,6 +304,14 @@ impl Line {
             return AfterFailure::End;
         }
         AfterFailure::AskAgain
+    }
+
+    /// Ends the contender, and refuses all requests.
+    pub(crate) fn abandoned(&mut self, key: &LockKey, error: &Error, t: &mut Transition<'_>) {
+        self.end_question(key, Unanswered::Unknown, t);
+        self.give_up_place(key, t);
+        self.contending = None;
+        self.refuse_all(error, t);
     }
 
     /// Decides about the owners of a question that has brought no lease. Returns when the question was asked.

@@ -2,7 +2,7 @@
 //!
 //! A [`Line`] is plain data, and its methods are the transitions of a state machine. Each transition runs under the
 //! lock of the shard that holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] as its context: the
-//! time, the limits, the schedule of the shard's leases, and the store to call. Every interleaving of requests,
+//! time, the limits, the schedule of the shard's leases, and the endings of its keys. Every interleaving of requests,
 //! cancellations, replies and timers is therefore an order of transitions.
 //!
 //! 1. A line is in the map exactly as long as the line has a lease or a contender.

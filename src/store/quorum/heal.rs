@@ -101,6 +101,9 @@ impl Shared {
             return Err(Failures::default().no_quorum(nodes, nodes - 1));
         };
         let is_wanted = self.attempts.answered(part, request.queueing, &outcome);
+        if !is_wanted {
+            self.end_unwanted(node, &request, name, &outcome);
+        }
         let answer = outcome.into_result();
         self.health.heard(node, is_answered(&answer));
         let is_in_time = self.attempts.may_heal(key, *owner, Instant::now());

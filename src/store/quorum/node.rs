@@ -54,6 +54,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     ends: Ends,
+    /// The node has answered the last release.
+    answers: bool,
     /// Alive while a task repeats the releases that have failed.
     repeater: Weak<()>,
 }
@@ -91,12 +93,14 @@ impl Node {
         mut request: Acquire,
         is_silent: bool,
     ) -> StoreFuture<Outcome<Acquired>> {
-        let (has_enough, carried) = {
-            let ends = &self.0.state.lock().ends;
-            (ends.len() >= MOST_ENDINGS, ends.to_carry(&request.key))
+        let (is_away, carried) = {
+            let state = self.0.state.lock();
+            let has_enough = state.ends.len() >= MOST_ENDINGS;
+            let carried = state.ends.to_carry(&request.key);
+            (is_silent && has_enough && !state.answers, carried)
         };
         self.0.go_on();
-        if is_silent && has_enough {
+        if is_away {
             let error = Error::new(ErrorKind::Unreachable, "the node does not answer");
             return Box::pin(ready(Outcome::Refused(error)));
         }
@@ -221,14 +225,18 @@ impl Inner {
                 let mut state = self.state.lock();
                 let due = state.ends.take_due(now());
                 let next = state.ends.next();
-                if due.is_empty() && next.is_none() {
+                if due.releases.is_empty() && next.is_none() {
                     // Under the lock, so that the next failure finds no task that is about to end.
                     drop(alive);
                     return;
                 }
                 (due, next)
             };
-            due.into_iter().for_each(|release| self.send(release));
+            // Callers whose endings were dropped learn that from their closed channels.
+            drop(due.given_up);
+            due.releases
+                .into_iter()
+                .for_each(|release| self.send(release));
             if let Some(next) = next {
                 timeout_at(next, self.changed.notified()).await;
             }
@@ -238,7 +246,11 @@ impl Inner {
 
 impl Endings for Inner {
     fn released(self: Arc<Self>, key: &LockKey, owner: Owner, outcome: Outcome<Released>) {
-        let told = self.state.lock().ends.released(key, owner, outcome, now());
+        let told = {
+            let mut state = self.state.lock();
+            state.answers = matches!(outcome, Outcome::Answered(_));
+            state.ends.released(key, owner, outcome, now())
+        };
         if let Some((caller, result)) = told.caller {
             let _ = caller.send(result);
         }
@@ -265,8 +277,9 @@ impl Drop for Question {
 
 /// Ends what a node may have of an attempt under this name.
 pub(super) fn end_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release {
-    // How long a lease, or a place in a queue, lasts without a release.
-    let owed_for = match request.queueing {
+    // How long a lease, or a place in a queue, lasts without a release; what comes late lasts as
+    // long from then on.
+    let lasts = match request.queueing {
         Queueing::Wait { deadline, .. } => request.lease.max(deadline),
         Queueing::No | Queueing::Skip => request.lease,
     };
@@ -276,6 +289,6 @@ pub(super) fn end_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release 
         mode: request.mode,
         ending: Ending::Free,
         in_doubt,
-        owed_for,
+        owed_for: lasts.saturating_mul(1 + u32::from(in_doubt)),
     }
 }

@@ -154,12 +154,34 @@ impl Shared {
     ) -> bool {
         let part = part_of(request, node, &vote.names);
         let is_wanted = self.attempts.answered(part, vote.queueing, &outcome);
+        if !is_wanted {
+            self.end_unwanted(node, request, part.name, &outcome);
+        }
         let answer = outcome.into_result();
         vote.took = vote.opened.elapsed();
         self.health.heard(node, is_answered(&answer));
         self.health.took(node, vote.took);
         vote.ballot.add(node, answer, self.is_young(node));
         is_wanted
+    }
+
+    /// Ends what a node has granted or queued under a name that was given up meanwhile. The release of the name may have
+    /// overtaken the question.
+    pub(super) fn end_unwanted(
+        &self,
+        node: usize,
+        request: &Acquire,
+        name: Owner,
+        outcome: &Outcome<Acquired>,
+    ) {
+        let has_part = match outcome {
+            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) => true,
+            Outcome::Answered(Acquired::Recorded(_)) => false,
+            Outcome::Refused(_) | Outcome::Unknown(_) => false,
+        };
+        if has_part {
+            self.nodes[node].end(end_of(request, name, false));
+        }
     }
 
     /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so

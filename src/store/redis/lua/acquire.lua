@@ -1,6 +1,7 @@
 -- Takes a key exclusively for an owner, if the key is free and the owner is next. (acquire_shared.lua is for the other modes.)
 --
--- KEYS     1 lock, 2 queue, 3 fence
+-- KEYS     1 lock, 2 queue, 3 fence, and with owners that are ended first, 4 a name that does not exist: while a slot of a Cluster moves,
+--          a name that is deleted cannot be written again in the same step, so no such script runs then
 -- ARGV     1 the lease's value (see value.lua)
 --          2 lease in ms, 3 floor of the tokens
 --          4 "<ms that a place in the queue is kept> <head start in ms>", to queue if the key is held;

@@ -1,6 +1,6 @@
 -- Takes a key for an owner that shares the key, or takes permits for one or more owners, if there is room and the attempt is next.
 --
--- KEYS     1 lock, 2 queue, 3 fence
+-- KEYS     as in acquire.lua
 -- ARGV     1 the holder (see holders.lua), 2 to 4 as in acquire.lua
 --          5 the number of tokens, if more than one, or if holders follow
 --          6 and on: further holders, for permits

@@ -60,14 +60,20 @@ impl Writer<'_> {
     /// Writes an acquire.
     pub(super) fn acquire(&mut self, request: &Acquire) {
         let is_exclusive = request.mode == Mode::Exclusive;
-        if is_exclusive {
-            self.script(&ACQUIRE, 3);
+        let script = if is_exclusive {
+            &ACQUIRE
         } else {
-            self.script(&ACQUIRE_SHARED, 3);
-        }
+            &ACQUIRE_SHARED
+        };
+        let ends = !request.ends.is_empty();
+        self.script(script, 3 + u8::from(ends));
         self.lock(&request.key);
         self.queue(&request.key);
         self.fence(&request.key);
+        if ends {
+            // Where a slot moves, a name that is deleted cannot be written again in the same step.
+            self.none(&request.key);
+        }
         if is_exclusive {
             let mut lease = self.command.bufmut_for_next_arg(0);
             let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
