@@ -73,7 +73,7 @@
 //! | `lock.lost` | warn | a turn lost its lease while the store answered; `loss` is the reason | on any; a page if the resource does not compare tokens |
 //! | `lock.losses` | warn | further turns lost their leases right after that one; `losses` counts all of them | with `lock.lost` |
 //! | `lock.store_failed` | warn | an acquire was refused, `error` says why: another program uses the key, say | on any |
-//! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired. Told once until all releases are answered | if it lasts: keys stay locked for up to a lease |
+//! | `lock.release_failed` | warn | a release was refused or got no answer, and is repeated until the lease has expired. Told once until a release is answered | if it lasts: keys stay locked for up to a lease |
 //! | `lock.failed_open` | warn | the store is out of reach, and requests run without a lock from now on ([`fail_open`](crate::DistributedLockLayer::fail_open)); the metric counts them | on any, unless that is acceptable |
 //! | `lock.force_released` | warn | an operator took a key away from its holder, or removed a record | no |
 //! | `idempotency.settled` | warn | an operator wrote the answer of a request whose process had died | no |

@@ -287,6 +287,7 @@ impl Endings for Inner {
     fn released(self: Arc<Self>, key: &LockKey, owner: Owner, outcome: Outcome<Released>) {
         if matches!(outcome, Outcome::Answered(_)) {
             self.store_answered();
+            self.troubles.release_answered();
         }
         let told = self.lines.released(key, owner, outcome);
         if let Some((caller, result)) = told.caller {

@@ -44,6 +44,8 @@ pub(crate) struct Troubles {
     /// Whether there is a [`Trouble`].
     is_on: AtomicBool,
     trouble: Mutex<Option<Trouble>>,
+    /// A release has failed, and none was answered since.
+    releases_fail: AtomicBool,
     losses: AtomicU64,
     unanswered_renewals: AtomicU64,
     refused: AtomicU64,
@@ -78,6 +80,7 @@ impl Troubles {
             instance,
             is_on: AtomicBool::new(false),
             trouble: Mutex::new(None),
+            releases_fail: AtomicBool::new(false),
             losses: AtomicU64::new(0),
             unanswered_renewals: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -103,7 +106,7 @@ impl Troubles {
     /// The store has not answered the release of an owner, or has refused it.
     pub(crate) fn release_failed(&self, owner: Owner, error: &Error) {
         let is_outage = error.kind() == ErrorKind::Unreachable && !error.is_interrupted();
-        let is_told = self.is_on.load(Ordering::Acquire);
+        let is_told = self.releases_fail.swap(true, Ordering::AcqRel);
         trace::release_failed(owner, error, !is_told);
         if is_outage {
             self.failed(error, |_| {});
@@ -143,6 +146,13 @@ impl Troubles {
         self.losses.fetch_add(1, Ordering::Relaxed);
         trace::lost(owner, loss, loss.code(), is_first);
         over_at
+    }
+
+    /// The store has answered a release: the next one that fails is told.
+    pub(crate) fn release_answered(&self) {
+        if self.releases_fail.load(Ordering::Acquire) {
+            self.releases_fail.store(false, Ordering::Release);
+        }
     }
 
     /// The store has answered a call. Returns when to [`look`](Self::look) again at the latest, if

@@ -15,7 +15,7 @@ use tower_distributed_lock::{
     store::{Fault, FaultyStore, MemoryStore},
 };
 
-use crate::{demo::Server, payment, support::eventually, webdriver::Browser};
+use crate::{demo::Server, payment, webdriver::Browser};
 
 /// One browser for all, because the start of a browser takes longer than most of the checks.
 #[tokio::test]
@@ -547,12 +547,7 @@ async fn a_service_that_ends_is_told(browser: &Browser) {
     locks.close(std::time::Duration::ZERO).await;
     browser.until("document.querySelector('#store.bad')").await;
     drop(page.server);
-    eventually("the page tells that nothing answers", async || {
-        browser
-            .texts("#notice")
-            .await
-            .concat()
-            .contains("does not answer")
-    })
-    .await;
+    browser
+        .until("document.getElementById('notice').innerText.includes('does not answer')")
+        .await;
 }

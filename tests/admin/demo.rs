@@ -96,7 +96,8 @@ impl Server {
         headers: &[(&str, &str)],
         body: String,
     ) -> Answer {
-        send(self.addr, method, path, headers, body).await
+        let sending = send(self.addr, method, path, headers, body);
+        timeout(PATIENCE, sending).await.expect("a response")
     }
 }
 
@@ -114,19 +115,16 @@ pub(crate) async fn send(
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from(body))).unwrap();
-    let answering = async {
-        let stream = TcpStream::connect(addr).await.unwrap();
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-        let mut running = JoinSet::new();
-        running.spawn(async move { drop(connection.await) });
-        let (head, body) = sender.send_request(request).await.unwrap().into_parts();
-        Answer {
-            status: head.status,
-            headers: head.headers,
-            body: body.collect().await.unwrap().to_bytes(),
-        }
-    };
-    timeout(PATIENCE, answering).await.expect("a response")
+    let stream = TcpStream::connect(addr).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let mut running = JoinSet::new();
+    running.spawn(async move { drop(connection.await) });
+    let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+    Answer {
+        status: head.status,
+        headers: head.headers,
+        body: body.collect().await.unwrap().to_bytes(),
+    }
 }
 
 fn form(fields: &[(&str, &str)]) -> String {

@@ -9,8 +9,15 @@ use std::{
 
 use http::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use crate::{demo, support::eventually};
+use crate::{
+    demo,
+    support::{PATIENCE, eventually_within},
+};
+
+/// How long a test waits for the browser, which has several processes, and takes its time beside other tests.
+const LONG: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
 /// A browser with one tab, gone with the test.
 pub(crate) struct Browser {
@@ -81,13 +88,14 @@ impl Browser {
     /// Waits until a JavaScript expression is true.
     pub(crate) async fn until(&self, expression: &str) {
         let script = format!("return Boolean({expression})");
-        eventually(expression, async || self.run(&script).await == true).await;
+        let is_so = async || self.run(&script).await == true;
+        eventually_within(LONG, expression, is_so).await;
     }
 
     /// Clicks on an element as a user does: an element that is covered or hidden cannot be clicked. Rows come and go, so a
     /// failed click is repeated.
     pub(crate) async fn click(&self, selector: &str) {
-        eventually(&format!("a click on {selector}"), async || {
+        eventually_within(LONG, &format!("a click on {selector}"), async || {
             let Ok(element) = self.find(selector).await else {
                 return false;
             };
@@ -169,7 +177,8 @@ impl Browser {
 
     async fn send(&self, method: Method, path: &str, body: Value) -> Result<Value, Value> {
         let headers = [("content-type", "application/json")];
-        let answer = demo::send(self.addr, method, path, &headers, body.to_string()).await;
+        let sending = demo::send(self.addr, method, path, &headers, body.to_string());
+        let answer = timeout(LONG, sending).await.expect("the driver answers");
         let value = answer.json()["value"].take();
         if answer.status.is_success() {
             Ok(value)

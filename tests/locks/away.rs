@@ -1,5 +1,6 @@
 //! Waiting while the store is away for a time, and places in its queue.
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 use tower_distributed_lock::{
     ErrorKind, Locks,
@@ -318,6 +319,33 @@ async fn a_missed_release_takes_effect_after_any_sequence_of_faults() {
         store.set_fault(None);
         nothing_left(store, [locks]).await;
     }
+}
+
+/// The next acquire names the owner, and so needs neither the repetition of its release nor a second round trip.
+#[tokio::test(start_paused = true)]
+async fn a_lock_right_after_a_release_that_failed_is_granted_at_once() {
+    let (store, [locks]) = fleet();
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { of: 1 }] {
+        let ask = async || match mode {
+            Mode::Exclusive => locks.lock("k").await,
+            Mode::Shared => locks.lock_shared("k").await,
+            _ => locks.permit("permits", 1).await,
+        };
+        let guard = ask().await.unwrap();
+        store.set_fault(Some(Fault::Unreachable));
+        drop(guard);
+        settle().await;
+        assert_eq!(locks.stats().releases, 1);
+        store.set_fault(None);
+        let next = if mode == Mode::Shared {
+            locks.lock("k").now_or_never()
+        } else {
+            ask().now_or_never()
+        };
+        assert!(next.expect("granted by the first answer").is_ok());
+        settle().await;
+    }
+    nothing_left(store, [locks]).await;
 }
 
 #[tokio::test(start_paused = true)]

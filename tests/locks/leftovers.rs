@@ -45,6 +45,30 @@ async fn a_hundred_thousand_keys_held_at_once_leave_nothing_behind() {
     nothing_left(store, [locks]).await;
 }
 
+/// What a store has to forget is kept for as long as the leases last, and costs the same however much it is.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_endings_leave_nothing_behind_while_the_store_is_away_for_an_hour() {
+    let (store, [locks]) = fleet();
+    let mut guards = Vec::new();
+    for number in 0..100_000 {
+        guards.push(locks.lock(format!("k/{number}")).await.unwrap());
+    }
+    store.set_fault(Some(Fault::Unreachable));
+    drop(guards);
+    assert_eq!(locks.stats().releases, 100_000);
+    let before = store.calls().releases;
+    sleep(32 * SECOND).await;
+    assert_eq!(locks.stats(), Stats::default());
+    // Each of 64 shards repeats 16 of its endings at a time, and pauses for up to a second.
+    let repeated = store.calls().releases - before;
+    assert!(repeated < 64 * 16 * 45, "{repeated} calls");
+    sleep(3600 * SECOND).await;
+    assert_eq!(store.calls().releases - before, repeated);
+    store.set_fault(None);
+    settle().await;
+    nothing_left(store, [locks]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_instance_has_one_task_for_any_number_of_leases() {
     let (store, [locks]) = fleet();

@@ -13,6 +13,25 @@ use tower_distributed_lock::{LockGuard, Locks, store::Fault};
 
 use crate::support::{SECOND, fleet, settle};
 
+/// The record may be on its way when its caller gives up. Until it has arrived, or the lease is over, nobody does the
+/// work again.
+#[tokio::test(start_paused = true)]
+async fn work_whose_record_is_still_under_way_is_not_done_again() {
+    let (store, [locks]) = fleet();
+    let once = locks.run_once("payment", 600 * SECOND, async |_guard| {
+        store.set_fault(Some(Fault::Unreachable));
+        Ok::<_, Infallible>(())
+    });
+    let first = once.await.unwrap();
+    assert!(!first.stored, "{first:?}");
+    store.set_fault(None);
+    let again = locks.run_once("payment", 600 * SECOND, async |_guard| {
+        Err::<(), _>("paid twice")
+    });
+    let again = again.await.unwrap();
+    assert!(again.replayed, "{again:?}");
+}
+
 /// Fault: the loss of the lease let the local duplicates begin while the first was still at work.
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_in_the_same_process_waits_for_the_first_although_its_lease_is_lost() {

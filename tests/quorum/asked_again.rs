@@ -1,5 +1,5 @@
-//! A node that has a part of an attempt is asked for the part again, and is away by then. The call is never sent, so
-//! the node has nothing to clean up after it, and the part must still be released.
+//! A node that has a part of an attempt is asked for the part again, and is away by then. The call has no effect, and
+//! the part must still be released.
 
 use futures_util::FutureExt;
 use tower_distributed_lock::{
@@ -8,7 +8,7 @@ use tower_distributed_lock::{
 };
 
 use crate::{
-    Fleet, NODE_TIMEOUT, memory, settle,
+    Fleet, NODE_TIMEOUT, memory, rounds, settle,
     support::{
         eventually,
         proxy::{Network, Proxy},
@@ -30,6 +30,7 @@ async fn a_grant_of_a_split_vote_is_returned_by_a_node_that_was_away_at_the_next
     nodes[0].set_fault(Some(Fault::Unreachable));
     asking.await.unwrap_err();
     nodes[0].set_fault(None);
+    rounds().await;
     assert!(nodes[0].is_empty());
 }
 

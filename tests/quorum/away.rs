@@ -32,8 +32,6 @@ async fn a_node_that_was_never_reached_is_owed_nothing() {
     }
     settle().await;
     assert_eq!(nodes[2].calls().releases, 0);
-    assert_eq!(store.owed(), 0);
-    store.settled().await;
     nodes[2].set_fault(None);
     assert!(nodes.iter().all(FaultyStore::is_empty));
 }
@@ -48,16 +46,13 @@ async fn a_grant_of_a_hanging_node_is_given_back() {
             granted(store.ask_for(attempt(&key, a)).await.unwrap());
             store.free(&key, a).await;
         }
-        assert!(store.owed() > 0, "node 2 may have granted: {fault:?}");
+        assert!(!nodes[2].is_empty(), "node 2 may have granted: {fault:?}");
         nodes[2].set_fault(None);
-        store.settled().await;
         settle().await;
-        assert_eq!(store.owed(), 0);
         assert!(nodes.iter().all(FaultyStore::is_empty), "{fault:?}");
     }
 }
 
-/// The node is killed, so that its owed releases are those of the Redis store.
 #[tokio::test]
 async fn a_killed_node_is_not_flooded_after_its_restart() {
     let mut fleet = Fleet::start_not_young(3).await;
@@ -72,7 +67,6 @@ async fn a_killed_node_is_not_flooded_after_its_restart() {
         fleet.nodes[2].inspect(key("k")).await.is_ok()
     })
     .await;
-    fleet.store.settled().await;
     pass(300).await;
     let commands = fleet.servers[2].commands().await;
     let scripts = commands.get("evalsha").copied().unwrap_or(0);

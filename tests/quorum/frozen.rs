@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tower_distributed_lock::{
-    ErrorKind,
-    store::{Acquire, Store},
-};
+use tower_distributed_lock::{ErrorKind, store::Acquire};
 
 use crate::{
     Fleet, NODE_TIMEOUT, short,

@@ -142,6 +142,11 @@ fn short(key: &LockKey) -> Acquire {
     }
 }
 
+/// Lets the nodes repeat the releases that have failed.
+async fn rounds() {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+}
+
 /// Lets the background tasks come to their end.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;

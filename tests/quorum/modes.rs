@@ -3,7 +3,7 @@
 use tower_distributed_lock::store::{
     Acquire, Acquired, Fault,
     Mode::{Exclusive, Shared},
-    Queueing, Released, Renewed, Store,
+    Queueing, Released, Renewed,
 };
 
 use crate::{holders_at, memory, settle, support::words::*};

@@ -3,7 +3,7 @@
 
 use tower_distributed_lock::{
     ErrorKind,
-    store::{Acquire, Acquired, Fault, Queueing, Store},
+    store::{Acquire, Acquired, Fault, Queueing},
 };
 
 use crate::{Fleet, memory, settle, short, support::words::*};

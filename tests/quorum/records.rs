@@ -1,7 +1,7 @@
 //! A record on any node is enough for a thing not to be done twice.
 
 use bytes::Bytes;
-use tower_distributed_lock::store::{Acquire, Acquired, Fault, FaultyStore, Released, Store};
+use tower_distributed_lock::store::{Acquire, Acquired, Fault, FaultyStore, Released};
 
 use crate::{memory, settle, support::words::*};
 

@@ -11,7 +11,7 @@ use std::{
 use tokio::{task::JoinSet, time::Instant};
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Acquire, Acquired, Store},
+    store::{Acquire, Acquired},
 };
 
 use crate::{

@@ -4,7 +4,7 @@ use tower_distributed_lock::store::{
     Acquire, Fault, FaultyStore, QuorumStore, Renewed, Store, Tokens,
 };
 
-use crate::{memory, settle, support::words::*};
+use crate::{memory, rounds, settle, support::words::*};
 
 fn down(node: &FaultyStore, is_down: bool) {
     node.set_fault(is_down.then_some(Fault::Unreachable));
@@ -91,7 +91,7 @@ async fn a_turn_does_not_begin_before_a_majority_counts_up_to_it() {
     assert!(error.to_string().starts_with(words), "{error}");
     down(&nodes[1], false);
     down(&nodes[2], false);
-    settle().await;
+    rounds().await;
     assert!(nodes.iter().all(FaultyStore::is_empty));
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::advance;
-use tower_distributed_lock::store::{Acquire, Acquired, Fault, QuorumStore, Store};
+use tower_distributed_lock::store::{Acquire, Acquired, Fault, QuorumStore};
 
 use crate::{memory, support::words::*};
 

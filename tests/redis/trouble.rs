@@ -341,10 +341,11 @@ async fn records_on_a_server_without_an_append_only_file_cause_one_warning() {
     let warning = warnings.all();
     assert!(warning.contains(&forgetful.port().to_string()), "{warning}");
 
-    // A store that connects at its first use, and work without a layer.
-    let store = RedisStore::builder(forgetful.url()).build().unwrap();
-    let locks = Locks::builder(store).build().unwrap();
-    for message in ["message/17", "message/18"] {
+    // A store that connects at its first use, and work without a layer. Every connection finds out.
+    let store = RedisStore::builder(forgetful.url()).lanes(4);
+    let locks = Locks::builder(store.build().unwrap()).build().unwrap();
+    for message in 0..16 {
+        let message = format!("message/{message}");
         locks.run_once(message, day, work).await.unwrap();
     }
     assert_eq!(warnings.count("redis.forgets"), 2, "once for each store");

@@ -22,8 +22,17 @@ use tokio::time::{Instant, sleep};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks again and again until the answer is yes.
-pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+pub(crate) async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    eventually_within(PATIENCE, what, is_so).await;
+}
+
+/// Asks again and again until the answer is yes, for at most so long.
+pub(crate) async fn eventually_within(
+    patience: Duration,
+    what: &str,
+    mut is_so: impl AsyncFnMut() -> bool,
+) {
+    let until = Instant::now() + patience;
     while !is_so().await {
         assert!(Instant::now() < until, "still not so: {what}");
         sleep(Duration::from_millis(10)).await;

@@ -73,8 +73,8 @@ impl Shared {
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let (names, was_known) = self.attempts.enter(&request, asked);
-        let vote = self.open_vote(&request, request.queueing, names);
+        let (asking, was_known) = self.attempts.enter(&request, &self.nodes, asked);
+        let vote = self.open_vote(&request, request.queueing, asking);
         let mut entered = Entered {
             store: self.clone(),
             request,
@@ -96,8 +96,8 @@ impl Shared {
 
     /// Ends an attempt that failed.
     fn abandon(&self, request: &Acquire) {
-        if let Some(ended) = self.attempts.remove(&request.key, request.owner) {
-            self.leave(request, ended.parts.iter().enumerate());
+        if let Some(parts) = self.attempts.remove(&request.key, request.owner) {
+            self.leave(request, parts.iter().enumerate());
         }
     }
 }
@@ -149,7 +149,7 @@ impl Entered {
                 false => request.queueing,
             };
             vote = match store.attempts.ask_again(&request.key, request.owner) {
-                Some(names) => store.open_vote(request, queueing, names),
+                Some(asking) => store.open_vote(request, queueing, asking),
                 None => return Ok(Acquired::Held(held)), // released in the meantime
             };
         }
@@ -224,17 +224,18 @@ impl Shared {
     /// Ends an attempt that found a record. Nodes that granted the key have missed or lost the record, and get the
     /// record in the place of the lease.
     fn recorded(self: &Arc<Self>, vote: &Vote, request: &Acquire, record: Bytes) {
-        let Some(ended) = self.attempts.remove(&request.key, request.owner) else {
+        let Some(parts) = self.attempts.remove(&request.key, request.owner) else {
             return; // released in the meantime
         };
-        let parts = || ended.parts.iter().enumerate();
         let lacks_record = |node: usize| {
             let mut granted = vote.ballot.granted();
-            ended.parts[node].is_held() && granted.any(|granted| granted == node)
+            parts[node].is_held() && granted.any(|granted| granted == node)
         };
-        self.leave(request, parts().filter(|(node, _)| !lacks_record(*node)));
-        let missing = parts().filter(|(node, _)| lacks_record(*node));
-        let missing: Vec<(usize, Owner)> = missing.map(|(node, part)| (node, part.name)).collect();
+        let (missing, others): (Vec<_>, Vec<_>) =
+            (parts.iter().enumerate()).partition(|(node, _)| lacks_record(*node));
+        self.leave(request, others.into_iter());
+        let missing = missing.into_iter().map(|(node, part)| (node, part.name));
+        let missing: Vec<(usize, Owner)> = missing.collect();
         if !missing.is_empty() {
             let copying = self.clone().copy_record(request.clone(), record, missing);
             self.home.spawn(copying);

@@ -5,10 +5,9 @@
 //!    returned, and when the node has lost the lease. A release of the old name, and an answer about it, whenever
 //!    these come, must not end a later grant.
 //! 2. At most one question at a time asks for a part under a given name.
-//! 3. The question belongs to the part. Whatever gives up the name, or ends the attempt, thereby drops the question,
-//!    and the node ends the name ([`Question`]).
-//! 4. An attempt that is ending, or has ended, gets no new part. A call that asked for one notices when the answer
-//!    comes, and returns the part.
+//! 3. Whoever ends an attempt, or gives up a name, while a question for it is under way, also ends the name, in doubt.
+//!    An answer that comes later changes nothing.
+//! 4. An attempt that is ending, or has ended, gets no new part.
 //! 5. No entry stays forever: an attempt is removed when its release is answered, and one that no call returns to some
 //!    time after its end.
 //! 6. A node is sent a release only for a part that [may be there](Part::may_be_there).
@@ -29,14 +28,14 @@
 //!    └── granted ──▶ Lease
 //! ```
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
     super::{Acquire, Acquired, Outcome, Owner, Queueing},
-    node::Question,
+    node::Node,
 };
 use crate::{LockKey, sync::Mutex, time::later};
 
@@ -63,8 +62,6 @@ struct Table {
 #[derive(Debug)]
 struct Attempt {
     parts: Vec<Part>,
-    /// The questions for the parts, while they are under way.
-    questions: Vec<Option<Arc<Question>>>,
     /// Until when the attempt holds a majority.
     valid_until: Instant,
     /// Until when a call may return to the attempt.
@@ -93,11 +90,13 @@ enum Has {
     Lease,
 }
 
-/// An attempt that ends. Dropping it drops the questions that are under way.
+/// The names of an attempt for its next questions.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) parts: Vec<Part>,
-    _questions: Vec<Option<Arc<Question>>>,
+pub(super) struct Asking {
+    /// The name on each node.
+    pub(super) names: Vec<Owner>,
+    /// Names that were given up while questions for them are under way, each with its node.
+    pub(super) given_up: Vec<(usize, Owner)>,
 }
 
 /// Identifies one part of one attempt by the name that a call used.
@@ -117,54 +116,36 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, or continues one that waits. Returns the names to ask for on each node, and whether the
-    /// attempt was known before.
-    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> (Vec<Owner>, bool) {
+    /// Begins an attempt, or continues one that waits. Also returns whether the attempt was known before.
+    pub(super) fn enter(&self, request: &Acquire, nodes: &[Node], now: Instant) -> (Asking, bool) {
         let mut was_known = true;
-        // Questions are dropped while the table is not locked.
-        let ((names, _given_up), _swept) = {
-            let mut table = self.table.lock();
-            let swept = table.sweep(now);
-            let attempt = table
-                .attempts
-                .entry((request.key.clone(), request.owner))
-                .or_insert_with(|| {
-                    was_known = false;
-                    Attempt::new(request.owner, self.nodes, now)
-                });
-            attempt.kept_until = attempt.kept_until.max(later(now, request.lease));
-            attempt.fingerprint = request.fingerprint.clone();
-            (attempt.ask(), swept)
-        };
-        (names, was_known)
+        let mut table = self.table.lock();
+        table.sweep(now);
+        let attempt = table
+            .attempts
+            .entry((request.key.clone(), request.owner))
+            .or_insert_with(|| {
+                was_known = false;
+                let name = |node: &Node| node.unused_name(&request.key, request.owner);
+                let parts = nodes.iter().map(|node| Part::new(name(node), Has::Nothing));
+                Attempt {
+                    parts: parts.collect(),
+                    valid_until: now,
+                    kept_until: now,
+                    is_ending: false,
+                    fingerprint: None,
+                }
+            });
+        attempt.kept_until = attempt.kept_until.max(later(now, request.lease));
+        attempt.fingerprint = request.fingerprint.clone();
+        (attempt.ask(), was_known)
     }
 
-    /// Continues an attempt, unless it was ended in the meantime. Returns the names to ask for.
-    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Vec<Owner>> {
-        let asking = self.with(key, owner, |attempt| {
+    /// Continues an attempt, unless it was ended in the meantime.
+    pub(super) fn ask_again(&self, key: &LockKey, owner: Owner) -> Option<Asking> {
+        self.with(key, owner, |attempt| {
             (!attempt.is_ending).then(|| attempt.ask())
-        });
-        asking.flatten().map(|(names, _given_up)| names)
-    }
-
-    /// Hands over the questions for names that were to be asked for, each with its node. A question for a name that
-    /// was given up in the meantime is dropped.
-    pub(super) fn asked(
-        &self,
-        key: &LockKey,
-        owner: Owner,
-        questions: impl IntoIterator<Item = (usize, Arc<Question>)>,
-    ) {
-        for (node, question) in questions {
-            let part = PartOf {
-                key,
-                owner,
-                node,
-                name: question.name(),
-            };
-            let mut question = Some(question);
-            self.with_part(part, |_, asked| *asked = question.take());
-        }
+        })?
     }
 
     /// Keeps the entry of a waiting attempt for as long as its places in the queues last.
@@ -181,31 +162,27 @@ impl Attempts {
         queueing: Queueing,
         outcome: &Outcome<Acquired>,
     ) -> bool {
-        let answered = self.with_part(part, |part, asked| {
+        let answered = self.with_part(part, |part| {
             part.is_asked = false;
-            part.has = match (outcome, queueing) {
-                (Outcome::Answered(Acquired::Granted(_)), _) => Has::Lease,
-                (Outcome::Answered(Acquired::Held(_)), Queueing::Wait { .. }) => Has::Place,
-                // A place in the queue is still there.
-                (Outcome::Answered(Acquired::Held(_)), Queueing::Skip) => part.has.min(Has::Place),
-                (Outcome::Answered(_), _) => Has::Nothing,
-                (Outcome::Refused(_), _) => part.has,
-                (Outcome::Unknown(_), _) => {
-                    *part = part.renamed();
-                    Has::Nothing
+            match (outcome, queueing) {
+                (Outcome::Answered(Acquired::Granted(_)), _) => part.has = Has::Lease,
+                (Outcome::Answered(Acquired::Held(_)), Queueing::Wait { .. }) => {
+                    part.has = Has::Place;
                 }
-            };
-            asked.take()
+                (Outcome::Answered(Acquired::Held(_)), Queueing::Skip) => {
+                    part.has = part.has.min(Has::Place); // a place in the queue is still there
+                }
+                (Outcome::Answered(_), _) => part.has = Has::Nothing,
+                (Outcome::Refused(_), _) => {}
+                (Outcome::Unknown(_), _) => *part = part.renamed(),
+            }
         });
         answered.is_some()
     }
 
     /// Gives a part a new name, after a question was given up, or its grant was returned or lost.
     pub(super) fn rename(&self, part: PartOf<'_>) {
-        let _given_up = self.with_part(part, |part, asked| {
-            *part = part.renamed();
-            asked.take()
-        });
+        self.with_part(part, |part| *part = part.renamed());
     }
 
     /// Notes that the attempt holds a majority until the given time.
@@ -251,25 +228,18 @@ impl Attempts {
 
     /// Ends an attempt, which gets no new part from now on. The names are kept until the given time, for a release
     /// that is repeated, or until the attempt is removed.
-    pub(super) fn end(&self, key: &LockKey, owner: Owner, until: Instant) -> Option<Ended> {
+    pub(super) fn end(&self, key: &LockKey, owner: Owner, until: Instant) -> Option<Vec<Part>> {
         self.with(key, owner, |attempt| {
             attempt.is_ending = true;
             attempt.kept_until = until;
-            let questions = attempt.questions.iter_mut();
-            Ended {
-                parts: attempt.parts.clone(),
-                _questions: questions.map(Option::take).collect(),
-            }
+            attempt.parts.clone()
         })
     }
 
     /// Removes an attempt.
-    pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Ended> {
-        let attempt = self.table.lock().attempts.remove(&(key.clone(), owner))?;
-        Some(Ended {
-            parts: attempt.parts,
-            _questions: attempt.questions,
-        })
+    pub(super) fn remove(&self, key: &LockKey, owner: Owner) -> Option<Vec<Part>> {
+        let removed = self.table.lock().attempts.remove(&(key.clone(), owner));
+        removed.map(|attempt| attempt.parts)
     }
 
     #[cfg(test)]
@@ -287,46 +257,29 @@ impl Attempts {
         table.attempts.get_mut(&(key.clone(), owner)).map(work)
     }
 
-    /// Runs `work` on a part and its question, if the part still has this name and the attempt does not end.
-    fn with_part<T>(
-        &self,
-        of: PartOf<'_>,
-        work: impl FnOnce(&mut Part, &mut Option<Arc<Question>>) -> T,
-    ) -> Option<T> {
+    /// Runs `work` on a part, if the part still has this name and the attempt does not end.
+    fn with_part(&self, of: PartOf<'_>, work: impl FnOnce(&mut Part)) -> Option<()> {
         self.with(of.key, of.owner, |attempt| {
             let part = &mut attempt.parts[of.node];
-            let has_name = part.name == of.name && !attempt.is_ending;
-            has_name.then(|| work(part, &mut attempt.questions[of.node]))
+            (part.name == of.name && !attempt.is_ending).then(|| work(part))
         })?
     }
 }
 
 impl Attempt {
-    fn new(owner: Owner, nodes: usize, now: Instant) -> Self {
-        Self {
-            parts: vec![Part::new(owner, Has::Nothing); nodes],
-            questions: vec![None; nodes],
-            valid_until: now,
-            kept_until: now,
-            is_ending: false,
-            fingerprint: None,
-        }
-    }
-
-    /// Marks all parts as asked for. Returns their names, and the questions that were under way: their answers are
-    /// not for this call.
-    fn ask(&mut self) -> (Vec<Owner>, Vec<Arc<Question>>) {
+    fn ask(&mut self) -> Asking {
         let mut given_up = Vec::new();
-        let parts = self.parts.iter_mut().zip(&mut self.questions);
-        let ask = |(part, question): (&mut Part, &mut Option<Arc<Question>>)| {
+        let ask = |(node, part): (usize, &mut Part)| {
             if part.is_asked {
-                given_up.extend(question.take());
+                // The answer to the earlier question is not for this one.
+                given_up.push((node, part.name));
                 *part = part.renamed();
             }
             part.is_asked = true;
             part.name
         };
-        (parts.map(ask).collect(), given_up)
+        let names = self.parts.iter_mut().enumerate().map(ask).collect();
+        Asking { names, given_up }
     }
 
     fn may_heal(&self, now: Instant) -> bool {
@@ -369,15 +322,11 @@ impl Part {
 
 impl Table {
     /// Removes attempts that have ended. Runs only when the table has doubled, so that the cost per attempt is small.
-    fn sweep(&mut self, now: Instant) -> Vec<Attempt> {
-        if self.attempts.len() < self.sweep_at {
-            return Vec::new();
+    fn sweep(&mut self, now: Instant) {
+        if self.attempts.len() >= self.sweep_at {
+            self.attempts.retain(|_, attempt| now < attempt.kept_until);
+            self.sweep_at = SMALLEST_SWEEP.max(self.attempts.len() * 2);
         }
-        let is_over = |_: &(LockKey, Owner), attempt: &mut Attempt| attempt.kept_until <= now;
-        let swept = self.attempts.extract_if(is_over);
-        let swept = swept.map(|(_, attempt)| attempt).collect();
-        self.sweep_at = SMALLEST_SWEEP.max(self.attempts.len() * 2);
-        swept
     }
 }
 

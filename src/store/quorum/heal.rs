@@ -92,17 +92,13 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let question = self.nodes[node].acquire(request.clone());
-        let mut asking = Round::new([(node, question.answer())], self.node_timeout);
-        self.attempts.asked(key, *owner, [(node, question)]);
-        let Some((_, answer)) = asking.next().await else {
+        let asking = self.ask(node, request.clone());
+        let mut asking = Round::new([(node, asking)], self.node_timeout);
+        let Some((_, outcome)) = asking.next().await else {
             self.health.heard(node, false);
             self.attempts.rename(part);
             let nodes = self.nodes.len();
             return Err(Failures::default().no_quorum(nodes, nodes - 1));
-        };
-        let Some(outcome) = answer else {
-            return Ok(None); // the attempt has ended
         };
         let is_wanted = self.attempts.answered(part, request.queueing, &outcome);
         let answer = outcome.into_result();
@@ -110,11 +106,11 @@ impl Shared {
         let is_in_time = self.attempts.may_heal(key, *owner, Instant::now());
         match answer? {
             Acquired::Granted(grant) if is_wanted && is_in_time => Ok(Some(grant.tokens)),
-            Acquired::Granted(_) => {
+            Acquired::Granted(_) if is_wanted => {
                 self.give_back(part, &request);
                 Ok(None)
             }
-            Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
+            Acquired::Granted(_) | Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
         }
     }
 }

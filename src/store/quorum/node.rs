@@ -3,25 +3,31 @@
 //! The same [`Ends`] as in the core keep every name that was given to the node until its end is
 //! confirmed or its time is over. What the quorum gives up it can therefore forget:
 //!
-//! 1. A [`Question`] that is dropped, or whose outcome is not known, becomes an ending in doubt.
+//! 1. A question that is dropped, or whose outcome is not known, becomes an ending in doubt.
 //! 2. A release that fails is repeated. A name that is released twice has one ending.
-//! 3. Every acquire carries the endings of its key, and no acquire asks for a name that ends.
-//! 4. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
+//! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends
+//!    ([`unused_name`](Node::unused_name)).
+//! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS)
+//!    to forget. It could answer none of them, and each would leave another ending behind.
+//! 5. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
 //!    failure, call or `watch` starts another one.
 
 use std::{
     fmt,
-    future::{poll_fn, ready},
+    future::ready,
+    iter::successors,
     ops::Deref,
     sync::{Arc, Weak},
-    task::{Context, Poll, Waker},
 };
 
-use super::super::{
-    Acquire, Acquired, Answer, Ending, Endings, Hints, Instance, Outcome, Owner, Queueing, Release,
-    Released, Store, StoreFuture,
-    ends::{Confirmation, Ends, NewEnd},
-    home::Home,
+use super::{
+    super::{
+        Acquire, Acquired, Answer, Ending, Endings, Hints, Instance, Outcome, Owner, Queueing,
+        Release, Released, Store, StoreFuture,
+        ends::{Confirmation, Ends, NewEnd},
+        home::Home,
+    },
+    attempts::next_name,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -29,6 +35,9 @@ use crate::{
     time::{now, timeout_at},
     trace,
 };
+
+/// How many names a silent node may have to forget before it gets no further questions.
+const MOST_ENDINGS: usize = 16;
 
 /// A node of a quorum.
 #[derive(Clone)]
@@ -49,19 +58,12 @@ struct State {
     repeater: Weak<()>,
 }
 
-/// An acquire at a node. Dropping an unanswered question gives up its name: the node ends the name
-/// before `drop` returns.
-pub(super) struct Question {
+/// A name that the node is asked for. Dropping the question before its answer gives up the name.
+struct Question {
     node: Arc<Inner>,
     /// Ends the name.
     end: Release,
-    call: Mutex<Call>,
-}
-
-struct Call {
-    /// Set until the node has answered.
-    asking: Option<StoreFuture<Outcome<Acquired>>>,
-    listener: Option<Waker>,
+    is_answered: bool,
 }
 
 impl Node {
@@ -74,42 +76,43 @@ impl Node {
         }))
     }
 
+    /// The first name of an attempt that the node need not forget.
+    pub(super) fn unused_name(&self, key: &LockKey, owner: Owner) -> Owner {
+        let ends = &self.0.state.lock().ends;
+        let names = successors(Some(owner), |name| Some(next_name(*name)));
+        let mut unused = names.skip_while(|name| ends.contains(key, *name));
+        unused.next().unwrap_or(owner)
+    }
+
     /// Asks the node for a key. The call is made now, and carries the endings of the key beside
-    /// those that the request names.
-    pub(super) fn acquire(&self, mut request: Acquire) -> Arc<Question> {
-        let lasts = match request.queueing {
-            Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-            Queueing::No | Queueing::Skip => request.lease,
-        };
-        let end = Release {
-            key: request.key.clone(),
-            owner: request.owner,
-            mode: request.mode,
-            ending: Ending::Free,
-            in_doubt: true,
-            owed_for: lasts,
-        };
-        let (is_ending, carried) = {
+    /// those that the request names. `is_silent`: the node has not answered its last call.
+    pub(super) fn acquire(
+        &self,
+        mut request: Acquire,
+        is_silent: bool,
+    ) -> StoreFuture<Outcome<Acquired>> {
+        let (has_enough, carried) = {
             let ends = &self.0.state.lock().ends;
-            let is_ending = ends.contains(&request.key, request.owner);
-            (is_ending, ends.to_carry(&request.key))
+            (ends.len() >= MOST_ENDINGS, ends.to_carry(&request.key))
         };
+        self.0.go_on();
+        if is_silent && has_enough {
+            let error = Error::new(ErrorKind::Unreachable, "the node does not answer");
+            return Box::pin(ready(Outcome::Refused(error)));
+        }
         let is_carried = |owner| carried.iter().any(|end| end.owner == owner);
         request.ends.retain(|end| !is_carried(end.owner));
         request.ends.extend(carried);
-        let asking = if is_ending {
-            Box::pin(ready(Outcome::Refused(ends_already(request.owner))))
-        } else {
-            self.0.store.acquire(request)
-        };
-        self.0.go_on();
-        Arc::new(Question {
+        let mut question = Question {
             node: self.0.clone(),
-            end,
-            call: Mutex::new(Call {
-                asking: Some(asking),
-                listener: None,
-            }),
+            end: end_of(&request, request.owner, true),
+            is_answered: false,
+        };
+        let asking = self.0.store.acquire(request);
+        Box::pin(async move {
+            let outcome = asking.await;
+            question.answered(&outcome);
+            outcome
         })
     }
 
@@ -247,63 +250,32 @@ impl Endings for Inner {
 }
 
 impl Question {
-    /// The name that the node is asked for.
-    pub(super) fn name(&self) -> Owner {
-        self.end.owner
-    }
-
-    /// The node's answer, or `None` once the question was dropped. The answer does not keep the
-    /// question.
-    pub(super) fn answer(self: &Arc<Self>) -> StoreFuture<Option<Outcome<Acquired>>> {
-        let question = Arc::downgrade(self);
-        Box::pin(poll_fn(move |cx| match question.upgrade() {
-            Some(question) => question.poll(cx).map(Some),
-            None => Poll::Ready(None),
-        }))
-    }
-
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Outcome<Acquired>> {
-        let mut call = self.call.lock();
-        call.listener = Some(cx.waker().clone());
-        let Some(asking) = &mut call.asking else {
-            return Poll::Pending; // answered before
-        };
-        let Poll::Ready(outcome) = asking.as_mut().poll(cx) else {
-            return Poll::Pending;
-        };
-        call.asking = None;
-        drop(call);
-        if matches!(outcome, Outcome::Unknown(_)) {
-            self.node.end(self.end.clone(), None);
-        }
-        Poll::Ready(outcome)
+    fn answered(&mut self, outcome: &Outcome<Acquired>) {
+        self.is_answered = !matches!(outcome, Outcome::Unknown(_));
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
-        let (asking, listener) = {
-            let mut call = self.call.lock();
-            (call.asking.take(), call.listener.take())
-        };
-        if asking.is_none() {
-            return;
-        }
-        drop(asking);
-        self.node.end(self.end.clone(), None);
-        if let Some(listener) = listener {
-            listener.wake();
+        if !self.is_answered {
+            self.node.end(self.end.clone(), None);
         }
     }
 }
 
-impl fmt::Debug for Question {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Question").field(&self.name()).finish()
+/// Ends what a node may have of an attempt under this name.
+pub(super) fn end_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release {
+    // How long a lease, or a place in a queue, lasts without a release.
+    let owed_for = match request.queueing {
+        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
+        Queueing::No | Queueing::Skip => request.lease,
+    };
+    Release {
+        key: request.key.clone(),
+        owner: name,
+        mode: request.mode,
+        ending: Ending::Free,
+        in_doubt,
+        owed_for,
     }
-}
-
-fn ends_already(name: Owner) -> Error {
-    let message = format!("{name} was given up, and cannot be asked for again");
-    Error::new(ErrorKind::Unreachable, message)
 }

@@ -37,9 +37,8 @@ impl Shared {
     /// themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
         let until = later(Instant::now(), request.owed_for);
-        let ended = self.attempts.end(&request.key, request.owner, until);
-        let parts = match &ended {
-            Some(ended) => ended.parts.clone(),
+        let parts = match self.attempts.end(&request.key, request.owner, until) {
+            Some(parts) => parts,
             // The nodes have ended the attempt, or will.
             None if request.in_doubt => return answer.give(Outcome::Answered(Released::NotOurs)),
             None => self.attempts.unknown_parts(request.owner),
@@ -55,8 +54,6 @@ impl Shared {
                 releasing.push((node, self.nodes[node].release(release)));
             }
         }
-        // The questions under way are dropped now that their names end.
-        drop(ended);
         let releasing = Round::new(releasing, self.node_timeout);
         let ending = self.clone().end(request, parts, releasing);
         let mut ending = Box::pin(async move {
@@ -123,7 +120,7 @@ impl Shared {
     async fn add_record(self: Arc<Self>, key: LockKey, record: Record, at: (usize, Owner)) {
         let (node, owner) = at;
         let lease = self.node_timeout * 10;
-        let taking = self.nodes[node].acquire(Acquire {
+        let request = Acquire {
             key: key.clone(),
             owner,
             lease,
@@ -133,9 +130,10 @@ impl Shared {
             fingerprint: None,
             more: Vec::new(),
             ends: Vec::new(),
-        });
-        let mut answer = Round::new([(node, taking.answer())], self.node_timeout);
-        if let Some((_, Some(Outcome::Answered(Acquired::Granted(_))))) = answer.next().await {
+        };
+        let taking = self.ask(node, request);
+        let mut answer = Round::new([(node, taking)], self.node_timeout);
+        if let Some((_, Outcome::Answered(Acquired::Granted(_)))) = answer.next().await {
             let Record { content, retain } = record;
             self.nodes[node].end(Release {
                 key,

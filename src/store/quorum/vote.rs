@@ -15,13 +15,14 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{Part, PartOf},
+    attempts::{Asking, Part, PartOf},
     ballot::{Ballot, Verdict},
     failures::is_answered,
+    node::end_of,
     round::Round,
 };
 use crate::{
-    store::{Acquire, Acquired, End, Ending, Outcome, Owner, Queueing, Release},
+    store::{Acquire, Acquired, End, Outcome, Owner, Queueing, StoreFuture},
     time::later,
 };
 
@@ -30,8 +31,7 @@ pub(super) struct Vote {
     pub(super) queueing: Queueing,
     names: Vec<Owner>,
     pub(super) ballot: Ballot,
-    /// The answers. One is `None` if the attempt has given up the question.
-    questions: Round<Option<Outcome<Acquired>>>,
+    questions: Round<Outcome<Acquired>>,
     opened: Instant,
     /// How long the vote took until its last answer.
     pub(super) took: Duration,
@@ -49,35 +49,34 @@ fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a>
 
 impl Shared {
     /// Asks all nodes.
-    pub(super) fn open_vote(
-        &self,
-        request: &Acquire,
-        queueing: Queueing,
-        names: Vec<Owner>,
-    ) -> Vote {
-        let carried = self.carried(request);
-        let nodes = names.iter().zip(carried).zip(&self.nodes);
-        let questions = nodes.map(|((name, ends), node)| {
-            node.acquire(Acquire {
-                owner: *name,
+    pub(super) fn open_vote(&self, request: &Acquire, queueing: Queueing, asking: Asking) -> Vote {
+        let Asking { names, given_up } = asking;
+        for (node, name) in given_up {
+            self.nodes[node].end(end_of(request, name, true));
+        }
+        let carried = self.carried(request).into_iter().enumerate();
+        let questions = carried.map(|(node, ends)| {
+            let request = Acquire {
+                owner: names[node],
                 queueing,
                 ends,
                 ..request.clone()
-            })
+            };
+            (node, self.ask(node, request))
         });
-        let questions: Vec<_> = questions.enumerate().collect();
-        let answers = questions.iter();
-        let answers = answers.map(|(node, question)| (*node, question.answer()));
-        let answers = Round::new(answers, self.node_timeout);
-        self.attempts.asked(&request.key, request.owner, questions);
         Vote {
             queueing,
-            questions: answers,
+            questions: Round::new(questions, self.node_timeout),
             ballot: Ballot::new(names.len()),
             names,
             opened: Instant::now(),
             took: Duration::ZERO,
         }
+    }
+
+    /// Asks one node.
+    pub(super) fn ask(&self, node: usize, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
+        self.nodes[node].acquire(request, self.health.is_silent(node))
     }
 
     /// What each node ends before it looks at the attempt: the parts of the owners that the caller ends. Of attempts
@@ -112,9 +111,7 @@ impl Shared {
             let Some((node, answer)) = answer else {
                 break;
             };
-            if let Some(outcome) = answer {
-                self.note(vote, request, node, outcome);
-            }
+            self.note(vote, request, node, answer);
         }
         self.health.mark_silent(&vote.questions);
     }
@@ -147,18 +144,22 @@ impl Shared {
         waits.then_some(end)
     }
 
-    /// Notes the answer of a node.
-    fn note(&self, vote: &mut Vote, request: &Acquire, node: usize, outcome: Outcome<Acquired>) {
+    /// Notes the answer of a node. Returns whether the attempt still has the name that the node was asked under.
+    fn note(
+        &self,
+        vote: &mut Vote,
+        request: &Acquire,
+        node: usize,
+        outcome: Outcome<Acquired>,
+    ) -> bool {
         let part = part_of(request, node, &vote.names);
-        if !self.attempts.answered(part, vote.queueing, &outcome) {
-            // The attempt has ended, or has continued without the answer.
-            self.give_back(part, request);
-        }
+        let is_wanted = self.attempts.answered(part, vote.queueing, &outcome);
         let answer = outcome.into_result();
         vote.took = vote.opened.elapsed();
         self.health.heard(node, is_answered(&answer));
         self.health.took(node, vote.took);
         vote.ballot.add(node, answer, self.is_young(node));
+        is_wanted
     }
 
     /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so
@@ -202,13 +203,10 @@ impl Shared {
     /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
     async fn hear_late(self: Arc<Self>, mut vote: Vote, request: Acquire) {
         let is_granted = vote.ballot.is_granted();
-        while let Some((node, answer)) = vote.questions.next().await {
-            let Some(outcome) = answer else {
-                continue;
-            };
+        while let Some((node, outcome)) = vote.questions.next().await {
             let is_grant = matches!(outcome, Outcome::Answered(Acquired::Granted(_)));
-            self.note(&mut vote, &request, node, outcome);
-            if is_grant && !is_granted {
+            let is_wanted = self.note(&mut vote, &request, node, outcome);
+            if is_grant && is_wanted && !is_granted {
                 // The caller was answered that the key is held.
                 self.give_back(part_of(&request, node, &vote.names), &request);
             }
@@ -217,6 +215,7 @@ impl Shared {
         for node in vote.questions.pending() {
             self.attempts.rename(part_of(&request, node, &vote.names));
         }
+        drop(vote.questions);
         if is_granted {
             // Makes the counters agree, so that the next turn does not have to wait for that.
             let _ = self.agree(&request.key, &vote.ballot.tokens()).await;
@@ -226,7 +225,7 @@ impl Shared {
     /// Ends the attempt on one node, and takes a new name there.
     pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
         self.attempts.rename(part);
-        self.nodes[part.node].end(release_of(request, part.name, false));
+        self.nodes[part.node].end(end_of(request, part.name, false));
     }
 
     /// Ends the parts of an attempt, each given with its node.
@@ -236,24 +235,7 @@ impl Shared {
         parts: impl Iterator<Item = (usize, &'a Part)>,
     ) {
         for (node, part) in parts.filter(|(_, part)| part.may_be_there()) {
-            self.nodes[node].end(release_of(request, part.name, part.is_in_doubt()));
+            self.nodes[node].end(end_of(request, part.name, part.is_in_doubt()));
         }
-    }
-}
-
-/// The release of the part that a node has under this name.
-fn release_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release {
-    // How long a lease, or a place in a queue, lasts without a release.
-    let owed_for = match request.queueing {
-        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-        Queueing::No | Queueing::Skip => request.lease,
-    };
-    Release {
-        key: request.key.clone(),
-        owner: name,
-        ending: Ending::Free,
-        in_doubt,
-        owed_for,
-        mode: request.mode,
     }
 }
