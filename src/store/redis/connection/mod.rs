@@ -97,7 +97,7 @@ impl Health {
 /// Makes the connections of a lane or of a pool.
 #[derive(Debug)]
 pub(super) struct Connector {
-    upstream: Arc<dyn Upstream>,
+    pub(super) upstream: Arc<dyn Upstream>,
     floors: Arc<Floors>,
     limit: Duration,
     /// The name of the connections in CLIENT LIST.
@@ -126,18 +126,6 @@ impl Connector {
             strays: settings.strays.clone(),
             persistence: None,
         }
-    }
-
-    pub(super) fn stays_connected(&self) -> bool {
-        self.upstream.stays_connected()
-    }
-
-    pub(super) fn can_fail_over(&self) -> bool {
-        self.upstream.can_fail_over()
-    }
-
-    pub(super) fn is_current(&self, address: &Arc<str>) -> bool {
-        self.upstream.is_current(address)
     }
 
     pub(super) fn too_late(&self) -> Error {

@@ -163,7 +163,8 @@ impl Inner {
         let silent_at = state.silent_since().map(|since| since + silence);
         let deadlines = [state.queue.next_deadline(), last_moment, silent_at];
         let mut until = deadlines.into_iter().flatten().min();
-        let wants_connection = !is_idle || state.was_connected && self.connector.stays_connected();
+        let wants_connection =
+            !is_idle || state.was_connected && self.connector.upstream.stays_connected();
         if state.connection.is_none() && !is_connecting && wants_connection {
             match state.back_off.until {
                 Some(at) if now < at => until = Some(until.map_or(at, |until| until.min(at))),
@@ -234,7 +235,7 @@ impl Inner {
                     state.leaving = Some(explain::refused(error.clone().into()));
                 } else if let Some(error) = explain::demoted(&value) {
                     state.leaving = Some(error);
-                    if self.connector.can_fail_over() {
+                    if self.connector.upstream.can_fail_over() {
                         state.queue.refused();
                         continue;
                     }

@@ -322,7 +322,7 @@ impl Inner {
 
     /// Whether a connection works, as far as is known, and leads to the current server.
     fn is_fit(&self, connection: &Connection) -> bool {
-        !connection.health.is_broken() && self.connector.is_current(&connection.address)
+        !connection.health.is_broken() && self.connector.upstream.is_current(&connection.address)
     }
 
     /// Gives up a connection that is not fit.

@@ -25,14 +25,9 @@ mod single;
 mod upstream;
 mod uptime;
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::{BoxFuture, Either, try_join_all};
 use redis::Value;
 use tokio::time::Instant;
 
@@ -86,23 +81,8 @@ pub(super) struct LaneSettings {
     pub(super) home: Home,
 }
 
-/// The outcome of a call.
-pub(super) enum Called {
-    OnLane(Pending),
-    /// Follows redirects.
-    InCluster(BoxFuture<'static, Outcome<Value>>),
-}
-
-impl Future for Called {
-    type Output = Outcome<Value>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<Value>> {
-        match &mut *self {
-            Self::OnLane(pending) => Pin::new(pending).poll(cx),
-            Self::InCluster(called) => called.as_mut().poll(cx),
-        }
-    }
-}
+/// The outcome of a call: on a lane, or in a Cluster, where redirects are followed.
+pub(super) type Called = Either<Pending, BoxFuture<'static, Outcome<Value>>>;
 
 /// A server at which all hints arrive.
 #[derive(Debug)]
@@ -192,11 +172,9 @@ impl Topology {
     pub(super) fn call(&self, call: Call, deadline: Instant) -> Called {
         match self {
             Self::Primary { lanes, .. } => {
-                Called::OnLane(lanes.of(call.bucket()).call(call, deadline))
+                Either::Left(lanes.of(call.bucket()).call(call, deadline))
             }
-            Self::Cluster(cluster) => {
-                Called::InCluster(Box::pin(cluster.clone().call(call, deadline)))
-            }
+            Self::Cluster(cluster) => Either::Right(Box::pin(cluster.clone().call(call, deadline))),
         }
     }
 
