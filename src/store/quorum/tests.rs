@@ -1,11 +1,11 @@
-//! A quorum forgets its attempts when they have ended.
+//! A quorum forgets its attempts when they have ended, and its nodes forget the names.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{advance, sleep};
 
-use super::{super::*, QuorumStore, attempts::next_name};
+use super::{super::*, QuorumStore, attempts::next_name, node::Node};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -142,4 +142,163 @@ async fn an_attempt_number_without_room_for_names_is_refused() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);
+}
+
+/// A node, and its store.
+fn node() -> (FaultyStore, Node) {
+    let store = FaultyStore::new();
+    let node = Node::new(std::sync::Arc::new(store.clone()), home::Home::default());
+    (store, node)
+}
+
+/// Longer than the longest pause between two rounds.
+const ROUNDS: Duration = Duration::from_secs(2);
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_dropped_has_one_ending() {
+    for fault in [Fault::Hang, Fault::Mute] {
+        let (store, node) = node();
+        let a = owner(1);
+        store.set_fault(Some(fault));
+        let asking = node.acquire(request(a, Queueing::No), false);
+        assert_eq!(node.endings(), 0);
+        drop(asking);
+        node.end(release(a, Ending::Free));
+        drop(node.release(release(a, Ending::Free)));
+        assert_eq!(
+            (node.endings(), store.calls().releases),
+            (1, 1),
+            "{fault:?}"
+        );
+        assert_eq!(
+            node.unused_name(&release(a, Ending::Free).key, a),
+            next_name(a)
+        );
+        store.set_fault(None);
+        assert_eq!(node.endings(), 0);
+        assert!(store.is_empty(), "{fault:?}");
+    }
+}
+
+/// The store makes the acquire at some later time, or never.
+#[tokio::test(start_paused = true)]
+async fn a_question_of_unknown_outcome_leaves_nothing() {
+    let (store, node) = node();
+    for number in 0..200 {
+        store.set_fault(Some(Fault::Late));
+        let outcome = node
+            .acquire(request(owner(number), Queueing::Skip), false)
+            .await;
+        let is_unknown = matches!(outcome, Outcome::Unknown(_));
+        if !is_unknown {
+            node.end(release(owner(number), Ending::Free));
+        }
+        store.set_fault(None);
+        sleep(ROUNDS).await;
+        if is_unknown {
+            assert_eq!(node.endings(), 0);
+            assert!(store.is_empty(), "{number}");
+        }
+        store
+            .force_release(LockKey::new("k").unwrap())
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ending_whose_caller_has_gone_away_is_carried() {
+    let (store, node) = node();
+    let (a, b) = (owner(1), owner(2));
+    node.acquire(request(a, Queueing::No), false).await;
+    store.set_fault(Some(Fault::Unreachable));
+    let releasing = node.release(release(a, Ending::Free));
+    sleep(ROUNDS).await;
+    drop(releasing);
+    store.set_fault(None);
+    let answer = node.acquire(request(b, Queueing::No), false).await;
+    assert!(
+        matches!(answer, Outcome::Answered(Acquired::Granted(_))),
+        "{answer:?}"
+    );
+    sleep(ROUNDS).await;
+    assert_eq!(node.endings(), 0);
+}
+
+#[test]
+fn releases_are_repeated_on_the_next_runtime() {
+    let (store, node) = node();
+    let runtime = || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap()
+    };
+    for how in ["call", "watch"] {
+        let a = owner(1);
+        runtime().block_on(async {
+            node.acquire(request(a, Queueing::No), false).await;
+            store.set_fault(Some(Fault::Unreachable));
+            node.end(release(a, Ending::Free));
+            sleep(ROUNDS).await;
+        });
+        store.set_fault(None);
+        assert_eq!(node.endings(), 1, "nobody repeats without a runtime");
+        runtime().block_on(async {
+            if how == "call" {
+                drop(node.acquire(other_key(owner(2)), false).await);
+            } else {
+                drop(node.watch(a.instance));
+            }
+            // The clock of the first runtime was ahead.
+            sleep(3 * ROUNDS).await;
+        });
+        assert_eq!(node.endings(), 0, "{how}");
+    }
+}
+
+fn other_key(owner: Owner) -> Acquire {
+    Acquire {
+        key: LockKey::new("other").unwrap(),
+        ..request(owner, Queueing::No)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_back_hurries() {
+    let (nodes, store) = quorum();
+    let a = owner(1);
+    let _hints = store.watch(a.instance);
+    store.ask_for(request(a, Queueing::No)).await.unwrap();
+    nodes[2].set_fault(Some(Fault::Unreachable));
+    store.end(release(a, Ending::Free)).await.unwrap();
+    sleep(10 * ROUNDS).await;
+    nodes[2].set_fault(None);
+    sleep(Duration::from_millis(1)).await;
+    assert!(nodes.iter().all(FaultyStore::is_empty));
+}
+
+/// Without the limit, each attempt would leave another ending at the node.
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_has_few_names_to_forget() {
+    let (nodes, store) = quorum();
+    nodes[2].set_fault(Some(Fault::Hang));
+    for number in 0..200 {
+        let a = owner(number);
+        store.ask_for(request(a, Queueing::No)).await.unwrap();
+        store.end(release(a, Ending::Free)).await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(
+        store.0.nodes[2].endings() <= 32,
+        "{}",
+        store.0.nodes[2].endings()
+    );
+    nodes[2].set_fault(None);
+    sleep(ROUNDS).await;
+    assert!(nodes.iter().all(FaultyStore::is_empty));
+    store
+        .ask_for(request(owner(1000), Queueing::No))
+        .await
+        .unwrap();
+    sleep(ROUNDS).await;
+    assert!(!nodes[2].is_empty(), "the node is asked again");
 }
