@@ -25,8 +25,8 @@
 //! # routes(Locks::in_memory());
 //! ```
 //!
-//! [`Admin::allow_force_release`] adds a button that takes a key away from its holder, and [`Admin::allow_settle`] one that writes the outcome
-//! of a request whose process has died.
+//! [`Admin::allow_force_release`] adds a button that takes a key away from its holder, and
+//! [`Admin::allow_settle`] one that writes the outcome of a request whose process has died.
 //!
 //! # Where the page can be
 //!
@@ -134,11 +134,11 @@ impl Admin {
         self
     }
 
-    /// Adds a form that writes the answer of a request which runs at most once, and whose process has died ([`Locks::settle`]).
-    /// Default: off.
+    /// Adds a form that writes the answer of a request which runs at most once, and whose process
+    /// has died ([`Locks::settle`]). Default: off.
     ///
-    /// For operators who have found out how the request ended: its repetitions get the answer. Requests from other sites are refused, as
-    /// for a [forced release](Self::allow_force_release).
+    /// For operators who have found out how the request ended: its repetitions get the answer.
+    /// Requests from other sites are refused, as for a [forced release](Self::allow_force_release).
     pub fn allow_settle(mut self) -> Self {
         self.settle = true;
         self

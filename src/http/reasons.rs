@@ -9,7 +9,8 @@ enum Then {
     Retry,
     /// A later try would be refused, too.
     GiveUp,
-    /// The layer that refuses the request had called the inner service, and the handler may have acted.
+    /// The layer that refuses the request had called the inner service, and the handler may have
+    /// acted.
     HadBegun,
 }
 
@@ -36,7 +37,8 @@ macro_rules! then_docs {
     };
 }
 
-/// Makes [`Reason`] from the table, and `reason_docs!`, which is a chapter of the documentation for each row.
+/// Makes [`Reason`] from the table, and `reason_docs!`, which is a chapter of the documentation for
+/// each row.
 macro_rules! reasons {
     ($(
         $(#[doc = $docs:literal])+
@@ -68,7 +70,8 @@ macro_rules! reasons {
             /// All reasons.
             pub(super) const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// A stable word for programs: the heading in [this module](crate::rejection) that explains the reason.
+            /// A stable word for programs: the heading in [this module](crate::rejection) that
+            /// explains the reason.
             pub fn code(self) -> &'static str {
                 match self {
                     $(Self::$name => $code,)+
@@ -90,7 +93,8 @@ macro_rules! reasons {
                 StatusCode::from_u16(status).expect("the table has statuses of HTTP")
             }
 
-            /// The status of a gRPC response, by its number. Each chapter of [this module](crate::rejection) names it.
+            /// The status of a gRPC response, by its number. Each chapter of [this
+            /// module](crate::rejection) names it.
             pub fn grpc_status(self) -> u16 {
                 match self {
                     $(Self::$name => grpc::$grpc,)+
@@ -117,74 +121,99 @@ macro_rules! reasons {
 
 reasons! {
     /// No lock key can be derived from the request.
-    BadKey = "bad-key", "No lock key in the request", 400, INVALID_ARGUMENT, GiveUp;
+    BadKey = "bad-key", "No lock key in the request",
+        400, INVALID_ARGUMENT, GiveUp;
 
     /// The request has no `Idempotency-Key`, and needs one.
-    MissingIdempotencyKey = "missing-idempotency-key", "No Idempotency-Key", 400, INVALID_ARGUMENT, GiveUp;
+    MissingIdempotencyKey = "missing-idempotency-key", "No Idempotency-Key",
+        400, INVALID_ARGUMENT, GiveUp;
 
     /// The request's `Idempotency-Key` is doubled or malformed.
-    BadIdempotencyKey = "bad-idempotency-key", "No valid Idempotency-Key", 400, INVALID_ARGUMENT, GiveUp;
+    BadIdempotencyKey = "bad-idempotency-key", "No valid Idempotency-Key",
+        400, INVALID_ARGUMENT, GiveUp;
 
     /// The request's body broke off.
-    BodyBroken = "body-broken", "Request body broke off", 400, INVALID_ARGUMENT, GiveUp;
+    BodyBroken = "body-broken", "Request body broke off",
+        400, INVALID_ARGUMENT, GiveUp;
 
-    /// The lease was lost while the handler ran, or could not be confirmed. The handler may have acted.
-    LeaseLost = "lease-lost", "Lock lost", 409, ABORTED, HadBegun;
+    /// The lease was lost while the handler ran, or could not be confirmed. The handler may have
+    /// acted.
+    LeaseLost = "lease-lost", "Lock lost",
+        409, ABORTED, HadBegun;
 
     /// A request with the same `Idempotency-Key` is under way.
-    InProgress = "in-progress", "A request with this Idempotency-Key is under way", 409, UNAVAILABLE, Retry;
+    InProgress = "in-progress", "A request with this Idempotency-Key is under way",
+        409, UNAVAILABLE, Retry;
 
-    /// A request with the same `Idempotency-Key` was completed, and its answer could not be kept: the answer was too large, or a stream.
-    AnswerNotKept = "answer-not-kept", "Completed, answer not kept", 409, FAILED_PRECONDITION, GiveUp;
+    /// A request with the same `Idempotency-Key` was completed, and its answer could not be kept:
+    /// the answer was too large, or a stream.
+    AnswerNotKept = "answer-not-kept", "Completed, answer not kept",
+        409, FAILED_PRECONDITION, GiveUp;
 
-    /// A request with the same `Idempotency-Key` was begun, and its outcome is not known: the handler was cancelled, its lock was lost, the
-    /// inner service failed, or the process of a request that runs at most once has died. The handler does not run a second time.
-    OutcomeUnknown = "outcome-unknown", "Begun, outcome unknown", 409, FAILED_PRECONDITION, GiveUp;
+    /// A request with the same `Idempotency-Key` was begun, and its outcome is not known: the
+    /// handler was cancelled, its lock was lost, the inner service failed, or the process of a
+    /// request that runs at most once has died. The handler does not run a second time.
+    OutcomeUnknown = "outcome-unknown", "Begun, outcome unknown",
+        409, FAILED_PRECONDITION, GiveUp;
 
     /// The request's body is larger than the limit of a layer that reads it.
-    BodyTooLarge = "body-too-large", "Request body too large", 413, RESOURCE_EXHAUSTED, GiveUp;
+    BodyTooLarge = "body-too-large", "Request body too large",
+        413, RESOURCE_EXHAUSTED, GiveUp;
 
     /// The `Idempotency-Key` was used for another request. The detail names the parts that differ.
-    KeyReused = "key-reused", "Idempotency-Key used for another request", 422, FAILED_PRECONDITION, GiveUp;
+    KeyReused = "key-reused", "Idempotency-Key used for another request",
+        422, FAILED_PRECONDITION, GiveUp;
 
     /// Another request holds the key, or the key was lost before the handler could begin.
-    Held = "held", "Locked", 423, UNAVAILABLE, Retry;
+    Held = "held", "Locked",
+        423, UNAVAILABLE, Retry;
 
     /// The client has too many requests under way.
-    TooManyRunning = "too-many-running", "Too many requests under way", 429, RESOURCE_EXHAUSTED, Retry;
+    TooManyRunning = "too-many-running", "Too many requests under way",
+        429, RESOURCE_EXHAUSTED, Retry;
 
-    /// All permits of the key are in use. Not 503: load balancers take that status for an instance that is unwell, and send the request to
-    /// another one, where the same permits are in use.
-    NoPermit = "no-permit", "All permits in use", 429, RESOURCE_EXHAUSTED, Retry;
+    /// All permits of the key are in use. Not 503: load balancers take that status for an instance
+    /// that is unwell, and send the request to another one, where the same permits are in use.
+    NoPermit = "no-permit", "All permits in use",
+        429, RESOURCE_EXHAUSTED, Retry;
 
-    /// The handler of a request with this `Idempotency-Key` panicked. The handler may have acted, and does not run a second time. Only the
-    /// duplicates of the request get this answer.
-    Panicked = "handler-panicked", "Handler panicked", 500, INTERNAL, GiveUp;
+    /// The handler of a request with this `Idempotency-Key` panicked. The handler may have acted,
+    /// and does not run a second time. Only the duplicates of the request get this answer.
+    Panicked = "handler-panicked", "Handler panicked",
+        500, INTERNAL, GiveUp;
 
     /// The kept answer cannot be read. The handler does not run a second time.
-    RecordUnreadable = "record-unreadable", "Kept answer unreadable", 500, INTERNAL, GiveUp;
+    RecordUnreadable = "record-unreadable", "Kept answer unreadable",
+        500, INTERNAL, GiveUp;
 
-    /// A layer is in a place where its key cannot be derived, or an extractor is used without its layer. Or a handler has locked the key of
-    /// its own request, for which it would wait for ever. Or a layer asks for what cannot work: a key is used both for locks and for
-    /// permits, or has data of another program; the layers of one key want different modes; the store has no permits. A later try does
-    /// not help, and the log says what to change.
-    Misconfigured = "misconfigured", "Server misconfigured", 500, INTERNAL, GiveUp;
+    /// A layer is in a place where its key cannot be derived, or an extractor is used without its
+    /// layer. Or a handler has locked the key of its own request, for which it would wait for ever.
+    /// Or a layer asks for what cannot work: a key is used both for locks and for permits, or has
+    /// data of another program; the layers of one key want different modes; the store has no
+    /// permits. A later try does not help, and the log says what to change.
+    Misconfigured = "misconfigured", "Server misconfigured",
+        500, INTERNAL, GiveUp;
 
     /// Too many requests wait for the key already.
-    LineFull = "line-full", "Too many requests wait", 503, UNAVAILABLE, Retry;
+    LineFull = "line-full", "Too many requests wait",
+        503, UNAVAILABLE, Retry;
 
     /// Too many keys are in use in this process.
-    TooManyKeys = "too-many-keys", "Too many keys in use", 503, UNAVAILABLE, Retry;
+    TooManyKeys = "too-many-keys", "Too many keys in use",
+        503, UNAVAILABLE, Retry;
 
     /// The store that holds the locks does not answer.
-    StoreUnreachable = "store-unreachable", "Lock store unreachable", 503, UNAVAILABLE, Retry;
+    StoreUnreachable = "store-unreachable", "Lock store unreachable",
+        503, UNAVAILABLE, Retry;
 
     /// This process is about to end.
-    Closed = "closed", "Shutting down", 503, UNAVAILABLE, Retry;
+    Closed = "closed", "Shutting down",
+        503, UNAVAILABLE, Retry;
 }
 
 impl Reason {
-    /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.
+    /// Whether the same request may be sent again: the handler has not acted, and a later try may
+    /// succeed.
     pub fn is_retryable(self) -> bool {
         match self.then() {
             Then::Retry => true,

@@ -396,7 +396,8 @@ fn outcome(owner: &str) -> [(&str, &str); 6] {
     ]
 }
 
-/// The owner of the payment's claim, as the page tells it. `None` if the claim has not the expected state.
+/// The owner of the payment's claim, as the page tells it. `None` if the claim has not the expected
+/// state.
 async fn claimant(server: &Server, abandoned: bool) -> Option<String> {
     let told = server.ask("key", &[("key", payment::KEY)]).await;
     let holder = &told["holders"][0];

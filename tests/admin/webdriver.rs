@@ -16,7 +16,8 @@ use crate::{
     support::{PATIENCE, eventually_within},
 };
 
-/// How long a test waits for the browser, which has several processes, and takes its time beside other tests.
+/// How long a test waits for the browser, which has several processes, and takes its time beside
+/// other tests.
 const LONG: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
 /// A browser with one tab, gone with the test.

@@ -173,8 +173,8 @@ impl Answered<'_> {
         self.parts
     }
 
-    /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where there is none, or one that gRPC does not
-    /// have. `None` for any other response.
+    /// The `grpc-status` of a gRPC response, from its trailers or its headers; 2 (UNKNOWN) where
+    /// there is none, or one that gRPC does not have. `None` for any other response.
     pub fn grpc_status(&self) -> Option<u32> {
         if !grpc::is_grpc(&self.parts.headers) {
             return None;

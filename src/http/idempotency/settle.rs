@@ -61,8 +61,8 @@ impl Locks {
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidKey`] for a text that is no key.
-    /// - [`ErrorKind::InvalidConfig`] for an answer that cannot be replayed, because its status is informational, and for a `retain` of
-    ///   zero, after which the request would run again.
+    /// - [`ErrorKind::InvalidConfig`] for an answer that cannot be replayed, because its status is
+    ///   informational, and for a `retain` of zero, after which the request would run again.
     /// - [`ErrorKind::Unreachable`] when the store does not answer. The answer may be written.
     ///
     /// # Cancel safety
@@ -79,7 +79,8 @@ impl Locks {
             .await
     }
 
-    /// As [`settle`](Self::settle). If an owner is expected, only the claim of that owner is settled.
+    /// As [`settle`](Self::settle). If an owner is expected, only the claim of that owner is
+    /// settled.
     pub(crate) async fn settle_if(
         &self,
         key: LockKey,
