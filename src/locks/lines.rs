@@ -241,17 +241,11 @@ impl Lines {
         }
     }
 
-    /// The callers that wait for a release to be repeated, or for a renewal, when there is no background that would.
+    /// The callers that wait for a release to be repeated, when there is no background that would.
     pub(crate) fn give_up_waiting(&self) -> Vec<Confirmation> {
-        let mut waiting = Vec::new();
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            waiting.extend(shard.ends.give_up_waiting());
-            for line in shard.lines.values_mut() {
-                line.give_up_confirming(&mut waiting);
-            }
-        }
-        waiting
+        let shards = self.shards.iter();
+        let waiting = shards.flat_map(|shard| shard.lock().ends.give_up_waiting());
+        waiting.collect()
     }
 
     /// The caller that waits for the release of one owner.

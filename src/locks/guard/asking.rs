@@ -76,8 +76,11 @@ impl LockGuard {
         if self.0.set_released() {
             return Ok(());
         }
-        let ended = self.inner().end_turn(self.granted(), true);
-        trace::releasing(self.token(), ended.confirmed()).await
+        let (inner, granted) = (self.inner(), self.granted());
+        let confirmed = inner
+            .end_turn(granted, true)
+            .confirmed(inner, &granted.lease);
+        trace::releasing(self.token(), confirmed).await
     }
 
     /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn also waits for the
@@ -90,8 +93,9 @@ impl LockGuard {
         if self.0.set_released() {
             return answer;
         }
-        let ended = self.inner().end_turn(self.granted(), true);
-        answer.and(ended.confirmed().await)
+        let (inner, granted) = (self.inner(), self.granted());
+        let ended = inner.end_turn(granted, true);
+        answer.and(ended.confirmed(inner, &granted.lease).await)
     }
 
     /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively

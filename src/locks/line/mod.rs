@@ -80,7 +80,7 @@ use self::{
     leases::Leases,
 };
 pub(crate) use super::turn::Granted;
-use super::{totals::Totals, turn::Turn};
+use super::{inner::Inner, totals::Totals, turn::Turn};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},

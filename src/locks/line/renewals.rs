@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::{Away, Confirmation, HeldLease, Line, Phase, Transition, lost_error};
+use super::{Away, HeldLease, Line, Phase, Transition, lost_error};
 use crate::{
     Error, ErrorKind, Loss,
     lease::Lease,
@@ -170,12 +170,9 @@ impl Line {
         let held = self.held_lease(lease)?;
         lease.doubt();
         if error.is_interrupted() {
-            // The store has not failed. The next renewal is sent on the next runtime, but nobody knows when.
+            // The store has not failed. The next renewal is sent on the next runtime.
             held.renewal.outdated(t.now);
             held.schedule(t);
-            if let Phase::Confirming(confirmation) = &mut held.phase {
-                t.confirm(confirmation, Err(error.clone()));
-            }
             return Some(false);
         }
         let gives_up = held.renewal.unknown(&t.limits.pace, t.now);
@@ -196,15 +193,6 @@ impl Line {
             self.serve(t);
         }
         Some(gives_up)
-    }
-
-    /// Takes the callers that wait for a renewal.
-    pub(crate) fn give_up_confirming(&mut self, waiting: &mut Vec<Confirmation>) {
-        for held in self.leases.iter_open_mut() {
-            if let Phase::Confirming(confirmation) = &mut held.phase {
-                waiting.extend(confirmation.take());
-            }
-        }
     }
 
     /// Notes that another instance waits for the key.

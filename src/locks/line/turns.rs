@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Granted, HeldLease, Line, Transition, Turn, lost_error};
+use super::{Granted, HeldLease, Inner, Line, Transition, Turn, lost_error};
 use crate::{
     Error, ErrorKind, Loss,
+    lease::Lease,
     store::{Ending, Mode, ends::NewEnd},
     sync::oneshot,
     time::Instant,
@@ -19,13 +20,15 @@ use crate::{
 /// | the turn ends by | the lease | result |
 /// |---|---|---|
 /// | a drop of the last guard | is passed on, or released | `Quietly` |
-/// | `release` | is released, or confirmed before it is passed on | `Confirming` |
+/// | `release` | is released | `Releasing` |
+/// | `release` | is passed on | `Confirming` |
 /// | any | was lost before | `Over` |
 pub(crate) enum Ended {
     /// The turn has ended. The lease was passed on or is being released, and no answer is awaited.
     Quietly,
-    /// The store is asked whether the lease was held until now, by the release, or by a renewal before the lease is passed
-    /// on.
+    /// The answer to the release tells whether the lease was held until now.
+    Releasing(oneshot::Receiver<Result<(), Error>>),
+    /// The answer to a renewal tells that, before the lease is passed on.
     Confirming(oneshot::Receiver<Result<(), Error>>),
     /// The turn had ended before, by this loss or by an earlier end.
     Over(Option<Loss>),
@@ -86,10 +89,12 @@ impl Line {
             // A renewal that was sent before this moment cannot confirm the end of the turn.
             held.lease.doubt();
             held.confirm(Some(confirmation), t);
-        } else if let Some(held) = self.leases.remove(lease) {
+            return Ended::Confirming(answer);
+        }
+        if let Some(held) = self.leases.remove(lease) {
             t.release(held, Some(confirmation));
         }
-        Ended::Confirming(answer)
+        Ended::Releasing(answer)
     }
 
     /// Ends a turn whose lease was replaced by a record, and shares the record.
@@ -178,16 +183,27 @@ impl Line {
 
 impl Ended {
     /// Waits for the store's answer, if one is due: whether the lease was held until the end of the turn.
-    pub(crate) async fn confirmed(self) -> Result<(), Error> {
-        match self {
-            Self::Quietly => Ok(()),
-            Self::Over(loss) => Err(lost_error(loss)),
-            Self::Confirming(answer) => answer.await.unwrap_or_else(|_| {
-                Err(Error::new(
-                    ErrorKind::Unreachable,
-                    "the turn has ended, but the locks were dropped before the store confirmed the lease",
-                ))
-            }),
-        }
+    pub(crate) async fn confirmed(self, inner: &Arc<Inner>, lease: &Lease) -> Result<(), Error> {
+        let outcome = match self {
+            Self::Quietly => return Ok(()),
+            Self::Over(loss) => return Err(lost_error(loss)),
+            Self::Releasing(answer) => answer.await,
+            Self::Confirming(mut answer) => loop {
+                let told = lease.loss_told();
+                // Looked at after that: whoever ends the background wakes the watchers of all leases.
+                inner.scheduler.start(inner);
+                tokio::select! {
+                    biased;
+                    outcome = &mut answer => break outcome,
+                    () = told => {}
+                }
+            },
+        };
+        outcome.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Unreachable,
+                "the turn has ended, but the locks ended before the store confirmed the lease",
+            ))
+        })
     }
 }
