@@ -30,6 +30,9 @@ async fn any(world: &World, random: &mut Random) {
         moment(world, random).await;
         if random.percent(20) {
             world.end_runtime();
+            // The next use of each instance, without which nobody repeats what has failed before.
+            sleep(random.millis(0..500)).await;
+            world.use_all();
             continue;
         }
         if !world.setup.may_fail {

@@ -188,8 +188,6 @@ impl World {
     /// Checks that nothing is left: at once in lines, schedulers and queues, and in time among the records.
     async fn end(&self) {
         let begin = now();
-        // What is left for the next use, if a runtime has ended after the last one.
-        self.instances.iter().for_each(Locks::start_background);
         loop {
             settle().await;
             self.check();
@@ -287,6 +285,11 @@ impl World {
         self.note("the runtime of the background ends");
         self.happened();
         Runtime::end();
+    }
+
+    /// Each instance is used again.
+    pub(super) fn use_all(&self) {
+        self.instances.iter().for_each(Locks::start_background);
     }
 
     /// The store restarts empty.
