@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower_distributed_lock::{
     LockKey,
-    store::{Acquire, Acquired, Hint, Hints, Owner, Queueing, RedisStore, Store},
+    store::{Acquire, Acquired, Hint, Hints, Owner, Queueing, RedisStore},
 };
 
 use crate::{

@@ -9,7 +9,7 @@ use tower_distributed_lock::{
     store::{
         Acquire,
         Mode::{self, Exclusive, Permit, Shared},
-        Owner, RedisStore, Released, Renewed, Store,
+        RedisStore, Released, Renewed, Store,
     },
 };
 

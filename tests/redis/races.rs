@@ -1,7 +1,7 @@
 //! Calls for one key from two connections at once.
 
 use futures_util::future::{join, join3};
-use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Released, Renewed, Store};
+use tower_distributed_lock::store::{Acquired, Instance, RedisStore, Released, Renewed};
 
 use crate::{server_and_store, support::words::*};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_distributed_lock::store::{Acquired, Instance, Queueing, Store};
+use tower_distributed_lock::store::{Acquired, Instance, Queueing};
 
 use crate::{server_and_store, support::words::*};
 

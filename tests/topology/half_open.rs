@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     LockKey,
-    store::{Ending, Owner, RedisStore, Release, Released, Renewed, Store},
+    store::{Ending, Owner, RedisStore, Release, Released, Renewed},
 };
 
 use crate::{subject::*, support::cluster::Cluster};

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Credentials, Outcome, RedisStore, Release, Released, Renewed, Store},
+    store::{Credentials, Outcome, RedisStore, Release, Released, Store},
 };
 
 use crate::{
