@@ -58,6 +58,7 @@ macro_rules! outage {
 }
 
 /// An outage is over.
+#[cfg_attr(not(feature = "tracing"), allow(clippy::if_same_then_else))] // both are empty then
 pub(crate) fn store_back(instance: impl Display, toll: &Toll) {
     if toll.losses > 0 {
         outage!(warn, instance, toll, "lock.store_back");
@@ -101,9 +102,7 @@ pub(crate) fn released(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
-/// A store reports a release that it owes and keeps. `is_first`: no other one has failed since all
-/// releases were answered.
-#[cfg(any(test, feature = "redis", feature = "test-util"))]
+/// A release has failed, and is repeated. `is_first`: no other one has failed since the last answer.
 pub(crate) fn release_failed(owner: impl Display, error: &impl Display, is_first: bool) {
     event!(if is_first, warn, else debug, %owner, %error, "lock.release_failed");
 }
