@@ -19,6 +19,7 @@
 //! ```
 
 use std::{
+    cell::Cell,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -68,8 +69,6 @@ pub(crate) struct Scheduler {
     closed: AtomicBool,
     /// The task exists.
     running: AtomicBool,
-    /// The task is being started, by a caller that holds the lock of `runtime`.
-    starting: AtomicBool,
     /// The runtime that has dropped the last task at once, because it shuts down.
     ended: Mutex<Option<RuntimeId>>,
     /// The runtime of the task, or of the last one.
@@ -86,7 +85,6 @@ impl Scheduler {
             left_behind: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicBool::new(false),
-            starting: AtomicBool::new(false),
             ended: Mutex::new(None),
             runtime: Mutex::new(None),
         }
@@ -98,14 +96,11 @@ impl Scheduler {
         self.is_running() || self.start_anew(events)
     }
 
-    /// As [`start`](Self::start), for callers that may be within a start of this very thread: what they need is
-    /// found by the first look of the task.
-    pub(crate) fn start_unless_starting<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
-        self.starting.load(Ordering::Acquire) || self.start(events)
-    }
-
     #[cold]
     fn start_anew<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
+        if STARTS.get() {
+            return true; // what the caller needs is found by the first look of the task
+        }
         if !can_sleep() {
             return false;
         }
@@ -136,7 +131,7 @@ impl Scheduler {
         *current = Some(home.runtime.clone());
         // Before others may use the store: it moves its connections to the runtime of `watch`.
         let hints = {
-            let _starting = Starting::new(&self.starting);
+            let _starts = Starts::new();
             let _entered = home.runtime.enter();
             events.watch()
         };
@@ -299,19 +294,25 @@ impl Home {
     }
 }
 
-/// Marks the scheduler as being started until dropped, also if the store panics.
-struct Starting<'a>(&'a AtomicBool);
+thread_local! {
+    /// This thread is about to start a task, and holds the lock of its runtime. A store that moves its connections tells
+    /// callers and wakes tasks, which may come back here.
+    static STARTS: Cell<bool> = const { Cell::new(false) };
+}
 
-impl<'a> Starting<'a> {
-    fn new(starting: &'a AtomicBool) -> Self {
-        starting.store(true, Ordering::Release);
-        Self(starting)
+/// Sets [`STARTS`] until dropped, also if the store panics.
+struct Starts;
+
+impl Starts {
+    fn new() -> Self {
+        STARTS.set(true);
+        Self
     }
 }
 
-impl Drop for Starting<'_> {
+impl Drop for Starts {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        STARTS.set(false);
     }
 }
 

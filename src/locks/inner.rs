@@ -295,7 +295,7 @@ impl Endings for Inner {
         if let Some(error) = told.failed {
             self.troubles.release_failed(owner, &error);
             // Looked at last: whoever ends the background does the same.
-            if !self.scheduler.start_unless_starting(&self) {
+            if !self.scheduler.start(&self) {
                 interrupt(self.lines.give_up_waiting_for(key, owner));
             }
         }
