@@ -53,10 +53,11 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after the first failure of the store. Each further pause is twice as long, up to the poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
-/// How often a question of unknown outcome is followed by the next one at once.
-const AT_ONCE: u32 = 2;
-/// A question that has taken longer than this is not followed by the next one at once.
-const QUICK: Duration = Duration::from_millis(100);
+/// How often a call of unknown outcome is followed by the next one at once.
+pub(super) const AT_ONCE: u32 = 2;
+/// A call that has taken longer than this is not followed by the next one at once: its connection has not broken, but
+/// the store is slow, and further calls would make it slower.
+pub(super) const QUICK: Duration = Duration::from_millis(100);
 
 /// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {

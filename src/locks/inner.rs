@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 
 use super::{
     config::Config,
-    contender::Contender,
+    contender::{AT_ONCE, Contender, QUICK},
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
     lines::Lines,
     renewing::{Renewing, no_answer, recorded_or_lost},
@@ -153,17 +153,26 @@ impl Inner {
     /// Renews a lease now, in addition to the scheduled renewals.
     pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
         consume_budget().await;
-        let sent = now();
-        let mut renewal = self.store.renew(vec![Renew {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            lease: lease.length,
-            refill: 0,
-            mode: lease.mode(),
-        }]);
-        let answer = renewal.next().await.map(|(_, answer)| answer);
-        let answer = answer.unwrap_or_else(no_answer);
-        self.renewal_answered(&answer);
+        let mut tries = 0;
+        let (sent, answer) = loop {
+            let sent = now();
+            let mut renewal = self.store.renew(vec![Renew {
+                key: lease.key.clone(),
+                owner: lease.owner,
+                lease: lease.length,
+                refill: 0,
+                mode: lease.mode(),
+            }]);
+            let answer = renewal.next().await.map(|(_, answer)| answer);
+            let answer = answer.unwrap_or_else(no_answer);
+            self.renewal_answered(&answer);
+            // A connection that breaks is no reason to fail the caller: a renewal does no harm twice.
+            let is_broken = matches!(&answer, Renewed::Unknown(error) if !error.is_interrupted());
+            if !is_broken || tries == AT_ONCE || now() - sent >= QUICK {
+                break (sent, answer);
+            }
+            tries += 1;
+        };
         match answer {
             Renewed::Renewed { .. } => {
                 if lease.extend(now(), sent) {

@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// How many paused endings are repeated in one round.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 4;
 /// How many endings an acquire carries.
 const CARRIED: usize = 16;
 /// The pause before the second round in a row without success. The first one follows at once.
