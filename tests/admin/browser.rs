@@ -48,7 +48,8 @@ struct Opened<'a> {
 
 impl<'a> Opened<'a> {
     async fn page(browser: &'a Browser, admin: Admin) -> Self {
-        // The log of the page before is not of interest.
+        // The log of the page before is not of interest. It asks every second until the browser leaves it.
+        browser.go("about:blank").await;
         browser.requests().await;
         browser.console().await;
         let server = Server::start(Router::new().nest("/locks", admin.router())).await;
