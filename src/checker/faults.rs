@@ -41,13 +41,13 @@ async fn any(world: &World, random: &mut Random) {
         if world.setup.may_lose && random.percent(20) {
             world.force_release();
         }
-        let fault = *random.pick(&[
-            Fault::Unreachable,
-            Fault::Hang,
-            Fault::Mute,
-            Fault::Late,
-            Fault::Late,
-        ]);
+        // Where the store forgets as well, a late call may bring back what it has forgotten.
+        let late = if world.setup.may_lose {
+            Fault::Mute
+        } else {
+            Fault::Late
+        };
+        let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute, late, late]);
         world.set_fault(Some(fault));
         moment(world, random).await;
         if world.setup.may_lose && random.percent(30) {

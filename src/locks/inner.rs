@@ -248,8 +248,6 @@ impl LeaseEvents for Inner {
     }
 
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant> {
-        // Counted from before the look: `close` must not miss a renewal that is about to be sent.
-        let _looking = Counter::one(&self.background);
         let due = self.lines.look(now);
         for (key, follow_up) in due.follow_ups {
             self.finish_transition(&key, follow_up);

@@ -136,17 +136,21 @@ impl Locks {
             // The background may have ended with its runtime.
             inner.scheduler.start(inner);
         }
-        if timeout(grace, self.idle()).await.is_none() {
+        let mut is_idle = timeout(grace, self.idle()).await.is_some();
+        if !is_idle {
             for lease in inner.lines.leases() {
                 inner.lose(&lease, Loss::Closed);
             }
-            let _ = timeout(AFTER_GRACE, self.idle()).await;
+            is_idle = timeout(AFTER_GRACE, self.idle()).await.is_some();
         }
         inner.troubles.close();
-        let held = self.held();
+        if is_idle {
+            // Nothing begins any more, but a renewal that was due before may only be sent now, in vain.
+            return Closed::default();
+        }
         Closed {
             stats: self.stats(),
-            held,
+            held: self.held(),
         }
     }
 
