@@ -7,7 +7,10 @@
 
 #[cfg(shuttle)]
 mod from {
-    pub(crate) use shuttle::sync::{MutexGuard, atomic};
+    pub(crate) use shuttle::{
+        sync::{MutexGuard, atomic},
+        thread,
+    };
     pub(crate) use shuttle_tokio::{
         sync::{Notify, mpsc, oneshot},
         task::{JoinHandle, spawn},
@@ -15,7 +18,10 @@ mod from {
 }
 #[cfg(not(shuttle))]
 mod from {
-    pub(crate) use std::sync::{MutexGuard, atomic};
+    pub(crate) use std::{
+        sync::{MutexGuard, atomic},
+        thread,
+    };
     pub(crate) use tokio::{
         sync::{Notify, mpsc, oneshot},
         task::{JoinHandle, spawn},

@@ -41,14 +41,13 @@ async fn any(world: &World, random: &mut Random) {
         if world.setup.may_lose && random.percent(20) {
             world.force_release();
         }
-        // Not yet where leases may be lost: late calls to a store that also forgets have once let a
-        // lease outlive its loss, and whether the core or this store is at fault is not known.
-        let late = if world.setup.may_lose {
-            Fault::Mute
-        } else {
-            Fault::Late
-        };
-        let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute, late, late]);
+        let fault = *random.pick(&[
+            Fault::Unreachable,
+            Fault::Hang,
+            Fault::Mute,
+            Fault::Late,
+            Fault::Late,
+        ]);
         world.set_fault(Some(fault));
         moment(world, random).await;
         if world.setup.may_lose && random.percent(30) {

@@ -19,7 +19,6 @@
 //! ```
 
 use std::{
-    cell::Cell,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -30,6 +29,7 @@ use crate::{
     sync::{
         Mutex, Notify, Runtime, RuntimeId, Thread,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        thread::{self, ThreadId},
         yield_now,
     },
     time::{Instant, can_sleep, later, now, sleep_until},
@@ -69,6 +69,9 @@ pub(crate) struct Scheduler {
     closed: AtomicBool,
     /// The task exists.
     running: AtomicBool,
+    /// The thread that is about to start the task, and holds the lock of `runtime`. A store that
+    /// moves its connections tells callers and wakes tasks, which may come back here.
+    starts_on: Mutex<Option<ThreadId>>,
     /// The runtime that has dropped the last task at once, because it shuts down.
     ended: Mutex<Option<RuntimeId>>,
     /// The runtime of the task, or of the last one.
@@ -85,6 +88,7 @@ impl Scheduler {
             left_behind: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicBool::new(false),
+            starts_on: Mutex::new(None),
             ended: Mutex::new(None),
             runtime: Mutex::new(None),
         }
@@ -98,7 +102,7 @@ impl Scheduler {
 
     #[cold]
     fn start_anew<E: LeaseEvents>(self: &Arc<Self>, events: &Arc<E>) -> bool {
-        if STARTS.get() {
+        if *self.starts_on.lock() == Some(thread::current().id()) {
             return true; // what the caller needs is found by the first look of the task
         }
         if !can_sleep() {
@@ -131,7 +135,7 @@ impl Scheduler {
         *current = Some(home.runtime.clone());
         // Before others may use the store: it moves its connections to the runtime of `watch`.
         let hints = {
-            let _starts = Starts::new();
+            let _starts = Starts::new(self);
             let _entered = home.runtime.enter();
             events.watch()
         };
@@ -294,25 +298,19 @@ impl Home {
     }
 }
 
-thread_local! {
-    /// This thread is about to start a task, and holds the lock of its runtime. A store that moves its connections tells
-    /// callers and wakes tasks, which may come back here.
-    static STARTS: Cell<bool> = const { Cell::new(false) };
-}
+/// Names this thread as the one that starts the task until dropped, also if the store panics.
+struct Starts<'a>(&'a Scheduler);
 
-/// Sets [`STARTS`] until dropped, also if the store panics.
-struct Starts;
-
-impl Starts {
-    fn new() -> Self {
-        STARTS.set(true);
-        Self
+impl<'a> Starts<'a> {
+    fn new(scheduler: &'a Scheduler) -> Self {
+        *scheduler.starts_on.lock() = Some(thread::current().id());
+        Self(scheduler)
     }
 }
 
-impl Drop for Starts {
+impl Drop for Starts<'_> {
     fn drop(&mut self) {
-        STARTS.set(false);
+        *self.0.starts_on.lock() = None;
     }
 }
 
