@@ -21,7 +21,7 @@ use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 ///
 /// let locks = Locks::in_memory();
 /// let _guard = locks.lock("orders/42").await?;
-/// let refused = locks.lock_within("orders/42", Duration::from_millis(5)).await;
+/// let refused = locks.lock("orders/42").within(Duration::from_millis(5)).await;
 /// assert_eq!(refused.unwrap_err().kind(), ErrorKind::Held);
 /// # Ok(())
 /// # }

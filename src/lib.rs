@@ -34,6 +34,9 @@ pub use self::{
     },
     key::LockKey,
     lease::{Background, Loss},
-    locks::{Closed, HeldKey, LeaseView, LockGuard, Locks, LocksBuilder, Stats, Status, Totals},
+    locks::{
+        Closed, HeldKey, LeaseView, Lock, LockAll, LockGuard, Locks, LocksBuilder, Now, Stats,
+        Status, Totals,
+    },
     store::{Holder, Inspection, Instance, KeyPage, List, MemoryStore, Mode, Owner, QuorumStore},
 };

@@ -39,10 +39,12 @@ pub(crate) fn can_sleep() -> bool {
         && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
 }
 
-/// Resolves to the output of a future, or to `None` once `limit` has passed.
-pub(crate) fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
+/// Resolves to the output of a future, or to `None` once `limit` has passed. Without a limit, never to
+/// `None`.
+pub(crate) fn timeout<F: Future>(limit: impl Into<Option<Duration>>, future: F) -> Timeout<F> {
     Timeout {
-        limit: Limit::After(limit),
+        limit: limit.into(),
+        at: None,
         future,
         sleep: None,
         runtime: None,
@@ -52,10 +54,8 @@ pub(crate) fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
 /// Resolves to the output of a future, or to `None` at a point in time.
 pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
     Timeout {
-        limit: Limit::At(at),
-        future,
-        sleep: None,
-        runtime: None,
+        at: Some(at),
+        ..timeout(None, future)
     }
 }
 
@@ -67,7 +67,9 @@ pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
 /// request, for example, which the background takes over.
 #[pin_project::pin_project]
 pub(crate) struct Timeout<F> {
-    limit: Limit,
+    /// Counted from the first poll.
+    limit: Option<Duration>,
+    at: Option<Instant>,
     #[pin]
     future: F,
     #[pin]
@@ -76,11 +78,24 @@ pub(crate) struct Timeout<F> {
     runtime: Option<Id>,
 }
 
-#[derive(Clone, Copy)]
-enum Limit {
-    /// Counted from the first poll.
-    After(Duration),
-    At(Instant),
+impl<F> Timeout<F> {
+    pub(crate) fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// The future, before its first poll.
+    pub(crate) fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Changes the limit, before the first poll.
+    pub(crate) fn set_limit(&mut self, limit: Option<Duration>) {
+        self.limit = limit;
+    }
 }
 
 impl<F: Future> Future for Timeout<F> {
@@ -97,11 +112,12 @@ impl<F: Future> Future for Timeout<F> {
             return Poll::Pending;
         }
         if this.sleep.is_none() || *this.runtime != here {
-            let at = match *this.limit {
-                Limit::After(limit) => later(now(), limit),
-                Limit::At(at) => at,
+            let limit = *this.limit;
+            let first = || limit.map(|limit| later(now(), limit));
+            let Some(at) = this.at.or_else(first) else {
+                return Poll::Pending;
             };
-            *this.limit = Limit::At(at);
+            *this.at = Some(at);
             *this.runtime = here;
             this.sleep.set(Some(sleep_until(at)));
         }

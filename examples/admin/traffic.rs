@@ -68,7 +68,7 @@ async fn request(locks: &Locks, random: &mut Random) -> Result<(), Box<dyn Error
         _ => {
             // A job that one replica does at a time: the others do not wait for it.
             let report = ["daily", "ledger", "payouts"][random.below(3) as usize];
-            if let Some(_guard) = locks.try_lock(format!("report,name={report}")).await? {
+            if let Some(_guard) = locks.lock(format!("report,name={report}")).now().await? {
                 sleep(random.millis(5_000, 30_000)).await;
             }
             Ok(())

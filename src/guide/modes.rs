@@ -5,7 +5,7 @@
 //! | mode | holders at a time | without HTTP | in a layer |
 //! |---|---|---|---|
 //! | exclusive | one | [`lock`](crate::Locks::lock) | the default |
-//! | shared | any number, and no exclusive one | [`lock_shared`](crate::Locks::lock_shared) | [`shared_when_safe`](crate::DistributedLockLayer::shared_when_safe): GET and HEAD share |
+//! | shared | any number, and no exclusive one | [`lock(..).shared()`](crate::Lock::shared) | [`shared_when_safe`](crate::DistributedLockLayer::shared_when_safe): GET and HEAD share |
 //! | permit | at most *n* | [`permit`](crate::Locks::permit) | [`permits`](crate::DistributedLockLayer::permits) |
 //!
 //! All modes wait in one queue, first come, first served. Requests that share a key and stand next to each other in the queue get their turns together.
@@ -18,8 +18,8 @@
 //! use tower_distributed_lock::{Locks, store::Mode};
 //!
 //! let locks = Locks::in_memory();
-//! let (one, other) = (locks.lock_shared("report/7").await?, locks.lock_shared("report/7").await?);
-//! assert!(locks.try_lock("report/7").await?.is_none()); // no writer beside readers
+//! let (one, other) = (locks.lock("report/7").shared().await?, locks.lock("report/7").shared().await?);
+//! assert!(locks.lock("report/7").now().await?.is_none()); // no writer beside readers
 //! drop((one, other));
 //!
 //! let export = locks.permit("exports", 4).await?; // one of four in the whole fleet
@@ -96,7 +96,7 @@
 //! #     async fn write(&self, _token: u64) { *self.0.lock().unwrap() = false }
 //! # }
 //! async fn refresh(locks: &Locks, report: &Report) -> Result<(), Error> {
-//!     let reading = locks.lock_shared("report/7").await?;
+//!     let reading = locks.lock("report/7").shared().await?;
 //!     let is_stale = report.is_stale().await;
 //!     drop(reading);
 //!     if is_stale {
@@ -133,7 +133,7 @@
 //! let guard = locks.lock("report/7").await?;
 //! write(guard.token()).await;
 //! guard.downgrade().await?;
-//! let reading = locks.lock_shared("report/7").await?; // others read as well
+//! let reading = locks.lock("report/7").shared().await?; // others read as well
 //! render().await;
 //! # assert!(reading.is_held() && guard.is_held());
 //! # Ok(())

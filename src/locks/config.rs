@@ -332,7 +332,7 @@ impl LocksBuilder {
 
     /// Makes [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait forever.
     ///
-    /// Callers that need a limit of their own can still use [`Locks::lock_within`], or drop the future:
+    /// Callers that need a limit of their own can still use [`Lock::within`](crate::Lock::within), or drop the future:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -408,7 +408,7 @@ impl LocksBuilder {
     /// Sets whether all requests that wait fail with [`ErrorKind::Unreachable`] as soon as the store fails once.
     ///
     /// By default, requests keep waiting within their own limits while the store is away, provided that the store has
-    /// answered for their key before. Only [`Locks::try_lock`], and the first question for a key, fail at once.
+    /// answered for their key before. Only [`Lock::now`](crate::Lock::now), and the first question for a key, fail at once.
     ///
     /// Choose `true` where a caller has something better to do than to wait for a store that comes back: another store, a
     /// cached answer, a 503 that moves the client to another region.

@@ -114,7 +114,7 @@ impl LockGuard {
     /// use tower_distributed_lock::store::Mode;
     ///
     /// assert_eq!(locks.lock("reports/7").await?.mode(), Mode::Exclusive);
-    /// assert_eq!(locks.lock_shared("reports/7").await?.mode(), Mode::Shared);
+    /// assert_eq!(locks.lock("reports/7").shared().await?.mode(), Mode::Shared);
     /// assert_eq!(locks.permit("exports", 4).await?.mode(), Mode::Permit { of: 4 });
     /// # Ok(())
     /// # }

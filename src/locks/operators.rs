@@ -48,8 +48,8 @@ pub struct HeldKey {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
 /// # let locks = tower_distributed_lock::Locks::in_memory();
-/// let guard = locks.lock_shared("reports/7").await?;
-/// let also_reading = locks.lock_shared("reports/7").await?;
+/// let guard = locks.lock("reports/7").shared().await?;
+/// let also_reading = locks.lock("reports/7").shared().await?;
 ///
 /// let held = locks.held();
 /// let lease = &held[0].leases[0];

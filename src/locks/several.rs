@@ -10,13 +10,18 @@
 //! The wait for a later key can outlast the lease of an earlier one. All guards are therefore checked at the end, and a
 //! call that finds a lost guard starts over within the same wait limit.
 
-use std::time::Duration;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use super::{LockGuard, Locks, Status, Wait, line, none_if_held};
+use super::{Holding, LockGuard, Locks, Now, Status, Wait, line};
 use crate::{
     Error, ErrorKind, LockKey,
     store::Mode,
-    time::{later, now},
+    time::{Instant, later, now},
 };
 
 impl Locks {
@@ -24,7 +29,7 @@ impl Locks {
     ///
     /// Keys are locked one after another in one fixed order, so that two callers of this method cannot wait for each
     /// other. The guards are returned in the order of `keys`; a key that is given twice is one turn with two guards.
-    /// All guards are held when this method returns.
+    /// All guards are held when the future resolves.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -38,7 +43,7 @@ impl Locks {
     ///
     /// A caller that already holds one key and locks further keys can still wait for a caller that does the same in
     /// the opposite order. Only the wait limit ends such a deadlock. Prefer to lock all keys in one call; where a
-    /// layer holds one of the keys, see [`lock_all_with`](Locks::lock_all_with).
+    /// layer holds one of the keys, see [`with`](LockAll::with).
     ///
     /// # Errors
     ///
@@ -48,17 +53,82 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Dropping the future releases all keys that were locked, and gives up the place in line.
-    pub async fn lock_all<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<LockGuard>, Error>
+    pub fn lock_all<K>(&self, keys: impl IntoIterator<Item = K>) -> LockAll<'_>
     where
         K: TryInto<LockKey, Error: Into<Error>>,
     {
-        self.lock_several(keys, &[], self.usual_wait()).await
+        let keys = keys.into_iter();
+        let keys = keys.map(|key| key.try_into().map_err(Into::into));
+        LockAll {
+            request: Some(Request {
+                locks: self,
+                keys: keys.collect(),
+                held: &[],
+                mode: Mode::Exclusive,
+                wait: self.usual_wait(),
+                holding: Holding::default(),
+            }),
+            waiting: None,
+        }
+    }
+}
+
+/// A request for several keys: a future that resolves to their guards, in the order of the keys.
+///
+/// Made by [`Locks::lock_all`]. Its methods change the request for all keys, and nothing happens before the first poll.
+#[must_use = "a lock is requested when the future is awaited"]
+pub struct LockAll<'a> {
+    /// Taken by the first poll.
+    request: Option<Request<'a>>,
+    waiting: Option<Waiting<'a>>,
+}
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Vec<LockGuard>, Error>> + Send + 'a>>;
+
+#[derive(Debug)]
+struct Request<'a> {
+    locks: &'a Locks,
+    keys: Result<Vec<LockKey>, Error>,
+    held: &'a [LockGuard],
+    mode: Mode,
+    wait: Wait,
+    holding: Holding,
+}
+
+impl<'a> LockAll<'a> {
+    /// Uses guards that the caller already has: a key that one of them is for is not locked again.
+    ///
+    /// The guard is cloned instead, and the time that [`max_hold`](crate::LocksBuilder::max_hold) allows its turn goes
+    /// on. This is meant for a handler that runs under the lock of a layer and needs a second key. Such a handler can
+    /// still deadlock with a request that holds the second key and wants the first, until the wait limit ends the wait.
+    /// Where that can happen, lock both keys in the layer.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
+    /// # let locks = tower_distributed_lock::Locks::in_memory();
+    /// let held = locks.lock_all(["accounts/1"]).await?;
+    /// let guards = locks.lock_all(["accounts/1", "accounts/2"]).with(&held).await?;
+    /// assert_eq!(guards[0].token(), held[0].token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Lost`]: a `held` guard of one of the keys was lost.
+    /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but holds a permit, or shares a
+    ///   key that is to be locked exclusively.
+    pub fn with(self, held: &'a [LockGuard]) -> Self {
+        self.change(|request| request.held = held)
     }
 
-    /// Locks several keys like [`lock_all`](Locks::lock_all), waiting for at most `limit` in total.
+    /// Shares all keys. See [`Lock::shared`](super::Lock::shared).
+    pub fn shared(self) -> Self {
+        self.change(|request| request.mode = Mode::Shared)
+    }
+
+    /// Waits for at most `limit` in total.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -68,135 +138,86 @@ impl Locks {
     /// use tower_distributed_lock::ErrorKind;
     ///
     /// let guard = locks.lock("accounts/2").await?;
-    /// let both = locks.lock_all_within(["accounts/1", "accounts/2"], Duration::from_millis(10));
+    /// let both = locks.lock_all(["accounts/1", "accounts/2"]).within(Duration::from_millis(10));
     /// assert_eq!(both.await.unwrap_err().kind(), ErrorKind::Held);
     /// # drop(guard);
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// The same as for [`lock_within`](Locks::lock_within).
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`lock_all`](Locks::lock_all).
-    pub async fn lock_all_within<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        limit: Duration,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        self.lock_several(keys, &[], Wait::AtMost(limit)).await
+    pub fn within(self, limit: Duration) -> Self {
+        self.change(|request| request.wait = Wait::AtMost(limit))
     }
 
-    /// Locks several keys only if all of them are free, without waiting.
-    ///
-    /// Returns `None`, and holds none of the keys, if another request holds one of them.
+    /// How long the store keeps each lease. See [`Lock::lease`](super::Lock::lease).
+    pub fn lease(self, lease: Duration) -> Self {
+        self.change(|request| request.holding.lease = Some(lease))
+    }
+
+    /// How long the turns may last. See [`Lock::max_hold`](super::Lock::max_hold).
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.change(|request| request.holding.max_hold = Some(max_hold))
+    }
+
+    /// Locks the keys only if all of them are free, without waiting. Otherwise the future resolves to `None`, and none of the
+    /// keys is held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
     /// # let locks = tower_distributed_lock::Locks::in_memory();
     /// let guard = locks.lock("accounts/2").await?;
-    /// assert!(locks.try_lock_all(["accounts/1", "accounts/2"]).await?.is_none());
-    /// assert!(locks.try_lock("accounts/1").await?.is_some());
+    /// assert!(locks.lock_all(["accounts/1", "accounts/2"]).now().await?.is_none());
+    /// assert!(locks.lock("accounts/1").now().await?.is_some());
     /// # drop(guard);
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// The same as for [`try_lock`](Locks::try_lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`lock_all`](Locks::lock_all).
-    pub async fn try_lock_all<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Option<Vec<LockGuard>>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        none_if_held(self.lock_several(keys, &[], Wait::NotAtAll).await)
+    pub fn now(self) -> Now<Self> {
+        Now(self.change(|request| request.wait = Wait::NotAtAll))
     }
 
-    /// Locks several keys like [`lock_all`](Locks::lock_all), for a caller that already has guards.
-    ///
-    /// A key that one of the `held` guards is for is not locked again; that guard is cloned instead, and the time that
-    /// [`max_hold`](crate::LocksBuilder::max_hold) allows its turn goes on. This is meant for a handler that runs under
-    /// the lock of a layer and needs a second key. Such a handler can still deadlock
-    /// with a request that holds the second key and wants the first, until the wait limit ends the wait. Where that
-    /// can happen, lock both keys in the layer.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
-    /// # let locks = tower_distributed_lock::Locks::in_memory();
-    /// let held = locks.lock_all(["accounts/1"]).await?;
-    /// let guards = locks.lock_all_with(&held, ["accounts/1", "accounts/2"]).await?;
-    /// assert_eq!(guards[0].token(), held[0].token());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The same as for [`lock_all`](Locks::lock_all), and:
-    ///
-    /// - [`ErrorKind::Lost`]: a `held` guard of one of the keys was lost.
-    /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but shares the key or holds a
-    ///   permit.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future releases all keys that were not held before the call.
-    pub async fn lock_all_with<K>(
-        &self,
-        held: &[LockGuard],
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        self.lock_several(keys, held, self.usual_wait()).await
+    fn change(mut self, change: impl FnOnce(&mut Request<'a>)) -> Self {
+        self.request.as_mut().map(change);
+        self
     }
+}
 
+impl Future for LockAll<'_> {
+    type Output = Result<Vec<LockGuard>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Some(request) = this.request.take() {
+            this.waiting = Some(Box::pin(request.lock()));
+        }
+        let waiting = this.waiting.as_mut();
+        waiting
+            .expect("the first poll has begun to wait")
+            .as_mut()
+            .poll(cx)
+    }
+}
+
+impl fmt::Debug for LockAll<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockAll").field(&self.request).finish()
+    }
+}
+
+impl<'a> Request<'a> {
     /// Locks all keys, and starts over if a guard was lost while later keys were waited for.
-    async fn lock_several<K>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        held: &[LockGuard],
-        wait: Wait,
-    ) -> Result<Vec<LockGuard>, Error>
-    where
-        K: TryInto<LockKey, Error: Into<Error>>,
-    {
-        let keys = keys
-            .into_iter()
-            .map(|key| key.try_into().map_err(Into::into));
-        let keys = keys.collect::<Result<Vec<LockKey>, Error>>()?;
-        let until = match wait {
-            Wait::AtMost(limit) => Some(later(now(), limit)),
-            _ => None,
-        };
-        let left = || {
-            let left = until.map(|until| until.saturating_duration_since(now()));
-            left.map_or(wait, Wait::AtMost)
-        };
+    async fn lock(mut self) -> Result<Vec<LockGuard>, Error> {
+        let keys = std::mem::replace(&mut self.keys, Ok(Vec::new()))?;
+        let until = self.wait.limit().map(|limit| later(now(), limit));
         loop {
-            let guards = self.lock_each(&keys, held, left).await?;
+            let guards = self.lock_each(&keys, until).await?;
             // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of the turns
             // that this call began counts from now. A turn from before the call goes on as before.
-            let is_in_hand = |guard: &LockGuard| held.iter().any(|held| held.is_clone_of(guard));
+            let is_in_hand =
+                |guard: &LockGuard| self.held.iter().any(|held| held.is_clone_of(guard));
             let is_usable = |guard: &LockGuard| {
                 if is_in_hand(guard) {
-                    guard.is_held() && guard.mode() == Mode::Exclusive
+                    guard.is_held() && self.is_enough(guard)
                 } else {
                     guard.begin_anew()
                 }
@@ -213,14 +234,13 @@ impl Locks {
     }
 
     /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order. Some of the
-    /// guards may be lost by the time that the last key is locked. `left` returns how long to wait from now on.
+    /// guards may be lost by the time that the last key is locked.
     async fn lock_each(
         &self,
         keys: &[LockKey],
-        held: &[LockGuard],
-        left: impl Fn() -> Wait,
+        until: Option<Instant>,
     ) -> Result<Vec<LockGuard>, Error> {
-        let in_hand = keys.iter().map(|key| self.in_hand(held, key));
+        let in_hand = keys.iter().map(|key| self.in_hand(key));
         let in_hand = in_hand.collect::<Result<Vec<_>, Error>>()?;
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&at| &keys[at]);
@@ -231,7 +251,7 @@ impl Locks {
             let guard = match (last, in_hand[at]) {
                 (Some(last), _) if last.key() == key => last,
                 (_, Some(guard)) => guard.clone(),
-                _ => self.lock_waiting(key, Mode::Exclusive, left()).await?,
+                _ => self.lock_one(key, until).await?,
             };
             last = Some(guard.clone());
             guards[at] = Some(guard);
@@ -239,20 +259,35 @@ impl Locks {
         Ok(guards.into_iter().flatten().collect())
     }
 
-    /// The guard for a key among `held`. A guard that was released through a clone holds nothing.
-    fn in_hand<'a>(
-        &self,
-        held: &'a [LockGuard],
-        key: &LockKey,
-    ) -> Result<Option<&'a LockGuard>, Error> {
-        let is_for_key =
-            |guard: &&LockGuard| guard.is_for(self, key) && guard.status() != Status::Released;
-        match held.iter().find(is_for_key) {
-            Some(guard) if guard.mode() != Mode::Exclusive => Err(Error::new(
+    async fn lock_one(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+        let left = until.map(|until| until.saturating_duration_since(now()));
+        let wait = left.map_or(self.wait, Wait::AtMost);
+        let locks = self.locks;
+        let lock = locks.lock_for_layer(key, self.mode, wait, self.holding, false);
+        lock.await
+    }
+
+    /// The guard for a key among those in hand. A guard that was released through a clone holds nothing.
+    fn in_hand(&self, key: &LockKey) -> Result<Option<&'a LockGuard>, Error> {
+        let is_for_key = |guard: &&LockGuard| {
+            guard.is_for(self.locks, key) && guard.status() != Status::Released
+        };
+        match self.held.iter().find(is_for_key) {
+            Some(guard) if !self.is_enough(guard) => Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a guard in hand shares its key, or holds a permit: `lock_all_with` takes guards of exclusive locks only",
+                "a guard in hand shares its key, or holds a permit: `with` takes guards of exclusive locks, \
+                 or also shared ones for keys that are shared",
             )),
             in_hand => Ok(in_hand),
+        }
+    }
+
+    /// Whether a guard in hand holds its key in the mode of the request, or more than that.
+    fn is_enough(&self, guard: &LockGuard) -> bool {
+        match guard.mode() {
+            Mode::Exclusive => true,
+            Mode::Shared => self.mode == Mode::Shared,
+            Mode::Permit { .. } => false,
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::{Loss, time::timeout, trace};
 /// # let locks = tower_distributed_lock::Locks::in_memory();
 /// use tower_distributed_lock::Stats;
 ///
-/// let reading = locks.lock_shared("reports/7").await?;
-/// let also_reading = locks.lock_shared("reports/7").await?;
+/// let reading = locks.lock("reports/7").shared().await?;
+/// let also_reading = locks.lock("reports/7").shared().await?;
 /// let stats = locks.stats();
 /// assert_eq!((stats.keys, stats.leases), (1, 1)); // two turns, one lease
 ///

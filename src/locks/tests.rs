@@ -11,13 +11,17 @@ use std::{
 use futures_util::stream;
 use tokio::time::sleep;
 
-use super::{line::Ended, turn::Turn, *};
+use super::{
+    line::{Ended, WaitRequest},
+    turn::Turn,
+    *,
+};
 use crate::{
-    Loss,
+    ErrorKind, Loss,
     lease::Lease,
     store::{
         Acquire, Acquired, Answer, Expected, Grant, Held, Hints, Inspection, Instance, KeyPage,
-        List, Outcome, Release, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
+        List, Mode, Outcome, Release, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
     },
     time::Instant,
 };
@@ -207,7 +211,7 @@ async fn tokens_that_a_renewal_does_not_bring_are_asked_for_again_after_a_pause(
 #[tokio::test(start_paused = true)]
 async fn a_contender_pauses_even_if_the_store_reports_no_remaining_time() {
     let (store, locks) = with(Oddity::HeldForNoTime);
-    let outcome = locks.lock_within("k", SECOND).await;
+    let outcome = locks.lock("k").within(SECOND).await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Held);
     assert!(store.acquires.load(Ordering::Relaxed) <= 501);
     settle().await;
@@ -239,7 +243,7 @@ async fn a_loss_reported_before_the_line_has_the_lease_reaches_the_line() {
 }
 
 fn patient() -> WaitRequest {
-    request(None, Wait::ForEver)
+    WaitRequest::new(Mode::Exclusive)
 }
 
 fn lease(inner: &Inner, key: &LockKey, length: Duration) -> Arc<Lease> {

@@ -46,9 +46,9 @@ use crate::{
 ///
 /// Dropping the waiter gives up the place in line, and also the turn if the turn has begun in the meantime.
 pub(crate) struct Waiter<'a> {
-    inner: &'a Arc<Inner>,
-    key: &'a LockKey,
-    request: WaitRequest,
+    pub(super) inner: &'a Arc<Inner>,
+    pub(super) key: LockKey,
+    pub(super) request: WaitRequest,
     /// Set while the request is in line or has a turn that no guard holds yet.
     turn: Option<Arc<Turn>>,
     /// The request was the first of its line, and polls the question to the store while it is alone
@@ -58,7 +58,7 @@ pub(crate) struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     /// Creates a waiter that joins the line when first polled.
-    pub(crate) fn new(inner: &'a Arc<Inner>, key: &'a LockKey, request: WaitRequest) -> Self {
+    pub(crate) fn new(inner: &'a Arc<Inner>, key: LockKey, request: WaitRequest) -> Self {
         Self {
             inner,
             key,
@@ -70,7 +70,7 @@ impl<'a> Waiter<'a> {
 
     /// Joins the line. The first request of a line also creates the contender, which asks the store at once.
     fn join(&mut self) -> Result<(), NoTurn> {
-        let (inner, key) = (self.inner, self.key);
+        let (inner, key) = (self.inner, &self.key);
         if !inner.scheduler.start(inner) {
             return Err(NoTurn::Failed(Error::new(
                 ErrorKind::Unreachable,
@@ -134,7 +134,7 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if let Some(turn) = &self.turn {
             self.inner
-                .with_line(self.key, |line, t| line.leave(turn.id, t));
+                .with_line(&self.key, |line, t| line.leave(turn.id, t));
             // The request has left the line: the turn has been granted, or never will be.
             if let Some(granted) = turn.granted() {
                 drop(self.inner.end_turn(granted, false));

@@ -488,7 +488,7 @@ pub enum Expected {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_distributed_lock::Error> {
 /// # let locks = tower_distributed_lock::Locks::in_memory();
-/// let reading = locks.lock_shared("reports/7").await?;
+/// let reading = locks.lock("reports/7").shared().await?;
 /// let seen = locks.inspect("reports/7").await?;
 /// for holder in &seen.holders {
 ///     println!("{} holds the key ({}) for another {:?}", holder.owner, holder.mode, holder.remaining);

@@ -27,7 +27,7 @@ pub(crate) use self::{
     events::*,
     metrics::{Idempotent, KeepResult, RenewalResult, Role, TurnOutcome},
     span::spawn,
-    turn::{Acquired, Hold, acquiring, releasing},
+    turn::{Acquired, Acquiring, Hold, releasing},
 };
 #[cfg(feature = "redis")]
 pub(crate) use self::{

@@ -24,39 +24,26 @@ pub(crate) enum Acquired<'a> {
     No(TurnOutcome),
 }
 
-/// Wraps a request for a turn. `describe` turns the output into plain values.
-#[cfg(any(feature = "tracing", feature = "metrics"))]
-pub(crate) async fn acquiring<F: Future>(
-    waiting: F,
-    describe: impl FnOnce(&F::Output) -> Acquired<'_>,
-) -> F::Output {
-    let mut acquiring = Acquiring::begin();
-    let output = acquiring.span.within(waiting).await;
-    acquiring.end(describe(&output));
-    output
-}
-
-/// The future as it is: a wrapper would make the future larger.
-#[cfg(not(any(feature = "tracing", feature = "metrics")))]
-pub(crate) fn acquiring<F: Future>(waiting: F, _: impl FnOnce(&F::Output) -> Acquired<'_>) -> F {
-    waiting
-}
-
 /// A request for a turn. A request that is dropped before its end was cancelled.
-struct Acquiring {
+pub(crate) struct Acquiring {
     span: Span,
     /// `None` once the request has ended, and if neither the span nor a metric needs the time.
     began: Option<Instant>,
 }
 
 impl Acquiring {
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let span = Span::acquire();
         let began = needs_time(&span).then(now);
         Self { span, began }
     }
 
-    fn end(&mut self, acquired: Acquired<'_>) {
+    /// Runs a step of the wait within the span `lock.acquire`.
+    pub(crate) fn scope<T>(&self, step: impl FnOnce() -> T) -> T {
+        self.span.scope(step)
+    }
+
+    pub(crate) fn end(&mut self, acquired: Acquired<'_>) {
         match acquired {
             Acquired::No(outcome) => self.finish(outcome),
             Acquired::Turn {

@@ -186,7 +186,7 @@ async fn what_has_gone_wrong_is_told(fleet: Fleet) {
     let locks = fleet.instance("ours");
     let server = Server::releasing(&locks).await;
     let guard = locks.lock("a").await.unwrap();
-    assert!(locks.try_lock("a").await.unwrap().is_none());
+    assert!(locks.lock("a").now().await.unwrap().is_none());
     server.ask("force_release", &[("key", "a")]).await;
     assert!(guard.confirm().await.is_err());
     let told = server.ask("instance", &[]).await;

@@ -30,14 +30,14 @@ async fn idle(locks: &Locks) {
 async fn ten_thousand_reads_of_one_instance_cost_at_most_200_commands() {
     let server = RedisServer::start().await;
     let locks = instance(&server).await;
-    drop(locks.lock_shared("warm").await.unwrap());
+    drop(locks.lock("warm").shared().await.unwrap());
     idle(&locks).await;
     server.reset_stats().await;
     let tasks = (0..100).map(|_| {
         let locks = locks.clone();
         tokio::spawn(async move {
             for _ in 0..100 {
-                let _guard = locks.lock_shared("hot").await.unwrap();
+                let _guard = locks.lock("hot").shared().await.unwrap();
                 tokio::task::yield_now().await;
             }
         })
@@ -71,7 +71,7 @@ async fn delays(readers_stream: bool, length: Duration) -> Vec<Delay> {
         stream.spawn(async move {
             loop {
                 let guard = match readers_stream {
-                    true => locks.lock_shared("k").await.unwrap(),
+                    true => locks.lock("k").shared().await.unwrap(),
                     false => locks.lock("k").await.unwrap(),
                 };
                 begun.fetch_add(1, SeqCst);
@@ -87,7 +87,7 @@ async fn delays(readers_stream: bool, length: Duration) -> Vec<Delay> {
         let (asked, before) = (Instant::now(), begun.load(SeqCst));
         let guard = match readers_stream {
             true => locks.lock("k").await.unwrap(),
-            false => locks.lock_shared("k").await.unwrap(),
+            false => locks.lock("k").shared().await.unwrap(),
         };
         delays.push(Delay {
             waited: asked.elapsed(),

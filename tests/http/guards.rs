@@ -126,7 +126,7 @@ async fn a_guard_moved_into_a_task_keeps_the_key_until_the_task_ends() {
         let server = Server::start(app).await;
         assert_eq!(server.post("/accounts/7").await.status, StatusCode::OK);
         gate.arrival().await;
-        assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
+        assert!(locks.lock(ACCOUNT_7).now().await.unwrap().is_none());
         gate.open();
         nothing_left(&locks).await;
     }

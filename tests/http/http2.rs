@@ -203,7 +203,7 @@ async fn a_detached_handler_outlives_a_reset_and_keeps_its_key() {
     // A slow machine cannot fail this check, only a reset that reaches the handler.
     sleep(Duration::from_millis(300)).await;
     assert_eq!((gate.inside(), gate.dropped()), (1, 0));
-    assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
+    assert!(locks.lock(ACCOUNT_7).now().await.unwrap().is_none());
     gate.open();
     nothing_left(&locks).await;
     assert_eq!(gate.finished(), 1);

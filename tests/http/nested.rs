@@ -78,7 +78,7 @@ async fn two_layers_of_different_keys_hold_both() {
     let answer = tokio::spawn(server.post("/tenants/a/accounts/7"));
     gate.arrival().await;
     for held in [ACCOUNT_7, "tenant,tenant=a"] {
-        assert!(locks.try_lock(held).await.unwrap().is_none());
+        assert!(locks.lock(held).now().await.unwrap().is_none());
     }
     gate.open();
     assert_eq!(
@@ -102,7 +102,7 @@ async fn the_inner_layers_body_keeps_the_turn_that_both_layers_share() {
     let request = Request::post("/accounts/7").body(Body::empty()).unwrap();
     let response = app.oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
+    assert!(locks.lock(ACCOUNT_7).now().await.unwrap().is_none());
     drop(response);
     nothing_left(&locks).await;
 }
@@ -156,7 +156,7 @@ async fn a_turn_that_has_ended_is_not_entered_again() {
     let server = Server::start(app).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
-    assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
+    assert!(locks.lock(ACCOUNT_7).now().await.unwrap().is_none());
     gate.open();
     assert_eq!(
         within("the answer", answer).await.unwrap().status,

@@ -38,7 +38,8 @@ async fn one_layer_renders_the_refusals_of_all_layers_extractors_and_handlers() 
         let locks = locks.clone();
         async move || -> Result<String, Error> {
             let guard = locks
-                .lock_within(ACCOUNT_7, std::time::Duration::ZERO)
+                .lock(ACCOUNT_7)
+                .within(std::time::Duration::ZERO)
                 .await?;
             Ok(guard.key().to_string())
         }
@@ -81,7 +82,8 @@ async fn an_error_of_a_handler_is_rendered_like_a_layers_refusal() {
     let by_layer = post(|| async {}).route_layer(lock(&locks).reject_if_held());
     let by_handler = post(async move || -> Result<Json<u64>, Error> {
         let guard = locks
-            .lock_within(ACCOUNT_7, std::time::Duration::ZERO)
+            .lock(ACCOUNT_7)
+            .within(std::time::Duration::ZERO)
             .await?;
         Ok(Json(guard.token()))
     });

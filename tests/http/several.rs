@@ -43,9 +43,9 @@ async fn a_request_holds_all_of_its_keys_and_releases_them_together() {
     let inside = tokio::spawn(server.post("/transfers/07/2"));
     gate.arrival().await;
     for held in ["account,id=7", "account,id=2"] {
-        assert!(locks.try_lock(held).await.unwrap().is_none(), "{held}");
+        assert!(locks.lock(held).now().await.unwrap().is_none(), "{held}");
     }
-    assert!(locks.try_lock("account,id=3").await.unwrap().is_some());
+    assert!(locks.lock("account,id=3").now().await.unwrap().is_some());
     gate.open();
     let answer = within("a response", inside).await.unwrap();
     // The guards have the order in which the keys were named.

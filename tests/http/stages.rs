@@ -37,7 +37,7 @@ fn lock(locks: &Locks) -> DistributedLockLayer {
 }
 
 async fn is_free(locks: &Locks) -> bool {
-    locks.try_lock(KEY).await.unwrap().is_some()
+    locks.lock(KEY).now().await.unwrap().is_some()
 }
 
 type Readiness = Poll<Result<(), &'static str>>;

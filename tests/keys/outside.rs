@@ -129,7 +129,7 @@ async fn locks_take_a_key_that_is_still_to_be_built() {
     let locks = Locks::in_memory();
     let guard = locks.lock(account.with("id", "007")).await.unwrap();
     assert_eq!(guard.key().as_str(), "account,id=7");
-    assert!(locks.try_lock("account,id=7").await.unwrap().is_none());
+    assert!(locks.lock("account,id=7").now().await.unwrap().is_none());
     let error = locks.lock(account.with("id", "x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
 }

@@ -18,9 +18,9 @@ fn trying(locks: &Locks, mode: Mode) -> Trying {
     let locks = locks.clone();
     Box::pin(async move {
         match mode {
-            Mode::Exclusive => locks.try_lock("k").await,
-            Mode::Shared => locks.try_lock_shared("k").await,
-            Mode::Permit { of } => locks.try_permit("k", of).await,
+            Mode::Exclusive => locks.lock("k").now().await,
+            Mode::Shared => locks.lock("k").shared().now().await,
+            Mode::Permit { of } => locks.permit("k", of).now().await,
             _ => unreachable!("there is no such mode"),
         }
     })
@@ -127,13 +127,13 @@ async fn readers_that_ask_at_once_have_room_in_a_line_of_no_length() {
     let (store, [locks]) = fleet_with(|builder| builder.longest_line(0));
     for is_cancelled in [false, true] {
         store.set_fault(Some(Fault::Mute));
-        let mut asking: Vec<_> = (0..4).map(|_| Box::pin(locks.lock_shared("k"))).collect();
+        let mut asking: Vec<_> = (0..4).map(|_| Box::pin(locks.lock("k").shared())).collect();
         for asked in &mut asking {
             assert!(poll_once(asked.as_mut()).await.is_pending());
         }
         if is_cancelled {
             asking.clear();
-            asking.push(Box::pin(locks.lock_shared("k")));
+            asking.push(Box::pin(locks.lock("k").shared()));
             assert!(poll_once(asking[0].as_mut()).await.is_pending());
         }
         store.set_fault(None);
@@ -168,7 +168,7 @@ async fn readers_that_ask_at_once_are_refused_beside_a_writer() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_behind_a_writer_that_is_refused_shares_the_key() {
     let (store, [locks, other]) = fleet();
-    let reading = other.lock_shared("k").await.unwrap();
+    let reading = other.lock("k").shared().await.unwrap();
     let answers = all_at_once(
         &store,
         &locks,
@@ -250,13 +250,13 @@ async fn a_reader_that_does_not_wait_asks_although_others_wait_in_the_queue() {
     let writer = other.lock("k").await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.lock_shared("k").await.unwrap() }
+        async move { locks.lock("k").shared().await.unwrap() }
     });
     settle().await;
     let began = Instant::now();
-    assert!(locks.try_lock_shared("k").await.unwrap().is_none());
+    assert!(locks.lock("k").shared().now().await.unwrap().is_none());
     assert_eq!(inspect(&store, "k").await.queue.len(), 1);
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     drop(writer);
     // The instance has not been told yet that the key is free.
     let answers = all_at_once(&store, &locks, [Mode::Shared; 2]).await;
@@ -271,12 +271,12 @@ async fn a_reader_that_does_not_wait_asks_although_others_wait_in_the_queue() {
 async fn readers_that_wait_in_the_queue_are_bounded() {
     let (store, [locks, other]) = fleet_with(|builder| builder.longest_line(2));
     let writer = other.lock("k").await.unwrap();
-    let wait = |locks: Locks| async move { locks.lock_shared("k").await.unwrap() };
+    let wait = |locks: Locks| async move { locks.lock("k").shared().await.unwrap() };
     let waiting = [(); 2].map(|()| tokio::spawn(wait(locks.clone())));
     settle().await;
-    let error = locks.lock_shared("k").await.unwrap_err();
+    let error = locks.lock("k").shared().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LineFull);
-    assert!(locks.try_lock_shared("k").await.unwrap().is_none());
+    assert!(locks.lock("k").shared().now().await.unwrap().is_none());
     drop(writer);
     for waiting in waiting {
         drop(waiting.await.unwrap());
@@ -288,7 +288,7 @@ async fn readers_that_wait_in_the_queue_are_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_does_not_wait_leaves_no_place_in_the_queue() {
     let (store, [locks, other]) = fleet();
-    let reading = other.lock_shared("k").await.unwrap();
+    let reading = other.lock("k").shared().await.unwrap();
     let mut cancelled = Box::pin(locks.lock("k"));
     assert!(poll_once(cancelled.as_mut()).await.is_pending());
     settle().await;
@@ -297,13 +297,13 @@ async fn a_writer_that_does_not_wait_leaves_no_place_in_the_queue() {
     // The next question is asked for both: for the one that does not wait, and for the one that does.
     let mut writer = trying(&locks, Mode::Exclusive);
     assert!(poll_once(writer.as_mut()).await.is_pending());
-    let mut reader = Box::pin(locks.lock_shared("k"));
+    let mut reader = Box::pin(locks.lock("k").shared());
     assert!(poll_once(reader.as_mut()).await.is_pending());
     let began = Instant::now();
     assert!(writer.await.unwrap().is_none());
     let reader = reader.await.unwrap();
     assert_eq!(inspect(&store, "k").await.queue, []);
-    let third = other.try_lock_shared("k").await.unwrap();
+    let third = other.lock("k").shared().now().await.unwrap();
     assert!(third.is_some(), "no writer waits");
     assert!(began.elapsed().is_zero());
     drop((reader, reading, third));

@@ -18,7 +18,7 @@ async fn waiters_survive_a_store_that_is_away_for_a_while() {
         let (store, [locks, other]) = fleet();
         let elsewhere = other.lock("k").await.unwrap();
         let wait =
-            |locks: Locks| async move { locks.lock_within("k", 60 * SECOND).await.map(drop) };
+            |locks: Locks| async move { locks.lock("k").within(60 * SECOND).await.map(drop) };
         let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(wait(locks.clone()))).collect();
         settle().await;
         store.set_fault(Some(fault));
@@ -36,11 +36,11 @@ async fn waiters_survive_a_store_that_is_away_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_fails_at_once_while_the_store_is_away() {
+async fn lock_now_fails_at_once_while_the_store_is_away() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
-    let error = locks.try_lock("k").await.unwrap_err();
+    let error = locks.lock("k").now().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     store.set_fault(None);
     drop(elsewhere);
@@ -48,7 +48,7 @@ async fn try_lock_fails_at_once_while_the_store_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_fails_at_once_while_others_wait_for_a_store_that_is_away() {
+async fn lock_now_fails_at_once_while_others_wait_for_a_store_that_is_away() {
     for fault in [Fault::Unreachable, Fault::Hang] {
         let (store, [locks, other]) = fleet();
         let elsewhere = other.lock("k").await.unwrap();
@@ -60,7 +60,7 @@ async fn try_lock_fails_at_once_while_others_wait_for_a_store_that_is_away() {
         store.set_fault(Some(fault));
         sleep(3 * SECOND).await;
         let began = Instant::now();
-        let error = locks.try_lock("k").await.unwrap_err();
+        let error = locks.lock("k").now().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{fault:?}");
         assert!(began.elapsed().is_zero());
         store.set_fault(None);
@@ -76,7 +76,7 @@ async fn a_limit_that_is_reached_while_the_store_is_away_is_reported_as_unreacha
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.lock_within("k", 10 * SECOND).await.unwrap_err() }
+        async move { locks.lock("k").within(10 * SECOND).await.unwrap_err() }
     });
     sleep(5 * SECOND).await;
     store.set_fault(Some(Fault::Unreachable));
@@ -92,18 +92,18 @@ async fn a_limit_that_is_reached_while_the_store_is_away_is_reported_as_unreacha
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_is_reported_to_readers_beside_others() {
     let (store, [locks]) = fleet();
-    let reading = locks.lock_shared("k").await.unwrap();
+    let reading = locks.lock("k").shared().await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
     sleep(11 * SECOND).await;
     let began = Instant::now();
-    let error = locks.try_lock_shared("k").await.unwrap_err();
+    let error = locks.lock("k").shared().now().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(began.elapsed().is_zero());
-    let error = locks.lock_shared_within("k", SECOND).await.unwrap_err();
+    let error = locks.lock("k").shared().within(SECOND).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(reading.is_held(), "the turn under way goes on");
     store.set_fault(None);
-    let second = locks.lock_shared_within("k", SECOND).await.unwrap();
+    let second = locks.lock("k").shared().within(SECOND).await.unwrap();
     drop((reading, second));
     nothing_left(store, [locks]).await;
 }
@@ -111,7 +111,7 @@ async fn a_store_that_is_away_is_reported_to_readers_beside_others() {
 #[tokio::test(start_paused = true)]
 async fn readers_that_fail_fast_do_not_wait_for_a_doubted_lease() {
     let (store, [locks]) = fleet_with(|builder| builder.fail_fast(true));
-    let reading = locks.lock_shared("k").await.unwrap();
+    let reading = locks.lock("k").shared().await.unwrap();
     // The lease is doubted after a moment of absence, and this request waits for its confirmation.
     store.set_fault(Some(Fault::Unreachable));
     store.set_fault(None);
@@ -119,7 +119,7 @@ async fn readers_that_fail_fast_do_not_wait_for_a_doubted_lease() {
     settle().await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.lock_shared("k").await.map(drop) }
+        async move { locks.lock("k").shared().await.map(drop) }
     });
     sleep(SECOND).await;
     assert!(!waiting.is_finished(), "the renewal has not failed yet");
@@ -127,7 +127,7 @@ async fn readers_that_fail_fast_do_not_wait_for_a_doubted_lease() {
     store.set_fault(Some(Fault::Unreachable));
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    let error = locks.lock_shared("k").await.unwrap_err();
+    let error = locks.lock("k").shared().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(began.elapsed().is_zero());
     store.set_fault(None);
@@ -152,8 +152,8 @@ async fn requests_that_give_up_at_the_head_of_a_line_cost_no_questions() {
                 waiting.push(tokio::spawn(async move {
                     let limit = 10 * MS * (number + 1);
                     match is_mixed && number % 2 == 1 {
-                        true => locks.lock_shared_within("k", limit).await,
-                        false => locks.lock_within("k", limit).await,
+                        true => locks.lock("k").shared().within(limit).await,
+                        false => locks.lock("k").within(limit).await,
                     }
                 }));
             }
@@ -328,7 +328,7 @@ async fn a_lock_right_after_a_release_that_failed_is_granted_at_once() {
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { of: 1 }] {
         let ask = async || match mode {
             Mode::Exclusive => locks.lock("k").await,
-            Mode::Shared => locks.lock_shared("k").await,
+            Mode::Shared => locks.lock("k").shared().await,
             _ => locks.permit("permits", 1).await,
         };
         let guard = ask().await.unwrap();
@@ -370,7 +370,7 @@ async fn keys_in_use_are_bounded() {
     assert_eq!(error.kind(), ErrorKind::TooManyKeys);
     assert!(error.to_string().contains('3'), "{error}");
     // A waiter for a key that is in use takes none of the room.
-    let error = locks.lock_within("a", MS).await.unwrap_err();
+    let error = locks.lock("a").within(MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);
     drop(guards);
     drop(locks.lock("d").await.unwrap());

@@ -46,12 +46,12 @@ fn attempts(locks: &Locks) -> [(&'static str, Attempt<'_>); 4] {
             Box::pin(async { vec![locks.lock("k").await.unwrap()] }),
         ),
         (
-            "lock_within",
-            Box::pin(async { Vec::from_iter(locks.lock_within("k", SECOND).await) }),
+            "within",
+            Box::pin(async { Vec::from_iter(locks.lock("k").within(SECOND).await) }),
         ),
         (
-            "try_lock",
-            Box::pin(async { Vec::from_iter(locks.try_lock("k").await.unwrap()) }),
+            "now",
+            Box::pin(async { Vec::from_iter(locks.lock("k").now().await.unwrap()) }),
         ),
         (
             "lock_all",
@@ -151,7 +151,7 @@ async fn drop_one(way: usize, obstacle: Obstacle, polls: usize, obstructed: usiz
     settle().await;
     // and then the keys are free for the whole fleet.
     for key in ["a", "k", "z"] {
-        let free = world.fleet[1].try_lock(key).await.unwrap().is_some();
+        let free = world.fleet[1].lock(key).now().await.unwrap().is_some();
         assert!(free, "{key} is still held: {case:?}");
     }
     assert_eq!(dropped.elapsed(), std::time::Duration::ZERO, "{case:?}");
@@ -185,7 +185,7 @@ async fn each_way_of_asking_has_the_await_points_where_it_is_dropped() {
             let at_once = poll_and_drop(attempt, 1, |_| ()).await;
             let waits = match obstacle {
                 Obstacle::None => false,
-                Obstacle::HeldElsewhere | Obstacle::HeldHere => name != "try_lock",
+                Obstacle::HeldElsewhere | Obstacle::HeldHere => name != "now",
                 Obstacle::Hang | Obstacle::Mute | Obstacle::Releasing => true,
             };
             assert_eq!(waits, !at_once, "{name} with {obstacle:?}");
@@ -224,7 +224,7 @@ async fn releasing_can_be_dropped_after_every_poll() {
                     waiter.await.unwrap().unwrap();
                 }
                 settle().await;
-                let free = fleet[1].try_lock("k").await.unwrap().is_some();
+                let free = fleet[1].lock("k").now().await.unwrap().is_some();
                 assert!(free, "{fault:?}, {waiters} waiters, {polls} polls");
                 nothing_left(store, fleet).await;
             }
@@ -292,6 +292,6 @@ async fn a_panic_while_the_key_is_held_frees_it() {
     });
     assert!(panicking.await.unwrap_err().is_panic());
     settle().await;
-    assert!(other.try_lock("k").await.unwrap().is_some());
+    assert!(other.lock("k").now().await.unwrap().is_some());
     nothing_left(store, [locks, other]).await;
 }

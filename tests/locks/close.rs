@@ -34,7 +34,7 @@ async fn turns_under_way_may_finish_and_no_further_turn_begins() {
         ErrorKind::Closed
     );
     assert_eq!(
-        locks.try_lock("new").await.unwrap_err().kind(),
+        locks.lock("new").now().await.unwrap_err().kind(),
         ErrorKind::Closed
     );
     settle().await;

@@ -20,7 +20,7 @@ fn writing(locks: &Locks) -> JoinHandle<LockGuard> {
 
 fn reading(locks: &Locks) -> JoinHandle<LockGuard> {
     let locks = locks.clone();
-    tokio::spawn(async move { locks.lock_shared("k").await.unwrap() })
+    tokio::spawn(async move { locks.lock("k").shared().await.unwrap() })
 }
 
 /// The store grants a lease and restarts without it before the answer arrives.
@@ -63,7 +63,7 @@ async fn a_second_instance_that_waits_does_not_restart_pass_time() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_behind_a_writer_that_gives_up_joins_the_readers_elsewhere_at_once() {
     let (store, [locks, other]) = fleet();
-    let elsewhere = other.lock_shared("k").await.unwrap();
+    let elsewhere = other.lock("k").shared().await.unwrap();
     let writer = writing(&locks);
     settle().await;
     let reader = reading(&locks);
@@ -83,10 +83,10 @@ async fn a_store_that_has_answered_again_is_not_away() {
     settle().await;
     store.set_fault(Some(Fault::Unreachable));
     sleep(3 * SECOND).await;
-    assert!(locks.try_lock("k").await.is_err(), "the store is away");
+    assert!(locks.lock("k").now().await.is_err(), "the store is away");
     store.set_fault(None);
     sleep(2 * SECOND).await;
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     drop(elsewhere);
     drop(waiting.await.unwrap());
     nothing_left(store, [locks, other]).await;

@@ -45,8 +45,8 @@ async fn a_store_that_fails_from_the_start_fails_every_call_at_once() {
     store.set_fault(Some(Fault::Unreachable));
     for outcome in [
         locks.lock("k").await.map(drop),
-        locks.lock_within("k", SECOND).await.map(drop),
-        locks.try_lock("k").await.map(drop),
+        locks.lock("k").within(SECOND).await.map(drop),
+        locks.lock("k").now().await.map(drop),
         locks.lock_all(["a", "b"]).await.map(drop),
     ] {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unreachable);
@@ -80,7 +80,7 @@ async fn a_store_that_falls_silent_later_is_distinguished_from_a_held_key() {
     let elsewhere = other.lock("k").await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.lock_within("k", 20 * SECOND).await.unwrap_err() }
+        async move { locks.lock("k").within(20 * SECOND).await.unwrap_err() }
     });
     settle().await;
     store.set_fault(Some(Fault::Hang));
@@ -96,12 +96,12 @@ async fn a_store_that_falls_silent_later_is_distinguished_from_a_held_key() {
 async fn a_silent_store_is_distinguished_from_a_held_key() {
     let (store, [locks]) = fleet();
     store.set_fault(Some(Fault::Hang));
-    let silent = locks.lock_within("k", SECOND).await.unwrap_err();
+    let silent = locks.lock("k").within(SECOND).await.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::Unreachable);
     store.set_fault(None);
     settle().await;
     let guard = locks.lock("k").await.unwrap();
-    let held = locks.lock_within("k", SECOND).await.unwrap_err();
+    let held = locks.lock("k").within(SECOND).await.unwrap_err();
     assert_eq!(held.kind(), ErrorKind::Held);
     drop(guard);
     nothing_left(store, [locks]).await;
@@ -119,7 +119,7 @@ async fn a_grant_that_took_longer_than_the_lease_is_not_taken() {
     }
     settle().await;
     assert!(
-        other.try_lock("k").await.unwrap().is_some(),
+        other.lock("k").now().await.unwrap().is_some(),
         "and is given back"
     );
     nothing_left(store, [locks, other]).await;
@@ -175,11 +175,11 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         ErrorKind::Foreign
     );
     assert_eq!(
-        locks.try_lock("k").await.unwrap_err().kind(),
+        locks.lock("k").now().await.unwrap_err().kind(),
         ErrorKind::Foreign
     );
     sleep(5 * SECOND).await;
-    assert!(locks.try_lock("k").await.unwrap().is_some());
+    assert!(locks.lock("k").now().await.unwrap().is_some());
     nothing_left(store, [locks]).await;
 }
 
@@ -202,11 +202,12 @@ async fn an_invalid_key_is_refused_before_the_store_is_asked() {
 #[tokio::test(start_paused = true)]
 async fn limits_of_zero_and_of_all_time_work() {
     let (store, [locks]) = fleet();
-    drop(locks.lock_within("k", Duration::MAX).await.unwrap());
+    drop(locks.lock("k").within(Duration::MAX).await.unwrap());
     let guard = locks.lock("k").await.unwrap();
     assert_eq!(
         locks
-            .lock_within("k", Duration::ZERO)
+            .lock("k")
+            .within(Duration::ZERO)
             .await
             .unwrap_err()
             .kind(),

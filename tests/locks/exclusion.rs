@@ -123,12 +123,12 @@ async fn sixty_four_tasks_on_several_threads_take_turns() {
 async fn a_key_that_is_held_cannot_be_locked() {
     let (store, [one, other]) = fleet();
     let guard = one.lock("k").await.unwrap();
-    assert!(one.try_lock("k").await.unwrap().is_none());
-    assert!(other.try_lock("k").await.unwrap().is_none());
-    assert!(other.try_lock("another").await.unwrap().is_some());
+    assert!(one.lock("k").now().await.unwrap().is_none());
+    assert!(other.lock("k").now().await.unwrap().is_none());
+    assert!(other.lock("another").now().await.unwrap().is_some());
     drop(guard);
     settle().await;
-    assert!(other.try_lock("k").await.unwrap().is_some());
+    assert!(other.lock("k").now().await.unwrap().is_some());
     nothing_left(store, [one, other]).await;
 }
 
@@ -141,9 +141,9 @@ async fn a_clone_is_the_same_turn_held_once_more() {
     drop(guard);
     settle().await;
     assert!(clone.is_held());
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     drop(clone);
-    assert!(locks.try_lock("k").await.unwrap().is_some());
+    assert!(locks.lock("k").now().await.unwrap().is_some());
     nothing_left(store, [locks]).await;
 }
 

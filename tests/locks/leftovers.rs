@@ -154,7 +154,7 @@ async fn a_store_forgets_the_lease_of_a_crashed_holder() {
         .wait_forever()
         .build()
         .unwrap();
-    assert!(survivor.try_lock("k").await.unwrap().is_none());
+    assert!(survivor.lock("k").now().await.unwrap().is_none());
     drop(survivor.lock("k").await.unwrap());
     assert!(began.elapsed() <= 31 * SECOND);
     nothing_left(store, [survivor]).await;

@@ -160,7 +160,7 @@ async fn a_line_is_not_longer_while_its_lease_is_being_released() {
     assert_eq!(store.calls().releases, 1);
     let waiting = waiters(&locks, 3);
     settle().await;
-    let error = locks.lock_within("k", SECOND).await.unwrap_err();
+    let error = locks.lock("k").within(SECOND).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LineFull);
     store.set_fault(None);
     assert_eq!(by_token(waiting).await, [0, 1, 2]);
@@ -168,10 +168,10 @@ async fn a_line_is_not_longer_while_its_lease_is_being_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_leaves_no_trace_in_the_queue() {
+async fn lock_now_leaves_no_trace_in_the_queue() {
     let (store, [locks, other]) = fleet();
     let guard = other.lock("k").await.unwrap();
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     assert_eq!(inspect(&store, "k").await.queue, []);
     settle().await;
     assert_eq!(locks.stats().keys, 0);
@@ -180,7 +180,7 @@ async fn try_lock_leaves_no_trace_in_the_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_does_not_wait_behind_others() {
+async fn lock_now_does_not_wait_behind_others() {
     let (store, [locks]) = fleet();
     drop(locks.lock("k").await.unwrap());
     store.set_fault(Some(Fault::Hang));
@@ -188,7 +188,9 @@ async fn try_lock_does_not_wait_behind_others() {
     // The lease is being released, and another request waits for the next one.
     let waiting = waiters(&locks, 1);
     settle().await;
-    let at_once = timeout(SECOND, locks.try_lock("k")).await.expect("waited");
+    let at_once = timeout(SECOND, locks.lock("k").now())
+        .await
+        .expect("waited");
     assert!(at_once.unwrap().is_none());
     store.set_fault(None);
     assert_eq!(by_token(waiting).await, [0]);
@@ -196,17 +198,17 @@ async fn try_lock_does_not_wait_behind_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_gets_a_key_that_is_just_being_given_back() {
+async fn lock_now_gets_a_key_that_is_just_being_given_back() {
     let (store, [locks]) = fleet();
     for _ in 0..10 {
-        assert!(locks.try_lock("k").await.unwrap().is_some());
+        assert!(locks.lock("k").now().await.unwrap().is_some());
     }
     nothing_left(store, [locks]).await;
 }
 
 /// Fault: the key counted as held while the store was asked on behalf of a request that had left.
 #[tokio::test(start_paused = true)]
-async fn try_lock_gets_a_free_key_although_a_cancelled_request_has_just_asked_for_it() {
+async fn lock_now_gets_a_free_key_although_a_cancelled_request_has_just_asked_for_it() {
     for longest_line in [0, 8] {
         let (store, [locks]) = fleet_with(|builder| builder.longest_line(longest_line));
         for is_shared in [false, true] {
@@ -216,9 +218,9 @@ async fn try_lock_gets_a_free_key_although_a_cancelled_request_has_just_asked_fo
             drop(cancelled);
             let mut trying = Box::pin(async {
                 if is_shared {
-                    locks.try_lock_shared("k").await
+                    locks.lock("k").shared().now().await
                 } else {
-                    locks.try_lock("k").await
+                    locks.lock("k").now().await
                 }
             });
             assert!(poll_once(trying.as_mut()).await.is_pending());
@@ -232,7 +234,7 @@ async fn try_lock_gets_a_free_key_although_a_cancelled_request_has_just_asked_fo
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_lock_of_a_key_that_is_held_is_refused_although_a_cancelled_request_has_just_asked() {
+async fn lock_now_of_a_key_that_is_held_is_refused_although_a_cancelled_request_has_just_asked() {
     for longest_line in [0, 8] {
         let (store, [locks, other]) = fleet_with(|builder| builder.longest_line(longest_line));
         let elsewhere = other.lock("k").await.unwrap();
@@ -240,7 +242,7 @@ async fn try_lock_of_a_key_that_is_held_is_refused_although_a_cancelled_request_
         let mut cancelled = Box::pin(locks.lock("k"));
         assert!(poll_once(cancelled.as_mut()).await.is_pending());
         drop(cancelled);
-        let mut trying = Box::pin(locks.try_lock("k"));
+        let mut trying = Box::pin(locks.lock("k").now());
         assert!(poll_once(trying.as_mut()).await.is_pending());
         store.set_fault(None);
         assert!(trying.await.unwrap().is_none());
@@ -251,14 +253,14 @@ async fn try_lock_of_a_key_that_is_held_is_refused_although_a_cancelled_request_
 
 /// Fault: the store had answered for a cancelled writer, and a reader that could share the key was refused.
 #[tokio::test(start_paused = true)]
-async fn try_lock_shared_shares_a_key_although_a_cancelled_writer_has_just_asked_for_it() {
+async fn lock_shared_now_shares_a_key_although_a_cancelled_writer_has_just_asked_for_it() {
     let (store, [locks, other]) = fleet();
-    let elsewhere = other.lock_shared("k").await.unwrap();
+    let elsewhere = other.lock("k").shared().await.unwrap();
     store.set_fault(Some(Fault::Mute));
     let mut cancelled = Box::pin(locks.lock("k"));
     assert!(poll_once(cancelled.as_mut()).await.is_pending());
     drop(cancelled);
-    let mut trying = Box::pin(locks.try_lock_shared("k"));
+    let mut trying = Box::pin(locks.lock("k").shared().now());
     assert!(poll_once(trying.as_mut()).await.is_pending());
     store.set_fault(None);
     let guard = trying.await.unwrap().expect("the key is only shared");
@@ -271,8 +273,8 @@ async fn try_lock_shared_shares_a_key_although_a_cancelled_writer_has_just_asked
 async fn a_limit_of_zero_refuses_no_request_that_need_not_wait() {
     let (store, [locks]) = fleet_with(|builder| builder.longest_line(0));
     let readers = [
-        locks.lock_shared("k").await.unwrap(),
-        locks.lock_shared("k").await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
     ];
     let permits = [
         locks.permit("p", 2).await.unwrap(),
@@ -290,10 +292,10 @@ async fn a_limit_of_zero_refuses_no_request_that_need_not_wait() {
 
 /// Fault: the lease was granted and only had to be confirmed, and its own request was told that the key is held.
 #[tokio::test(start_paused = true)]
-async fn try_lock_gets_its_key_although_the_store_came_back_before_the_grant_arrived() {
+async fn lock_now_gets_its_key_although_the_store_came_back_before_the_grant_arrived() {
     let (store, [locks]) = fleet();
     store.set_fault(Some(Fault::Mute));
-    let mut trying = Box::pin(locks.try_lock("k"));
+    let mut trying = Box::pin(locks.lock("k").now());
     assert!(poll_once(trying.as_mut()).await.is_pending());
     // The grant is on its way when the instance hears that the store was away.
     store.set_fault(Some(Fault::Unreachable));
@@ -306,13 +308,13 @@ async fn try_lock_gets_its_key_although_the_store_came_back_before_the_grant_arr
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_try_lock_does_not_refuse_a_waiter() {
+async fn a_refused_lock_now_does_not_refuse_a_waiter() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("k").await.unwrap();
     store.set_fault(Some(Fault::Hang));
     let impatient = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.try_lock("k").await.unwrap().is_none() }
+        async move { locks.lock("k").now().await.unwrap().is_none() }
     });
     settle().await;
     let waiting = waiters(&locks, 1);
@@ -332,7 +334,7 @@ async fn waiting_ends_with_its_limit() {
     let guard = other.lock("k").await.unwrap();
     let began = Instant::now();
     for (limit, outcome) in [
-        (500 * MS, locks.lock_within("k", 500 * MS).await),
+        (500 * MS, locks.lock("k").within(500 * MS).await),
         (2 * SECOND, locks.lock("k").await),
     ] {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Held, "{limit:?}");

@@ -75,7 +75,7 @@ async fn one_limit_is_for_all_keys_together() {
     ];
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.lock_all_within(["b", "a"], 10 * SECOND).await }
+        async move { locks.lock_all(["b", "a"]).within(10 * SECOND).await }
     });
     let began = Instant::now();
     sleep(6 * SECOND).await;
@@ -92,10 +92,10 @@ async fn one_limit_is_for_all_keys_together() {
 async fn all_keys_are_taken_or_none() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("b").await.unwrap();
-    assert!(locks.try_lock_all(["a", "b"]).await.unwrap().is_none());
-    assert!(other.try_lock("a").await.unwrap().is_some(), "a is free");
+    assert!(locks.lock_all(["a", "b"]).now().await.unwrap().is_none());
+    assert!(other.lock("a").now().await.unwrap().is_some(), "a is free");
     drop(elsewhere);
-    let both = locks.try_lock_all(["a", "b"]).await.unwrap().unwrap();
+    let both = locks.lock_all(["a", "b"]).now().await.unwrap().unwrap();
     assert_eq!(both.len(), 2);
     drop(both);
     nothing_left(store, [locks, other]).await;
@@ -106,7 +106,8 @@ async fn a_key_in_hand_is_not_waited_for() {
     let (store, [locks]) = fleet();
     let in_hand = locks.lock("a").await.unwrap();
     let both = locks
-        .lock_all_with(std::slice::from_ref(&in_hand), ["b", "a"])
+        .lock_all(["b", "a"])
+        .with(std::slice::from_ref(&in_hand))
         .await
         .unwrap();
     assert_eq!(both[1].token(), in_hand.token());
@@ -121,7 +122,8 @@ async fn a_key_in_hand_that_a_clone_has_released_is_locked_again() {
     let in_hand = locks.lock("a").await.unwrap();
     in_hand.clone().release().await.unwrap();
     let both = locks
-        .lock_all_with(std::slice::from_ref(&in_hand), ["b", "a"])
+        .lock_all(["b", "a"])
+        .with(std::slice::from_ref(&in_hand))
         .await
         .unwrap();
     assert!(both.iter().all(|guard| guard.is_held()), "{both:?}");
@@ -137,7 +139,7 @@ async fn a_guard_in_hand_that_is_not_exclusive_is_refused_at_once() {
     let downgraded = locks.lock("c").await.unwrap();
     downgraded.downgrade().await.unwrap();
     let in_hand = [
-        locks.lock_shared("b").await.unwrap(),
+        locks.lock("b").shared().await.unwrap(),
         downgraded,
         locks.permit("d", 2).await.unwrap(),
     ];
@@ -145,14 +147,14 @@ async fn a_guard_in_hand_that_is_not_exclusive_is_refused_at_once() {
     let elsewhere = other.lock("a").await.unwrap();
     for guard in &in_hand {
         let keys = ["a", guard.key().as_str()];
-        let locking = locks.lock_all_with(&in_hand, keys);
+        let locking = locks.lock_all(keys).with(&in_hand);
         let error = timeout(SECOND, locking).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(guard.is_held());
     }
     drop(elsewhere);
     // A guard for none of the keys does not matter.
-    let locked = locks.lock_all_with(&in_hand, ["a"]).await.unwrap();
+    let locked = locks.lock_all(["a"]).with(&in_hand).await.unwrap();
     drop((locked, in_hand));
     nothing_left(store, [locks, other]).await;
 }
@@ -162,7 +164,7 @@ async fn a_guard_downgraded_during_the_wait_for_another_key_is_refused() {
     let (store, [locks, other]) = fleet();
     let elsewhere = other.lock("b").await.unwrap();
     let in_hand = [locks.lock("a").await.unwrap()];
-    let mut locking = Box::pin(locks.lock_all_with(&in_hand, ["a", "b"]));
+    let mut locking = Box::pin(locks.lock_all(["a", "b"]).with(&in_hand));
     assert!(poll_once(locking.as_mut()).await.is_pending());
     in_hand[0].downgrade().await.unwrap();
     drop(elsewhere);
@@ -179,11 +181,11 @@ async fn max_hold_of_a_key_in_hand_goes_on() {
     let in_hand = [locks.lock("a").await.unwrap()];
     for _ in 0..3 {
         sleep(3 * SECOND).await;
-        drop(locks.lock_all_with(&in_hand, ["a", "b"]).await.unwrap());
+        drop(locks.lock_all(["a", "b"]).with(&in_hand).await.unwrap());
     }
     sleep(SECOND + MS).await;
     assert_eq!(in_hand[0].status(), Status::Lost(Loss::MaxHold));
-    let error = locks.lock_all_with(&in_hand, ["a", "b"]).await.unwrap_err();
+    let error = locks.lock_all(["a", "b"]).with(&in_hand).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     drop(in_hand);
     nothing_left(store, [locks]).await;
@@ -197,7 +199,7 @@ async fn the_loss_of_a_guard_for_another_key_does_not_matter() {
     store.force_release(key("unrelated")).await.unwrap();
     in_hand[0].confirm().await.unwrap_err();
     let elsewhere = other.lock("b").await.unwrap();
-    let mut locking = Box::pin(locks.lock_all_with(&in_hand, ["a", "b"]));
+    let mut locking = Box::pin(locks.lock_all(["a", "b"]).with(&in_hand));
     assert!(poll_once(locking.as_mut()).await.is_pending());
     // The guard of `a` is lost during the wait for `b`, so the call starts over.
     store.force_release(key("a")).await.unwrap();

@@ -14,6 +14,7 @@ mod lock_all;
 mod loss;
 mod once;
 mod operators;
+mod options;
 mod passing;
 mod permits;
 mod renewal;

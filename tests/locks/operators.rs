@@ -40,12 +40,12 @@ async fn a_guard_the_held_keys_and_the_store_name_the_same_owner() {
 async fn held_tells_the_longest_of_several_turns_of_a_shared_lease() {
     let (store, [locks, other]) = fleet();
     let held_for = || locks.held()[0].leases[0].held_for;
-    let first = locks.lock_shared("k").await.unwrap();
+    let first = locks.lock("k").shared().await.unwrap();
     sleep(2 * SECOND).await;
-    let second = locks.lock_shared("k").await.unwrap();
+    let second = locks.lock("k").shared().await.unwrap();
     sleep(SECOND).await;
     assert_eq!(held_for(), 3 * SECOND);
-    let refused = locks.lock_within("k", SECOND).await.unwrap_err();
+    let refused = locks.lock("k").within(SECOND).await.unwrap_err();
     assert!(refused.to_string().contains("for 4000 ms"), "{refused}");
     drop(first);
     assert_eq!(held_for(), 2 * SECOND);

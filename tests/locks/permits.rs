@@ -25,9 +25,9 @@ async fn no_more_permits_are_granted_than_there_are() {
     }
     assert!(guards.iter().all(|it| it.mode() == Mode::Permit { of: 4 }));
     for locks in [&a, &b] {
-        assert!(locks.try_permit("k", 4).await.unwrap().is_none());
+        assert!(locks.permit("k", 4).now().await.unwrap().is_none());
     }
-    let error = a.permit_within("k", 4, SECOND).await.unwrap_err();
+    let error = a.permit("k", 4).within(SECOND).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);
     let next = waiting(&b, 4);
     settle().await;
@@ -118,11 +118,11 @@ async fn each_request_counts_by_its_own_number() {
         a.permit("k", 3).await.unwrap(),
         b.permit("k", 3).await.unwrap(),
     );
-    assert!(b.try_permit("k", 2).await.unwrap().is_none());
-    assert!(a.try_permit("k", 2).await.unwrap().is_none());
+    assert!(b.permit("k", 2).now().await.unwrap().is_none());
+    assert!(a.permit("k", 2).now().await.unwrap().is_none());
     drop(first);
     settle().await;
-    let third = a.try_permit("k", 2).await.unwrap();
+    let third = a.permit("k", 2).now().await.unwrap();
     assert!(third.is_some());
     drop((second, third));
     nothing_left(store, [a, b]).await;
@@ -157,7 +157,7 @@ async fn locks_and_permits_do_not_mix_at_one_key() {
     for locks in [&a, &b] {
         let error = locks.lock("k").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
-        let error = locks.try_lock_shared("k").await.unwrap_err();
+        let error = locks.lock("k").shared().now().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
     }
     drop(permit);
@@ -208,8 +208,8 @@ async fn cancelled_requests_give_back_their_permits() {
     drop(held);
     settle().await;
     let guards = [
-        a.try_permit("k", 2).await.unwrap(),
-        a.try_permit("k", 2).await.unwrap(),
+        a.permit("k", 2).now().await.unwrap(),
+        a.permit("k", 2).now().await.unwrap(),
     ];
     assert!(guards.iter().all(Option::is_some));
     drop(guards);

@@ -117,7 +117,14 @@ async fn a_watcher_does_not_hold_the_key() {
         let mut lost = pin!(guard.watch());
         assert!(poll_once(lost.as_mut()).await.is_pending());
         drop(guard);
-        drop(locks.try_lock("k").await.unwrap().expect("the key is free"));
+        drop(
+            locks
+                .lock("k")
+                .now()
+                .await
+                .unwrap()
+                .expect("the key is free"),
+        );
     }
 
     let guard = locks.lock("k").await.unwrap();

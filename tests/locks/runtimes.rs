@@ -237,7 +237,7 @@ fn a_request_that_gave_up_on_a_runtime_that_stands_still_leaves_the_key_obtainab
         if matches!(background, Background::Current) {
             background_on(&driven, &locks);
         }
-        let gave_up = idle.block_on(locks.lock_within("k", 50 * MS));
+        let gave_up = idle.block_on(locks.lock("k").within(50 * MS));
         assert_eq!(gave_up.unwrap_err().kind(), ErrorKind::Held);
         drop(elsewhere);
         drop(driven.block_on(promptly(locks.lock("k"))).unwrap());
@@ -255,7 +255,7 @@ fn with_a_thread_of_its_own_no_runtime_has_to_be_driven() {
     let (store, [locks, other]) = fleet_with(|builder| builder.background(Background::Thread));
     let (idle, next) = (one_thread(), one_thread());
     let elsewhere = next.block_on(other.lock("k")).unwrap();
-    let gave_up = idle.block_on(locks.lock_within("k", 50 * MS));
+    let gave_up = idle.block_on(locks.lock("k").within(50 * MS));
     assert_eq!(gave_up.unwrap_err().kind(), ErrorKind::Held);
     drop(elsewhere);
     drop(next.block_on(promptly(locks.lock("k"))).unwrap());
@@ -356,11 +356,11 @@ fn a_request_that_is_not_polled_any_more_does_not_keep_its_question_from_others(
     let (driven, idle) = (two_threads(), one_thread());
     background_on(&driven, &locks);
     store.set_fault(Some(Fault::Hang));
-    let mut first = pin!(locks.lock_shared("k"));
+    let mut first = pin!(locks.lock("k").shared());
     assert!(idle.block_on(poll_once(first.as_mut())).is_pending());
     let second = driven.spawn({
         let locks = locks.clone();
-        async move { locks.lock_shared("k").await.map(drop) }
+        async move { locks.lock("k").shared().await.map(drop) }
     });
     driven.block_on(eventually(|| locks.stats().waiting == 2));
     store.set_fault(None);

@@ -24,7 +24,7 @@ use crate::support::{
 
 fn reading(locks: &Locks) -> JoinHandle<LockGuard> {
     let locks = locks.clone();
-    tokio::spawn(async move { locks.lock_shared("k").await.unwrap() })
+    tokio::spawn(async move { locks.lock("k").shared().await.unwrap() })
 }
 
 fn writing(locks: &Locks) -> JoinHandle<LockGuard> {
@@ -37,7 +37,7 @@ async fn readers_of_one_process_share_one_lease() {
     let (store, [locks]) = fleet();
     let mut guards = Vec::new();
     for _ in 0..100 {
-        guards.push(locks.lock_shared("k").await.unwrap());
+        guards.push(locks.lock("k").shared().await.unwrap());
     }
     assert!(guards.iter().all(|guard| guard.mode() == Mode::Shared));
     assert_eq!(store.calls().acquires, 1);
@@ -57,7 +57,7 @@ async fn ten_thousand_reads_of_one_process_cost_next_to_nothing() {
         let locks = locks.clone();
         tasks.spawn(async move {
             for _ in 0..100 {
-                let _guard = locks.lock_shared("k").await.unwrap();
+                let _guard = locks.lock("k").shared().await.unwrap();
                 tokio::task::yield_now().await;
             }
         });
@@ -77,16 +77,16 @@ async fn readers_of_several_processes_share_a_key_and_exclude_writers() {
     let seen = store.inspect(key("k")).await.unwrap();
     assert_eq!(seen.holders.len(), 2);
     for locks in [&a, &b] {
-        assert!(locks.try_lock("k").await.unwrap().is_none());
+        assert!(locks.lock("k").now().await.unwrap().is_none());
     }
     drop(first);
     settle().await;
-    assert!(a.try_lock("k").await.unwrap().is_none());
+    assert!(a.lock("k").now().await.unwrap().is_none());
     drop(second);
     settle().await;
-    let writer = a.try_lock("k").await.unwrap().expect("the key is free");
+    let writer = a.lock("k").now().await.unwrap().expect("the key is free");
     for locks in [&a, &b] {
-        assert!(locks.try_lock_shared("k").await.unwrap().is_none());
+        assert!(locks.lock("k").shared().now().await.unwrap().is_none());
     }
     drop(writer);
     nothing_left(store, [a, b]).await;
@@ -102,7 +102,7 @@ async fn a_waiting_writer_is_not_overtaken_by_later_readers() {
         let late = reading(&a);
         settle().await;
         assert!(!writer.is_finished() && !late.is_finished(), "{is_local}");
-        assert!(a.try_lock_shared("k").await.unwrap().is_none());
+        assert!(a.lock("k").shared().now().await.unwrap().is_none());
         drop(first);
         let writer = timeout(SECOND, writer).await.unwrap().unwrap();
         settle().await;
@@ -155,7 +155,7 @@ async fn a_stream_of_readers_does_not_keep_a_writer_out() {
         readers.spawn(async move {
             sleep(10 * MS * number).await;
             loop {
-                let Ok(guard) = locks.lock_shared("k").await else {
+                let Ok(guard) = locks.lock("k").shared().await else {
                     return;
                 };
                 sleep(200 * MS).await;
@@ -194,7 +194,7 @@ async fn a_stream_of_writers_does_not_keep_a_reader_out() {
     sleep(SECOND).await;
     for locks in [&a, &b, &a, &b] {
         // At most the eight writers that wait come first, and those that the other instance passes its lease on to.
-        let reader = timeout(200 * MS, locks.lock_shared("k")).await;
+        let reader = timeout(200 * MS, locks.lock("k").shared()).await;
         drop(reader.expect("the reader waits for earlier turns only"));
     }
     writers.shutdown().await;
@@ -253,11 +253,11 @@ async fn a_downgraded_key_is_shared_with_a_reader_that_does_not_wait() {
     guard.downgrade().await.unwrap();
     let mut tokens = Vec::new();
     for _ in 0..3 {
-        let reader = locks.try_lock_shared("k").await.unwrap();
+        let reader = locks.lock("k").shared().now().await.unwrap();
         tokens.push(reader.expect("the key is shared").token());
     }
     assert!(tokens.iter().all(|token| *token > guard.token()));
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     drop(guard);
     nothing_left(store, [locks]).await;
 }
@@ -300,7 +300,7 @@ async fn a_reader_that_comes_after_a_downgrade_does_not_overtake_a_waiting_write
     let writer = writing(&b);
     settle().await;
     // No reader has used the lease since the downgrade.
-    assert!(a.try_lock_shared("k").await.unwrap().is_none());
+    assert!(a.lock("k").shared().now().await.unwrap().is_none());
     let late = reading(&a);
     settle().await;
     assert!(!late.is_finished() && !writer.is_finished());
@@ -315,7 +315,10 @@ async fn a_reader_that_comes_after_a_downgrade_does_not_overtake_a_waiting_write
 async fn readers_begin_with_a_lease_that_is_doubted_when_it_is_granted() {
     let (store, [a, b]) = fleet();
     store.set_fault(Some(Fault::Mute));
-    let mut readers = [Box::pin(a.lock_shared("k")), Box::pin(a.lock_shared("k"))];
+    let mut readers = [
+        Box::pin(a.lock("k").shared()),
+        Box::pin(a.lock("k").shared()),
+    ];
     for reader in &mut readers {
         assert!(poll_once(reader.as_mut()).await.is_pending());
     }
@@ -353,9 +356,9 @@ async fn a_second_downgrade_changes_nothing_and_a_lost_turn_has_none() {
 async fn all_readers_are_told_when_their_lease_is_lost() {
     let (store, [locks]) = fleet();
     let guards = [
-        locks.lock_shared("k").await.unwrap(),
-        locks.lock_shared("k").await.unwrap(),
-        locks.lock_shared("k").await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
     ];
     store.force_release(key("k")).await.unwrap();
     for guard in &guards {
@@ -369,15 +372,15 @@ async fn all_readers_are_told_when_their_lease_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn max_hold_ends_the_turn_of_one_reader_and_not_the_lease() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
-    let first = locks.lock_shared("k").await.unwrap();
+    let first = locks.lock("k").shared().await.unwrap();
     sleep(6 * SECOND).await;
-    let second = locks.lock_shared("k").await.unwrap();
+    let second = locks.lock("k").shared().await.unwrap();
     assert_eq!(first.lost().await, Loss::MaxHold);
     assert!(!first.is_held() && second.is_held());
-    assert!(locks.try_lock("k").await.unwrap().is_none());
+    assert!(locks.lock("k").now().await.unwrap().is_none());
     assert_eq!(second.lost().await, Loss::MaxHold);
     settle().await;
-    let writer = locks.try_lock("k").await.unwrap();
+    let writer = locks.lock("k").now().await.unwrap();
     assert!(writer.is_some(), "no reader is left");
     drop((first, second, writer));
     nothing_left(store, [locks]).await;
@@ -387,9 +390,9 @@ async fn max_hold_ends_the_turn_of_one_reader_and_not_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_past_max_hold_is_not_confirmed_although_the_lease_goes_on() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
-    let first = locks.lock_shared("k").await.unwrap();
+    let first = locks.lock("k").shared().await.unwrap();
     sleep(6 * SECOND).await;
-    let second = locks.lock_shared("k").await.unwrap();
+    let second = locks.lock("k").shared().await.unwrap();
     // The time of the first reader is over before the answer to its question comes.
     store.set_fault(Some(Fault::Mute));
     let confirming = tokio::spawn({
@@ -414,8 +417,8 @@ async fn a_reader_past_max_hold_is_not_confirmed_although_the_lease_goes_on() {
 async fn an_awaited_release_of_a_reader_ends_its_turn_only() {
     let (store, [locks]) = fleet();
     let (first, second) = (
-        locks.lock_shared("k").await.unwrap(),
-        locks.lock_shared("k").await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
     );
     let clone = first.clone();
     first.release().await.unwrap();
@@ -432,8 +435,8 @@ async fn an_awaited_release_of_a_reader_ends_its_turn_only() {
 async fn closing_ends_the_turns_of_all_readers() {
     let (store, [locks]) = fleet();
     let (first, second) = (
-        locks.lock_shared("k").await.unwrap(),
-        locks.lock_shared("k").await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
+        locks.lock("k").shared().await.unwrap(),
     );
     let closing = tokio::spawn({
         let locks = locks.clone();
@@ -463,7 +466,7 @@ async fn readers_and_writers_on_threads_never_meet() {
                 let weight = if is_writer { WRITER } else { 1 };
                 let guard = match is_writer {
                     true => locks.lock("k").await.unwrap(),
-                    false => locks.lock_shared("k").await.unwrap(),
+                    false => locks.lock("k").shared().await.unwrap(),
                 };
                 let before = inside.fetch_add(weight, Ordering::SeqCst);
                 let is_alone = before == 0 || (!is_writer && before < WRITER);

@@ -53,7 +53,7 @@ async fn visit_again_and_again(locks: Locks, rooms: Arc<[Room; 2]>, stop: Arc<At
     while !stop.load(Ordering::SeqCst) {
         turn += 1;
         let room = turn % 2;
-        match locks.lock_within(format!("room/{room}"), 5 * LEASE).await {
+        match locks.lock(format!("room/{room}")).within(5 * LEASE).await {
             Ok(guard) => rooms[room].visit(guard.token()).await,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Held, "{error:?}"),
         }

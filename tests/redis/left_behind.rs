@@ -31,7 +31,7 @@ fn locks_on(store: RedisStore) -> Locks {
 
 /// Asks for all keys at once, and expects every request to fail.
 async fn fail_to_lock_all(locks: &Locks) {
-    let asking = keys().into_iter().map(|key| locks.lock_within(key, LIMIT));
+    let asking = keys().into_iter().map(|key| locks.lock(key).within(LIMIT));
     for answer in join_all(asking).await {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
     }
@@ -97,7 +97,7 @@ async fn a_place_in_the_queue_of_a_failed_request_is_given_up() {
     let [holder, locks] = [locks_on(store), locks_on(impatient(&server.url()).await)];
     let guard = holder.lock("k").await.unwrap();
     server.freeze();
-    let failed = locks.lock_within("k", LIMIT).await;
+    let failed = locks.lock("k").within(LIMIT).await;
     assert!(failed.is_err());
     server.thaw();
     guard.release().await.unwrap();
@@ -215,7 +215,7 @@ async fn strand(proxy: &mut Proxy, locks: &Locks) {
     proxy.set(Network::BlackHole);
     let asking = keys().into_iter().map(|key| {
         let locks = locks.clone();
-        tokio::spawn(async move { locks.lock_within(key, LIMIT / 2).await.map(drop) })
+        tokio::spawn(async move { locks.lock(key).within(LIMIT / 2).await.map(drop) })
     });
     let asking: Vec<_> = asking.collect();
     // Time for the acquires to be sent. If the time is too short, the test proves nothing, and still passes.

@@ -207,7 +207,7 @@ async fn an_acquire_of_several_permits_that_failed_leaves_none() {
     let store = impatient(&server.url()).await;
     let locks = Locks::builder(store).lease(LONG).build().unwrap();
     server.freeze();
-    let asking = (0..5).map(|_| locks.permit_within("orders/42", 10, LIMIT));
+    let asking = (0..5).map(|_| locks.permit("orders/42", 10).within(LIMIT));
     for failed in join_all(asking).await {
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
     }

@@ -67,7 +67,7 @@ async fn the_log_names_the_reason_why_the_store_cannot_be_reached() {
     server.kill();
     let log = Warnings::default();
     let _recording = tracing::subscriber::set_default(log.clone());
-    let error = locks.lock_within("k", LIMIT).await.unwrap_err();
+    let error = locks.lock("k").within(LIMIT).await.unwrap_err();
     assert_says(&error, "Connection refused");
     assert!(log.all().contains("Connection refused"), "{}", log.all());
 }

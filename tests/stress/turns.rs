@@ -105,19 +105,19 @@ impl Actor {
             several => return locks.lock_all(several.to_vec()).await,
         };
         let tried = match (mode, question.patient) {
-            (Mode::Exclusive, Patient::Never) => locks.try_lock(key).await?,
+            (Mode::Exclusive, Patient::Never) => locks.lock(key).now().await?,
             (Mode::Exclusive, Patient::For(limit)) => {
-                none_in_time(locks.lock_within(key, limit).await)?
+                none_in_time(locks.lock(key).within(limit).await)?
             }
             (Mode::Exclusive, Patient::Always) => Some(locks.lock(key).await?),
-            (Mode::Shared, Patient::Never) => locks.try_lock_shared(key).await?,
+            (Mode::Shared, Patient::Never) => locks.lock(key).shared().now().await?,
             (Mode::Shared, Patient::For(limit)) => {
-                none_in_time(locks.lock_shared_within(key, limit).await)?
+                none_in_time(locks.lock(key).shared().within(limit).await)?
             }
-            (Mode::Shared, Patient::Always) => Some(locks.lock_shared(key).await?),
-            (Mode::Permit { of }, Patient::Never) => locks.try_permit(key, of).await?,
+            (Mode::Shared, Patient::Always) => Some(locks.lock(key).shared().await?),
+            (Mode::Permit { of }, Patient::Never) => locks.permit(key, of).now().await?,
             (Mode::Permit { of }, Patient::For(limit)) => {
-                none_in_time(locks.permit_within(key, of, limit).await)?
+                none_in_time(locks.permit(key, of).within(limit).await)?
             }
             (Mode::Permit { of }, Patient::Always) => Some(locks.permit(key, of).await?),
             #[allow(unreachable_patterns)] // within the crate, there are no other modes
@@ -161,7 +161,7 @@ impl Actor {
         let asked = self.world.witness.asked();
         let guards = match self.ask_and_wait(&question).await {
             None => return,
-            // `try_lock` found the key held, or a limit was over.
+            // A request that does not wait found the key held, or a limit was over.
             Some(Ok(guards)) if guards.is_empty() => return,
             Some(Ok(guards)) => guards,
             // Who does not wait is refused while the store is silent.
@@ -253,7 +253,7 @@ impl Actor {
         let waiting: Vec<_> = further.iter().map(wait).collect();
         further.push(in_hand[0].key().as_str().to_owned());
         let patience = self.patience();
-        let locking = self.locks().lock_all_with(&in_hand, further);
+        let locking = self.locks().lock_all(further).with(&in_hand);
         let outcome = patience.of(locking).await;
         drop(waiting);
         match outcome {

@@ -107,7 +107,7 @@ async fn a_single_failure_is_told_once_and_the_next_one_again() {
     let locks = Locks::builder(store.clone()).build().unwrap();
     for round in 1..=3 {
         store.set_fault(Some(Fault::Unreachable));
-        assert!(locks.try_lock("k").await.is_err());
+        assert!(locks.lock("k").now().await.is_err());
         store.set_fault(None);
         drop(locks.lock("k").await.unwrap());
         sleep(CALM).await;
@@ -127,7 +127,7 @@ async fn an_outage_in_which_some_calls_are_answered_is_one_outage() {
     let locks = Locks::builder(store.clone()).build().unwrap();
     for _ in 0..20 {
         store.set_fault(Some(Fault::Unreachable));
-        assert!(locks.try_lock("k").await.is_err());
+        assert!(locks.lock("k").now().await.is_err());
         store.set_fault(None);
         drop(locks.lock("k").await.unwrap());
         sleep(Duration::from_secs(2)).await;
@@ -147,7 +147,7 @@ async fn a_store_that_is_away_for_long_is_told_once() {
     let _guards = lock_many(&locks, 50).await;
     store.set_fault(Some(Fault::Unreachable));
     for _ in 0..100 {
-        assert!(locks.try_lock("other").await.is_err());
+        assert!(locks.lock("other").now().await.is_err());
         sleep(Duration::from_secs(30)).await;
     }
     assert_eq!(
@@ -196,7 +196,7 @@ async fn locks_that_close_during_an_outage_tell_its_counts() {
     let locks = Locks::builder(store.clone()).build().unwrap();
     let _guards = lock_many(&locks, 20).await;
     store.set_fault(Some(Fault::Unreachable));
-    assert!(locks.try_lock("other").await.is_err());
+    assert!(locks.lock("other").now().await.is_err());
     locks.close(Duration::ZERO).await;
     let over = log.events("lock.store_back");
     assert!(over.is_empty(), "the store is still away");

@@ -22,9 +22,9 @@ async fn turns_are_counted_by_outcome_with_their_times() {
         let locks = locks.clone();
         async move { locks.lock(KEY).await }
     });
-    assert!(locks.try_lock(KEY).await.unwrap().is_none());
+    assert!(locks.lock(KEY).now().await.unwrap().is_none());
     let limit = Duration::from_secs(2);
-    assert!(locks.lock_within(KEY, limit).await.is_err());
+    assert!(locks.lock(KEY).within(limit).await.is_err());
     let cancelled = tokio::spawn({
         let locks = locks.clone();
         async move { locks.lock(KEY).await }
@@ -116,9 +116,9 @@ async fn a_reader_that_max_hold_has_ended_counts_as_lost() {
     let _recording = scrape.start();
     let builder = Locks::builder(FaultyStore::new());
     let locks = builder.max_hold(Duration::from_secs(5)).build().unwrap();
-    let first = locks.lock_shared(KEY).await.unwrap();
+    let first = locks.lock(KEY).shared().await.unwrap();
     sleep(Duration::from_secs(3)).await;
-    let second = locks.lock_shared(KEY).await.unwrap();
+    let second = locks.lock(KEY).shared().await.unwrap();
     assert_eq!(first.lost().await, Loss::MaxHold);
     drop(first);
     drop(second);
@@ -138,7 +138,7 @@ async fn gauges_are_the_sums_over_all_locks_and_end_at_zero() {
     let late = other.lock(KEY).await.unwrap();
     let wait = |locks: &Locks| {
         let locks = locks.clone();
-        tokio::spawn(async move { locks.lock_within(KEY, Duration::from_secs(60)).await })
+        tokio::spawn(async move { locks.lock(KEY).within(Duration::from_secs(60)).await })
     };
     let waiting = [wait(&one), wait(&one), wait(&other)];
     eventually("three requests wait", async || {
@@ -173,7 +173,7 @@ async fn no_metric_has_a_key() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
     let guard = locks.lock(KEY).await.unwrap();
-    assert!(locks.try_lock(KEY).await.unwrap().is_none());
+    assert!(locks.lock(KEY).now().await.unwrap().is_none());
     store.restart();
     guard.lost().await;
     Locks::record_gauges([&locks]);

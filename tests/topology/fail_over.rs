@@ -42,7 +42,7 @@ pub(crate) fn depositor(
     let (locks, ledger, stop) = (locks.clone(), ledger.clone(), stop.clone());
     tokio::spawn(async move {
         while !stop.load(SeqCst) {
-            match locks.lock_within("account", LEASE).await {
+            match locks.lock("account").within(LEASE).await {
                 Ok(guard) => {
                     ledger
                         .deposit("account", guard.token(), Duration::from_millis(2))

@@ -216,7 +216,7 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     let store = store.timeout(limit).connect().await.unwrap();
     let locks = Locks::builder(store).lease(LONG).build().unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
-    let lock_all = || join_all(keys.iter().map(|key| locks.lock_within(key.clone(), limit)));
+    let lock_all = || join_all(keys.iter().map(|key| locks.lock(key.clone()).within(limit)));
     // From here on, the pool has all of its connections.
     for guard in lock_all().await {
         drop(guard.unwrap());
@@ -240,7 +240,7 @@ async fn a_primary_without_replicas_grants_nothing() {
     let store = RedisStore::builder(server.url()).replicas(1, Duration::from_millis(50));
     let store = store.connect().await.unwrap();
     let locks = Locks::builder(store).lease(LONG).build().unwrap();
-    let error = locks.try_lock("k").await.unwrap_err();
+    let error = locks.lock("k").now().await.unwrap_err();
     let words = "0 replicas of Redis, not 1, have acknowledged the lock";
     assert!(error.to_string().contains(words), "{error}");
     eventually("the lock is released again", async || {

@@ -64,7 +64,7 @@ async fn two_primaries_at_once_cost_no_deposit() {
     for _ in 0..3 {
         back_in_service(&ledger).await;
     }
-    drop(idle.lock_within("account", LEASE * 2).await.unwrap());
+    drop(idle.lock("account").within(LEASE * 2).await.unwrap());
     stop.store(true, SeqCst);
     for depositor in depositors.into_iter().chain(late) {
         depositor.await.unwrap();

@@ -89,7 +89,7 @@
 //! ```
 //!
 //! A run that fails is not kept, and the next replica that asks tries again. If the job must only not *overlap* with itself, use
-//! [`try_lock`](crate::Locks::try_lock) and skip the run on `None`.
+//! [`lock(..).now()`](crate::Lock::now) and skip the run on `None`.
 //!
 //! # Leader-like work
 //!

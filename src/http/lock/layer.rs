@@ -214,7 +214,7 @@ impl DistributedLockLayer {
     ///
     /// A report that is written by POST is then never read by GET while it is written; and readers do not wait for each other. The readers of
     /// one process share one lease, so that most of them cost no call to the store. See
-    /// [`Locks::lock_shared`](crate::Locks::lock_shared).
+    /// [`Lock::shared`](crate::Lock::shared).
     ///
     #[cfg_attr(feature = "axum", doc = "```")]
     #[cfg_attr(not(feature = "axum"), doc = "```ignore")]

@@ -111,8 +111,8 @@ impl LockGuard {
     /// let guard = locks.lock("reports/7").await?;
     /// // Write the report, then let others read it as well.
     /// guard.downgrade().await?;
-    /// let reading = locks.lock_shared("reports/7").await?;
-    /// assert!(locks.try_lock("reports/7").await?.is_none());
+    /// let reading = locks.lock("reports/7").shared().await?;
+    /// assert!(locks.lock("reports/7").now().await?.is_none());
     /// # Ok(())
     /// # }
     /// ```

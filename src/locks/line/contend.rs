@@ -23,8 +23,8 @@
 //! still be shared, and one without room for the fourth permit may have room for the eighth:
 //!
 //! ```text
-//! [try_lock, try_lock_shared]   asked exclusively: held   the first is refused, and the second asks at once
-//! [lock, try_lock_shared]       asked exclusively: held   the first pauses, and the second, which is behind, is refused
+//! [now, now and shared]     asked exclusively: held   the first is refused, and the second asks at once
+//! [waits, now and shared]   asked exclusively: held   the first pauses, and the second, which is behind, is refused
 //! ```
 
 use std::{sync::Arc, time::Duration};

@@ -14,11 +14,11 @@
 //! four permits, of which none is held:
 //!
 //! ```text
-//! try_permit 1    asks for one permit           granted
-//! try_permit 2    waits for that answer         2 to 4 ask for three permits in one question: granted
-//! try_permit 3    waits for that answer
-//! try_permit 4    waits for that answer
-//! try_permit 5    refused at once
+//! permit, now 1   asks for one permit           granted
+//! permit, now 2   waits for that answer         2 to 4 ask for three permits in one question: granted
+//! permit, now 3   waits for that answer
+//! permit, now 4   waits for that answer
+//! permit, now 5   refused at once
 //! ```
 
 use std::{sync::Arc, time::Duration};
@@ -42,6 +42,19 @@ pub(crate) struct WaitRequest {
     pub(crate) fingerprint: Option<Bytes>,
     /// How long the turn and the lease may last, where that differs from the settings.
     pub(crate) holding: Holding,
+}
+
+impl WaitRequest {
+    /// A request that waits, with the settings of its [`Locks`](crate::Locks).
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            patient: true,
+            fail_fast: false,
+            fingerprint: None,
+            holding: Holding::default(),
+        }
+    }
 }
 
 /// How long a key is held, where that differs from the settings of its [`Locks`](crate::Locks).

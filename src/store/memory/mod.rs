@@ -56,7 +56,7 @@ const CALLS_BETWEEN_SWEEPS: usize = 1024;
 /// let second = Locks::builder(store).build()?;
 ///
 /// let guard = first.lock("orders/42").await?;
-/// assert!(second.try_lock("orders/42").await?.is_none());
+/// assert!(second.lock("orders/42").now().await?.is_none());
 /// # drop(guard);
 /// # Ok(())
 /// # }

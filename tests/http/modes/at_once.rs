@@ -74,7 +74,7 @@ async fn a_read_beside_others_fails_open_at_once() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
     let app = gated(lock(&locks).shared_when_safe().fail_open(), &gate);
-    let reading = locks.lock_shared(ACCOUNT_7).await.unwrap();
+    let reading = locks.lock(ACCOUNT_7).shared().await.unwrap();
     store.set_fault(Some(Fault::Unreachable));
     // A renewal has failed by now.
     sleep(Duration::from_secs(11)).await;

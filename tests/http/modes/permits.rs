@@ -195,7 +195,7 @@ async fn the_refusal_names_the_permits_that_are_in_use() {
     let handler = {
         let locks = locks.clone();
         async move || {
-            let permit = locks.permit_within(ACCOUNT_7, 4, Duration::ZERO).await?;
+            let permit = locks.permit(ACCOUNT_7, 4).within(Duration::ZERO).await?;
             Ok::<_, Error>(permit.token().to_string())
         }
     };

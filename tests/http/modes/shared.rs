@@ -143,7 +143,7 @@ async fn max_hold_of_one_read_ends_that_read_only() {
     let answer = within("the read that took too long", second).await.unwrap();
     assert_eq!(answer.status, StatusCode::CONFLICT);
     assert_eq!((gate.dropped(), gate.inside()), (1, 1));
-    assert!(locks.try_lock(ACCOUNT_7).await.unwrap().is_none());
+    assert!(locks.lock(ACCOUNT_7).now().await.unwrap().is_none());
     gate.open();
     assert_eq!(text(first).await, "shared");
     nothing_left(&locks).await;
@@ -223,7 +223,7 @@ async fn the_body_of_a_read_keeps_writes_out_and_lets_reads_in() {
     eventually("the write waits", || locks.stats().waiting == 1).await;
     drop((first, one));
     // The second body alone keeps the write out.
-    let reading = locks.try_lock_shared(ACCOUNT_7).await.unwrap();
+    let reading = locks.lock(ACCOUNT_7).shared().now().await.unwrap();
     assert!(reading.is_none(), "a write waits");
     assert_eq!(locks.stats().waiting, 1);
     drop((second, other));

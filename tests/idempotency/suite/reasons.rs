@@ -162,7 +162,7 @@ pub(crate) async fn an_error_that_is_rendered_as_a_success_is_not_run_again(subj
         let runs = runs.clone();
         async move || {
             runs.run().await;
-            let error = Locks::in_memory().try_lock("").await.unwrap_err();
+            let error = Locks::in_memory().lock("").now().await.unwrap_err();
             (Extension(Keep::Tombstone), error)
         }
     };
@@ -218,7 +218,7 @@ pub(crate) async fn an_error_of_the_locks_after_the_money_has_moved_does_not_fre
         async move || -> Result<&str, Error> {
             runs.run().await;
             match error {
-                0 => drop(locks.lock_within(ACCOUNT, Duration::ZERO).await?),
+                0 => drop(locks.lock(ACCOUNT).within(Duration::ZERO).await?),
                 1 => drop(locks.lock("").await?),
                 _ => drop(closed.lock(ACCOUNT).await?),
             }
@@ -257,7 +257,7 @@ pub(crate) async fn a_handler_that_has_done_nothing_says_so(subject: impl Subjec
     let by_error = {
         let (locks, runs) = (locks.clone(), runs.clone());
         async move || -> Result<String, Rejection> {
-            let locking = locks.lock_within(ACCOUNT, LIMIT);
+            let locking = locks.lock(ACCOUNT).within(LIMIT);
             let _guard = locking.await.map_err(Rejection::nothing_done)?;
             Ok(format!("run {}", runs.run().await))
         }
@@ -265,7 +265,7 @@ pub(crate) async fn a_handler_that_has_done_nothing_says_so(subject: impl Subjec
     let by_extension = {
         let (locks, runs) = (locks.clone(), runs.clone());
         async move || {
-            let locking = locks.lock_within(ACCOUNT, LIMIT);
+            let locking = locks.lock(ACCOUNT).within(LIMIT);
             let _guard = locking
                 .await
                 .map_err(|error| (Extension(Keep::No), error))?;
