@@ -93,31 +93,32 @@ impl Inner {
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
     ) -> Option<T> {
-        let (outcome, follow_up) = self.lines.with(key, work)?;
-        self.finish_transition(key, follow_up);
+        let mut follow_up = FollowUp::default();
+        let outcome = self.lines.with(key, work, &mut follow_up)?;
+        self.finish_transition(key, &mut follow_up);
         Some(outcome)
     }
 
     /// Does the follow-up of a transition, after the lock of the line is free.
-    pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: FollowUp) {
+    pub(crate) fn finish_transition(self: &Arc<Self>, key: &LockKey, follow_up: &mut FollowUp) {
         if !follow_up.releases.is_empty() {
             // Releases may have to be repeated.
             self.scheduler.start(self);
         }
-        for release in follow_up.releases {
+        for release in follow_up.releases.drain(..) {
             self.send_release(release);
         }
-        drop(follow_up.wakers);
-        for (release, outcome) in follow_up.confirmed {
+        follow_up.wakers.wake();
+        for (release, outcome) in follow_up.confirmed.drain(..) {
             let _ = release.send(outcome);
         }
-        for (lease, loss) in follow_up.lost {
+        for (lease, loss) in follow_up.lost.drain(..) {
             lease.wake_watchers();
             if let Some(at) = self.troubles.lost(lease.owner, loss) {
                 self.scheduler.look_by(at);
             }
         }
-        for owner in follow_up.released {
+        for owner in follow_up.released.drain(..) {
             trace::released(key.as_str(), owner);
         }
         if let Some(number) = follow_up.contend {
@@ -125,6 +126,7 @@ impl Inner {
         }
         if let Some(contender) = follow_up
             .asks_alone
+            .take()
             .and_then(|first| first.give_up_contender())
         {
             contender.go_on();
@@ -249,8 +251,8 @@ impl LeaseEvents for Inner {
 
     fn on_time(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let due = self.lines.look(now);
-        for (key, follow_up) in due.follow_ups {
-            self.finish_transition(&key, follow_up);
+        for (key, mut follow_up) in due.follow_ups {
+            self.finish_transition(&key, &mut follow_up);
         }
         for release in due.releases {
             self.send_release(release);

@@ -74,7 +74,6 @@ pub(crate) struct Joined {
     pub(crate) turn: Arc<Turn>,
     /// Set if the request is the first of its line: the demand to send to the store.
     pub(crate) first: Option<Demand>,
-    pub(crate) follow_up: FollowUp,
 }
 
 /// The work for leases whose scheduled time has come.
@@ -116,6 +115,7 @@ impl Lines {
         inner: &Arc<Inner>,
         key: &LockKey,
         request: WaitRequest,
+        follow_up: &mut FollowUp,
     ) -> Result<Joined, NoTurn> {
         let mut shard = self.shard(key).lock();
         // Checked under the lock, so that `close` finds every request that joined before.
@@ -123,7 +123,7 @@ impl Lines {
             return Err(closed().into());
         }
         let now = now();
-        let (lines, mut t) = self.transition(&mut shard, now);
+        let (lines, mut t) = self.transition(&mut shard, now, follow_up);
         // Numbered under the lock, so that numbers rise from the head of a line to its end.
         let turn = Turn::new(inner.clone(), t.numbers.take(), request, now);
         let first = match lines.entry(key.clone()) {
@@ -137,11 +137,7 @@ impl Lines {
                 line.demand(key, &mut t)
             }
         };
-        Ok(Joined {
-            turn,
-            first,
-            follow_up: t.follow_up,
-        })
+        Ok(Joined { turn, first })
     }
 
     /// Runs a transition on the line of a key, if there is one, and removes the line if the transition has ended it.
@@ -149,18 +145,18 @@ impl Lines {
         &self,
         key: &LockKey,
         work: impl FnOnce(&mut Line, &mut Transition<'_>) -> T,
-    ) -> Option<(T, FollowUp)> {
+        follow_up: &mut FollowUp,
+    ) -> Option<T> {
         let mut shard = self.shard(key).lock();
-        let (lines, mut t) = self.transition(&mut shard, now());
+        let (lines, mut t) = self.transition(&mut shard, now(), follow_up);
         let line = lines.get_mut(key)?;
         let outcome = work(line, &mut t);
-        let follow_up = t.follow_up;
         let is_last = self.remove_if_gone(lines, key);
         drop(shard);
         if is_last {
             self.emptied.notify_waiters();
         }
-        Some((outcome, follow_up))
+        Some(outcome)
     }
 
     /// Handles all leases whose scheduled time has come.
@@ -171,10 +167,10 @@ impl Lines {
         for shard in &self.shards {
             let mut shard = shard.lock();
             for (key, attempt) in shard.schedule.take_due(now, soon) {
-                let (lines, mut t) = self.transition(&mut shard, now);
+                let mut follow_up = FollowUp::default();
+                let (lines, mut t) = self.transition(&mut shard, now, &mut follow_up);
                 if let Some(line) = lines.get_mut(&key) {
                     due.renewals.extend(line.look(attempt, &mut t));
-                    let follow_up = t.follow_up;
                     is_last |= self.remove_if_gone(lines, &key);
                     due.follow_ups.push((key, follow_up));
                 }
@@ -195,8 +191,9 @@ impl Lines {
     /// Doubts the leases of all keys that `is_concerned` accepts, because the store may have forgotten them.
     pub(crate) fn doubt_leases(&self, is_concerned: impl Fn(&LockKey) -> bool) {
         for shard in &self.shards {
+            let mut follow_up = FollowUp::default();
             let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now());
+            let (lines, mut t) = self.transition(&mut shard, now(), &mut follow_up);
             let concerned = lines.iter_mut().filter(|(key, _)| is_concerned(key));
             concerned.for_each(|(_, line)| line.doubt_leases(&mut t));
         }
@@ -272,13 +269,12 @@ impl Lines {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for shard in &self.shards {
+            // Dropped after the lock, which wakes those who are refused.
+            let mut refused = FollowUp::default();
             let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now());
+            let (lines, mut t) = self.transition(&mut shard, now(), &mut refused);
             let waiting = lines.values_mut();
             waiting.for_each(|line| line.refuse_all(&closed(), &mut t));
-            let refused = t.follow_up;
-            drop(shard);
-            drop(refused);
         }
     }
 
@@ -311,8 +307,9 @@ impl Lines {
     pub(crate) fn take_over(&self) -> Vec<(LockKey, u64)> {
         let mut left_behind = Vec::new();
         for shard in &self.shards {
+            let mut follow_up = FollowUp::default();
             let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now());
+            let (lines, mut t) = self.transition(&mut shard, now(), &mut follow_up);
             for (key, line) in lines {
                 let number = line.take_over(&mut t);
                 left_behind.extend(number.map(|number| (key.clone(), number)));
@@ -388,6 +385,7 @@ impl Lines {
         &'a self,
         shard: &'a mut Shard,
         now: Instant,
+        follow_up: &'a mut FollowUp,
     ) -> (&'a mut KeyMap<Line>, Transition<'a>) {
         let transition = Transition {
             now,
@@ -399,7 +397,7 @@ impl Lines {
             numbers: &mut shard.numbers,
             totals: &mut shard.totals,
             away: None,
-            follow_up: FollowUp::default(),
+            follow_up,
         };
         (&mut shard.lines, transition)
     }

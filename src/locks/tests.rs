@@ -12,7 +12,7 @@ use futures_util::stream;
 use tokio::time::sleep;
 
 use super::{
-    line::{Ended, WaitRequest},
+    line::{Ended, FollowUp, WaitRequest},
     turn::Turn,
     *,
 };
@@ -225,7 +225,7 @@ async fn a_loss_reported_before_the_line_has_the_lease_reaches_the_line() {
     let inner = &locks.0;
     assert!(inner.scheduler.start(inner));
     let (key, sent) = (LockKey::new("k").unwrap(), Instant::now());
-    let turn = inner.lines.join(inner, &key, patient()).unwrap().turn;
+    let turn = join(inner, &key);
     let lease = lease(inner, &key, inner.config.lease);
     tokio::time::advance(31 * SECOND).await;
 
@@ -244,6 +244,12 @@ async fn a_loss_reported_before_the_line_has_the_lease_reaches_the_line() {
 
 fn patient() -> WaitRequest {
     WaitRequest::new(Mode::Exclusive)
+}
+
+fn join(inner: &Arc<Inner>, key: &LockKey) -> Arc<Turn> {
+    let mut follow_up = FollowUp::default();
+    let joined = inner.lines.join(inner, key, patient(), &mut follow_up);
+    joined.unwrap().turn
 }
 
 fn lease(inner: &Inner, key: &LockKey, length: Duration) -> Arc<Lease> {
@@ -280,8 +286,8 @@ fn grant(inner: &Arc<Inner>, contender: u64, lease: Arc<Lease>, sent: Instant, t
 /// Creates two requests for a key. The first has its turn, which may last for a second.
 fn two_in_line(inner: &Arc<Inner>) -> (Arc<Turn>, Arc<Turn>) {
     let key = LockKey::new("k").unwrap();
-    let first = inner.lines.join(inner, &key, patient()).unwrap().turn;
-    let second = inner.lines.join(inner, &key, patient()).unwrap().turn;
+    let first = join(inner, &key);
+    let second = join(inner, &key);
     let lease = lease(inner, &key, SECOND);
     grant(inner, first.id, lease, Instant::now(), 2);
     assert!(first.granted().is_some());

@@ -29,7 +29,7 @@ use super::{
     LockGuard,
     contender::Contender,
     inner::Inner,
-    line::{NoTurn, WaitRequest},
+    line::{FollowUp, NoTurn, WaitRequest},
 };
 use crate::{
     Error, ErrorKind, LockKey, Loss,
@@ -77,9 +77,11 @@ impl<'a> Waiter<'a> {
                 "locks are renewed on a tokio runtime with a time driver: call this method within a runtime, and build the runtime with `enable_time`",
             )));
         }
-        let joined = inner.lines.join(inner, key, self.request.clone())?;
+        let mut follow_up = FollowUp::default();
+        let request = self.request.clone();
+        let joined = inner.lines.join(inner, key, request, &mut follow_up)?;
         let turn = self.turn.insert(joined.turn);
-        inner.finish_transition(key, joined.follow_up);
+        inner.finish_transition(key, &mut follow_up);
         if let Some(demand) = joined.first {
             let contender = Contender::first(inner, key, turn.id, demand);
             self.asks = turn.keep_contender(contender);

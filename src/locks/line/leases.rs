@@ -146,13 +146,12 @@ mod tests {
     async fn a_transition_looks_at_no_more_leases_however_many_permits_are_held() {
         let (locks, key) = (Locks::in_memory(), LockKey::new("k").unwrap());
         let counts = || {
-            let counts = locks.0.lines.with(&key, |line, _| {
+            locks.0.with_line(&key, |line, _| {
                 let leases = &line.leases;
                 let all = leases.iter().count();
                 assert_eq!((all, leases.is_empty()), (leases.len(), false));
                 (leases.iter_open().count(), leases.busy(), all)
-            });
-            counts.map(|(counts, _)| counts)
+            })
         };
         let mut guards = Vec::new();
         for held in 1..=300 {

@@ -128,7 +128,7 @@ pub(crate) struct Transition<'a> {
     pub(crate) totals: &'a mut Totals,
     /// Set if the store was away for a lease that has left its line in this transition.
     pub(crate) away: Option<Away>,
-    pub(crate) follow_up: FollowUp,
+    pub(crate) follow_up: &'a mut FollowUp,
 }
 
 /// Numbers that an instance uses once, for requests, contenders and attempts. The numbers of one shard rise.
@@ -180,9 +180,15 @@ impl Extend<Waker> for Wakers {
     }
 }
 
+impl Wakers {
+    pub(crate) fn wake(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
 impl Drop for Wakers {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        self.wake();
     }
 }
 
