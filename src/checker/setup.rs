@@ -8,7 +8,7 @@ use crate::{Locks, store::FaultyStore};
 const SECOND: Duration = Duration::from_secs(1);
 /// How long a free key may stand still where calls fail: a lost hint costs a poll, and a crashed head of the queue costs its
 /// head start.
-const STALL: Duration = Duration::from_secs(2);
+const STALL: Duration = Duration::from_millis(1_350);
 /// How long a key may stand still where every hint arrives and no call fails. Time passes in small steps while tasks work.
 const PROMPT: Duration = Duration::from_millis(100);
 

@@ -5,11 +5,12 @@
 
 use std::{fmt::Display, time::Duration};
 
-/// A span, which is empty without the feature `tracing`.
-#[derive(Debug, Clone)]
+/// A span. Empty without the feature `tracing`, and where no subscriber wants the span: entering a
+/// disabled span, and recording its fields, is not free.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Span {
     #[cfg(feature = "tracing")]
-    span: tracing::Span,
+    span: Option<tracing::Span>,
 }
 
 /// `info_span!(…)`, or nothing.
@@ -17,7 +18,8 @@ macro_rules! span {
     ($($arg:tt)+) => {
         Span {
             #[cfg(feature = "tracing")]
-            span: tracing::info_span!(target: "tower_distributed_lock", $($arg)+),
+            span: Some(tracing::info_span!(target: "tower_distributed_lock", $($arg)+))
+                .filter(|span| !span.is_disabled()),
         }
     };
 }
@@ -43,48 +45,49 @@ impl Span {
         span!("lock.release", token)
     }
 
-    /// A span that nothing is recorded for.
-    pub(super) fn none() -> Self {
-        Self {
-            #[cfg(feature = "tracing")]
-            span: tracing::Span::none(),
-        }
-    }
-
     /// Whether the subscriber wants the span.
     pub(super) fn is_enabled(&self) -> bool {
         #[cfg(feature = "tracing")]
-        return !self.span.is_disabled();
+        return self.span.is_some();
         #[cfg(not(feature = "tracing"))]
         return false;
     }
 
     pub(super) fn token(&self, token: u64) {
         #[cfg(feature = "tracing")]
-        self.span.record("token", token);
+        if let Some(span) = &self.span {
+            span.record("token", token);
+        }
     }
 
     pub(super) fn outcome(&self, outcome: &str) {
         #[cfg(feature = "tracing")]
-        self.span.record("outcome", outcome);
+        if let Some(span) = &self.span {
+            span.record("outcome", outcome);
+        }
     }
 
     pub(super) fn waited(&self, waited: Duration) {
         #[cfg(feature = "tracing")]
-        self.span.record("waited_ms", waited.as_secs_f64() * 1000.0);
+        if let Some(span) = &self.span {
+            span.record("waited_ms", waited.as_secs_f64() * 1000.0);
+        }
     }
 
     /// Runs a closure within the span.
     pub(super) fn scope<T>(&self, run: impl FnOnce() -> T) -> T {
         #[cfg(feature = "tracing")]
-        let _entered = self.span.enter();
+        let _entered = self.span.as_ref().map(tracing::Span::enter);
         run()
     }
 
     /// Polls a future within the span.
     pub(super) fn within<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         #[cfg(feature = "tracing")]
-        let future = tracing::Instrument::instrument(future, self.span.clone());
+        let future = {
+            let span = self.span.clone().unwrap_or_else(tracing::Span::none);
+            tracing::Instrument::instrument(future, span)
+        };
         future
     }
 }

@@ -129,7 +129,7 @@ impl Hold {
     /// The span `lock.hold`, or an empty one once the turn has ended.
     fn span(&self) -> Span {
         let span = |holding: &mut Option<Holding>| Some(holding.as_ref()?.span.clone());
-        self.with(span).flatten().unwrap_or_else(Span::none)
+        self.with(span).flatten().unwrap_or_default()
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Option<Holding>) -> T) -> Option<T> {
