@@ -7,8 +7,8 @@ mod many;
 mod payment;
 mod requests;
 mod screenshot;
-#[path = "../support/mod.rs"]
-mod support;
 #[path = "../../examples/admin/traffic.rs"]
 mod traffic;
 mod webdriver;
+
+use test_support as support;

@@ -1,8 +1,8 @@
 //! The allocations of an uncontended lock. These tests have a binary to themselves, because the allocator counts for the whole process.
 
 mod layers;
-#[path = "../support/mod.rs"]
-mod support;
+
+use test_support as support;
 
 use std::alloc::System;
 

@@ -6,8 +6,8 @@
 mod load;
 mod memory;
 mod redis;
-#[path = "../support/mod.rs"]
-mod support;
+
+use test_support as support;
 
 use std::time::Duration;
 

@@ -20,14 +20,12 @@ mod clients;
 mod faults;
 mod fleet;
 mod plan;
-#[allow(dead_code)] // the stress test uses all of it
-#[path = "../support/random.rs"]
-mod random;
 mod record;
 mod run;
 mod summary;
-#[path = "../support/mod.rs"]
-mod support;
+
+use test_support as support;
+use test_support::random;
 
 use std::{
     env,

@@ -10,8 +10,8 @@ mod quorum;
 mod redis;
 mod subject;
 mod suite;
-#[path = "../support/mod.rs"]
-mod support;
+
+use test_support as support;
 
 suite::conformance!(memory_store, crate::memory::Memory, (start_paused = true));
 

@@ -1,10 +1,8 @@
 //! The cost of a call at the server, which the whole fleet shares. These tests have a binary to themselves and run one after another, so that no
 //! other test runs beside them.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::time::Duration;
+use test_support as support;
 
 use futures_util::future::join_all;
 use redis::{aio::MultiplexedConnection, cmd};

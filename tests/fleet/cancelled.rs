@@ -7,6 +7,7 @@ use tower_distributed_lock::{Stats, store::RedisStore};
 
 use crate::{
     instance,
+    processes::Client,
     support::{eventually, redis_server::RedisServer, replica::Replica, words::*},
 };
 

@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    processes::LEASE,
+    processes::{Client, LEASE},
     support::{eventually, redis_server::RedisServer, replica::Replica},
 };
 

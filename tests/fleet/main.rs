@@ -11,11 +11,11 @@ mod outage;
 mod processes;
 mod reports;
 mod shutdown;
-#[path = "../support/mod.rs"]
-mod support;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod waiting;
+
+use test_support as support;
 
 use tower_distributed_lock::{Locks, store::RedisStore};
 

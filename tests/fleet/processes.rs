@@ -30,9 +30,20 @@ impl Response {
     }
 }
 
-impl Replica {
+/// The requests of a client to the example `ledger`.
+pub(crate) trait Client {
     /// Does not hold the replica, which can be killed while a request waits for its answer.
-    pub(crate) fn deposit(
+    fn deposit(
+        &self,
+        account: &str,
+        work_ms: u64,
+    ) -> impl Future<Output = Option<Response>> + Send + use<Self>;
+
+    async fn account(&self, account: &str) -> Response;
+}
+
+impl Client for Replica {
+    fn deposit(
         &self,
         account: &str,
         work_ms: u64,
@@ -41,7 +52,7 @@ impl Replica {
         send(self.addr(), "POST", path, r#"{"amount": 1}"#)
     }
 
-    pub(crate) async fn account(&self, account: &str) -> Response {
+    async fn account(&self, account: &str) -> Response {
         let path = format!("/accounts/{account}");
         send(self.addr(), "GET", path, "")
             .await

@@ -14,6 +14,7 @@ use tower_distributed_lock::{
 
 use crate::{
     instance_and_store,
+    processes::Client,
     support::{PATIENCE, eventually, redis_server::RedisServer, replica::Replica},
 };
 

@@ -2,6 +2,7 @@
 
 use std::{net::TcpListener, path::Path, process::Command};
 
+use crate::processes::Client;
 use crate::support::{redis_server::RedisServer, replica::Replica};
 
 /// A certificate for `localhost` that is trusted only where a test says so.

@@ -14,9 +14,9 @@ mod log;
 mod refused;
 mod subject;
 mod suite;
-#[path = "../support/mod.rs"]
-mod support;
 mod web;
+
+use test_support as support;
 
 suite::idempotency!(memory_store, crate::subject::Memory, (start_paused = true));
 

@@ -10,7 +10,7 @@ use tower_distributed_lock::{
     },
 };
 
-use crate::support::{Calls, MS, SECOND, fleet, fleet_with, inspect, key, nothing_left, settle};
+use crate::support::{MS, SECOND, Words, fleet, fleet_with, inspect, key, nothing_left, settle};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_survive_a_store_that_is_away_for_a_while() {

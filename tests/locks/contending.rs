@@ -11,7 +11,7 @@ use tower_distributed_lock::{
     },
 };
 
-use crate::support::{Calls, MS, SECOND, fleet, fleet_with, key, nothing_left, settle};
+use crate::support::{MS, SECOND, Words, fleet, fleet_with, key, nothing_left, settle};
 
 fn writing(locks: &Locks) -> JoinHandle<LockGuard> {
     let locks = locks.clone();

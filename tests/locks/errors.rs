@@ -8,7 +8,7 @@ use tower_distributed_lock::{
     store::{Acquire, Ending, Fault, Instance, Mode, Owner, Queueing, Release},
 };
 
-use crate::support::{Calls, MS, SECOND, VALIDITY, fleet, fleet_with, key, nothing_left, settle};
+use crate::support::{MS, SECOND, VALIDITY, Words, fleet, fleet_with, key, nothing_left, settle};
 
 fn waiting(locks: &Locks, count: usize) -> Vec<tokio::task::JoinHandle<ErrorKind>> {
     let wait = |locks: Locks| async move { locks.lock("k").await.unwrap_err().kind() };

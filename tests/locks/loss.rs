@@ -13,7 +13,7 @@ use tower_distributed_lock::{
 };
 
 use crate::support::{
-    Calls, MS, SECOND, VALIDITY, fleet, fleet_with, holder, inspect, key, nothing_left,
+    MS, SECOND, VALIDITY, Words, fleet, fleet_with, holder, inspect, key, nothing_left,
     pause_of_the_process, poll_once, settle,
 };
 

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use test_support::words::{Words, key};
 use tokio::{runtime::Handle, time::Instant};
 use tower_distributed_lock::{
-    Error, LockKey, Locks, LocksBuilder, Stats,
-    store::{
-        Acquire, Acquired, Answer, FaultyStore, Inspection, Owner, Release, Released, Store,
-        StoreFuture,
-    },
+    Locks, LocksBuilder, Stats,
+    store::{FaultyStore, Inspection, Owner, Store},
 };
 
 /// With the default settings, a lease is valid for this long: 30 s, less 1 % and 2 ms.
@@ -21,26 +19,6 @@ pub(crate) const VALIDITY: Duration = Duration::from_millis(29_698);
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-
-pub(crate) fn key(text: &str) -> LockKey {
-    LockKey::new(text).unwrap()
-}
-
-/// The calls of strangers to the store, as results.
-pub(crate) trait Calls: Store {
-    fn ask_for(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
-        let outcome = self.acquire(request);
-        Box::pin(async move { outcome.await.into_result() })
-    }
-
-    fn end(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        let (answer, outcome) = Answer::channel();
-        self.release(request, answer);
-        Box::pin(async move { outcome.await.into_result() })
-    }
-}
-
-impl Calls for FaultyStore {}
 
 /// Several instances on one store.
 pub(crate) fn fleet<const N: usize>() -> (FaultyStore, [Locks; N]) {

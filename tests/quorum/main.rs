@@ -16,11 +16,11 @@ mod patterns;
 mod rates;
 mod records;
 mod restarts;
-#[path = "../support/mod.rs"]
-mod support;
 mod tokens;
 mod votes;
 mod young;
+
+use test_support as support;
 
 use std::time::Duration;
 

@@ -18,13 +18,13 @@ mod queue;
 mod races;
 mod reconnect;
 mod runtimes;
-#[path = "../support/mod.rs"]
-mod support;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod tokens;
 mod traffic;
 mod trouble;
+
+use test_support as support;
 
 use std::time::Duration;
 

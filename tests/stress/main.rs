@@ -5,19 +5,16 @@
 
 mod memory;
 mod patience;
-#[allow(dead_code)] // shared with the chaos run
-#[path = "../support/random.rs"]
-mod random;
 #[cfg(feature = "redis")]
 mod redis;
 mod requests;
-#[cfg(feature = "redis")]
-#[path = "../support/mod.rs"]
-mod support;
 mod turns;
 #[allow(dead_code)] // the model checker uses all of it
 mod witness;
 mod world;
+
+use test_support as support;
+use test_support::random;
 
 /// The parts of the crate, the clock and the mutex that `turns` and the witness use.
 mod subject {

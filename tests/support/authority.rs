@@ -5,13 +5,13 @@ use std::{
     process::Command,
 };
 
-pub(crate) struct Authority {
+pub struct Authority {
     folder: PathBuf,
 }
 
 impl Authority {
     /// Makes an authority and two certificates that it has signed: `server` for `localhost` and 127.0.0.1, and `client`.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
         let folder = format!("tdl-authority-{}-{random:x}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
@@ -32,16 +32,16 @@ impl Authority {
     }
 
     /// The path of a file: `ca.pem`, `server.pem`, `server.key`, `client.pem` or `client.key`.
-    pub(crate) fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn pem(&self, name: &str) -> Vec<u8> {
+    pub fn pem(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.folder.join(name)).unwrap()
     }
 
     /// The arguments of a server that listens for TLS on a port as well.
-    pub(crate) fn arguments(&self, port: u16, auth_clients: &str) -> Vec<String> {
+    pub fn arguments(&self, port: u16, auth_clients: &str) -> Vec<String> {
         let arguments = [
             ("--tls-port", port.to_string()),
             ("--tls-cert-file", self.path("server.pem")),

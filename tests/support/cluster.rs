@@ -6,16 +6,16 @@ use redis::Value;
 
 use super::{eventually, redis_server::RedisServer};
 
-pub(crate) struct Cluster {
+pub struct Cluster {
     /// Three primaries, and then their replicas, at first.
-    pub(crate) nodes: Vec<RedisServer>,
+    pub nodes: Vec<RedisServer>,
     directories: Vec<PathBuf>,
 }
 
 const SLOTS: usize = 16384;
 
 impl Cluster {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let (mut nodes, mut directories) = (Vec::new(), Vec::new());
         for at in 0..6 {
             let name = format!("tdl-cluster-{}-{at}-{:x}", std::process::id(), rand());
@@ -80,22 +80,22 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn id(&self, node: usize) -> String {
+    pub async fn id(&self, node: usize) -> String {
         self.nodes[node].send(&["CLUSTER", "MYID"]).await
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.nodes[..3].iter().map(RedisServer::url).collect()
     }
 
     /// Which slot a name is in.
-    pub(crate) async fn slot(&self, name: &str) -> String {
+    pub async fn slot(&self, name: &str) -> String {
         let slot: u16 = self.nodes[0].send(&["CLUSTER", "KEYSLOT", name]).await;
         slot.to_string()
     }
 
     /// Which node has a slot, as `witness` says.
-    pub(crate) async fn owner(&self, slot: &str, witness: usize) -> usize {
+    pub async fn owner(&self, slot: &str, witness: usize) -> usize {
         // During a fail-over, a node may know of no node for a slot.
         loop {
             if let Some(owner) = self.known_owner(slot, witness).await {
@@ -141,7 +141,7 @@ impl Cluster {
     }
 
     /// Waits until all other nodes say that the slot belongs to another node. Returns that node.
-    pub(crate) async fn failed_over(&self, slot: &str, from: usize) -> usize {
+    pub async fn failed_over(&self, slot: &str, from: usize) -> usize {
         let witnesses = || (0..6).filter(|node| *node != from);
         for witness in witnesses() {
             eventually("the fail-over is done", async || {
@@ -162,7 +162,7 @@ impl Cluster {
 
     /// Moves a slot, key by key, as an operator's tool does; `before` and `after` the
     /// keys are moved, while both nodes have the slot.
-    pub(crate) async fn migrate(
+    pub async fn migrate(
         &self,
         slot: &str,
         from: usize,
@@ -200,7 +200,7 @@ impl Cluster {
     }
 
     /// All keys of all primaries, token counters aside.
-    pub(crate) async fn leftovers(&self) -> Vec<String> {
+    pub async fn leftovers(&self) -> Vec<String> {
         let mut leftovers = Vec::new();
         for node in &self.nodes {
             if node.is_primary().await {

@@ -8,7 +8,7 @@ use tokio::{
     task::JoinSet,
 };
 
-pub(crate) struct FakeSentinel {
+pub struct FakeSentinel {
     port: u16,
     says: Arc<Mutex<Says>>,
     _task: JoinSet<()>,
@@ -16,7 +16,7 @@ pub(crate) struct FakeSentinel {
 
 /// The answer of a sentinel about any service.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Says {
+pub enum Says {
     /// Nothing, ever.
     Nothing,
     Primary {
@@ -26,7 +26,7 @@ pub(crate) enum Says {
 }
 
 impl FakeSentinel {
-    pub(crate) async fn start(says: Says) -> Self {
+    pub async fn start(says: Says) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let says = Arc::new(Mutex::new(says));
@@ -45,11 +45,11 @@ impl FakeSentinel {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/?protocol=resp2", self.port)
     }
 
-    pub(crate) fn say(&self, says: Says) {
+    pub fn say(&self, says: Says) {
         *self.says.lock().unwrap() = says;
     }
 }

@@ -6,7 +6,7 @@ use redis::{Script, aio::MultiplexedConnection};
 
 use super::redis_server::RedisServer;
 
-pub(crate) struct Ledger {
+pub struct Ledger {
     _server: RedisServer,
     connection: MultiplexedConnection,
     /// How many deposits were written.
@@ -27,7 +27,7 @@ const FENCED: &str = "
     return tonumber(redis.call('HGET', KEYS[1], 'balance') or '0')";
 
 impl Ledger {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let server = RedisServer::start().await;
         Self {
             connection: server.connection().await,
@@ -38,7 +38,7 @@ impl Ledger {
     }
 
     /// Adds one to the balance: reads, works for a while, writes. Says whether the token was still good.
-    pub(crate) async fn deposit(
+    pub async fn deposit(
         &self,
         account: &str,
         token: u64,
@@ -62,7 +62,7 @@ impl Ledger {
         written
     }
 
-    pub(crate) async fn balance(&self, account: &str) -> i64 {
+    pub async fn balance(&self, account: &str) -> i64 {
         let balance: Option<i64> = redis::cmd("HGET")
             .arg(account)
             .arg("balance")
@@ -73,14 +73,14 @@ impl Ledger {
     }
 
     /// Each deposit that was written counts, and nothing else does.
-    pub(crate) async fn assert_exact(&self, account: &str) {
+    pub async fn assert_exact(&self, account: &str) {
         let written = self.written.load(SeqCst);
         println!("{written} written, {} refused", self.refused.load(SeqCst));
         assert_eq!(self.balance(account).await, written);
         assert!(written > 0);
     }
 
-    pub(crate) fn written(&self) -> i64 {
+    pub fn written(&self) -> i64 {
         self.written.load(SeqCst)
     }
 

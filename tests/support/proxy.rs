@@ -16,7 +16,7 @@ use tokio::{
 
 /// The treatment of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Network {
+pub enum Network {
     Fine,
     /// Requests arrive, replies are held back.
     RepliesHeldBack,
@@ -28,7 +28,7 @@ pub(crate) enum Network {
     Cut,
 }
 
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     /// The network of all connections to come, and of those since it was last replaced.
     network: Arc<Mutex<watch::Sender<Network>>>,
@@ -39,7 +39,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// In front of the server on a port.
-    pub(crate) async fn start(server: u16) -> Self {
+    pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Mutex::new(watch::Sender::new(Network::Fine)));
@@ -61,7 +61,7 @@ impl Proxy {
     }
 
     /// In front of the server on a port, whose replies all arrive late. The network stays as it is.
-    pub(crate) async fn start_late(server: u16, delay: Duration) -> Self {
+    pub async fn start_late(server: u16, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut task = JoinSet::new();
@@ -79,42 +79,42 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }
 
     /// For all connections since the last `only_new_ones_are_fine`.
-    pub(crate) fn set(&self, network: Network) {
+    pub fn set(&self, network: Network) {
         self.network.lock().unwrap().send_replace(network);
     }
 
     /// Leaves the connections that are there as they are, whatever becomes of later ones.
-    pub(crate) fn only_new_ones_are_fine(&mut self) {
+    pub fn only_new_ones_are_fine(&mut self) {
         let fine = watch::Sender::new(Network::Fine);
         let old = std::mem::replace(&mut *self.network.lock().unwrap(), fine);
         self.old.push(old);
     }
 
     /// No bytes arrive over the old connections any more, and neither end notices.
-    pub(crate) fn old_ones_stop(&self) {
+    pub fn old_ones_stop(&self) {
         for network in &self.old {
             network.send_replace(Network::BlackHole);
         }
     }
 
     /// The bytes that the old connections held back arrive.
-    pub(crate) fn old_ones_go_on(&self) {
+    pub fn old_ones_go_on(&self) {
         for network in &self.old {
             network.send_replace(Network::Fine);
         }
     }
 
     /// Closes all connections; new ones are fine.
-    pub(crate) fn cut(&mut self) {
+    pub fn cut(&mut self) {
         // In this order: a connection that is made in between is a new one.
         let network = self.network.clone();
         let fine = watch::Sender::new(Network::Fine);

@@ -14,11 +14,11 @@ use tokio::time::sleep;
 use super::eventually;
 
 /// The server to test with: `redis-server`, or another binary by the environment variable `TDL_REDIS_SERVER`.
-pub(crate) fn binary() -> String {
+pub fn binary() -> String {
     std::env::var("TDL_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     child: Child,
     port: u16,
     args: Vec<String>,
@@ -28,18 +28,18 @@ pub(crate) struct RedisServer {
 
 /// A command in INFO commandstats.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Stat {
-    pub(crate) calls: u64,
-    pub(crate) usec_per_call: f64,
+pub struct Stat {
+    pub calls: u64,
+    pub usec_per_call: f64,
 }
 
 impl RedisServer {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
     /// Starts with further arguments, as on the command line.
-    pub(crate) async fn start_with(args: &[&str]) -> Self {
+    pub async fn start_with(args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // Another process may bind the port first: then another port is tried.
         for _ in 0..20 {
@@ -63,36 +63,36 @@ impl RedisServer {
         );
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// SIGSTOP: the kernel still accepts connections and bytes, and no answer comes.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.signal("-STOP");
     }
 
     /// SIGCONT.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.signal("-CONT");
     }
 
     /// Starts the server again on the same port after `kill`: empty, unless its arguments say otherwise.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) {
         self.restart_with(&[]).await;
     }
 
-    pub(crate) async fn restart_with(&mut self, more: &[&str]) {
+    pub async fn restart_with(&mut self, more: &[&str]) {
         self.kill();
         let mut args = self.args.clone();
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
@@ -101,12 +101,12 @@ impl RedisServer {
     }
 
     /// A connection of the test's own, on which nothing is hidden.
-    pub(crate) async fn connection(&self) -> MultiplexedConnection {
+    pub async fn connection(&self) -> MultiplexedConnection {
         self.try_connection().await.expect("the server is up")
     }
 
     /// Sends a command that must succeed.
-    pub(crate) async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+    pub async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let (name, args) = words.split_first().unwrap();
         let mut command = cmd(name);
         command.arg(args);
@@ -117,7 +117,7 @@ impl RedisServer {
     }
 
     /// Whether the server says that it is a primary. A server that is being demoted closes all connections.
-    pub(crate) async fn is_primary(&self) -> bool {
+    pub async fn is_primary(&self) -> bool {
         let asked = async {
             let mut connection = self.try_connection().await?;
             let info: String = cmd("INFO")
@@ -130,17 +130,17 @@ impl RedisServer {
     }
 
     /// Closes the connections of all clients, subscriptions aside.
-    pub(crate) async fn break_connections(&self) {
+    pub async fn break_connections(&self) {
         let _: Value = self.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     }
 
     /// Closes all connections that wait for messages.
-    pub(crate) async fn interrupt_hints(&self) {
+    pub async fn interrupt_hints(&self) {
         let _: Value = self.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     }
 
     /// Writes are refused (NOREPLICAS), or not any more.
-    pub(crate) async fn refuse_writes(&self, refused: bool) {
+    pub async fn refuse_writes(&self, refused: bool) {
         // No server in these tests has so many.
         let replicas = if refused { "99" } else { "0" };
         let _: Value = self
@@ -149,7 +149,7 @@ impl RedisServer {
     }
 
     /// How many connections the server has accepted so far.
-    pub(crate) async fn connections_received(&self) -> u64 {
+    pub async fn connections_received(&self) -> u64 {
         let info: String = self.send(&["INFO", "stats"]).await;
         let line = |line: &str| {
             line.strip_prefix("total_connections_received:")?
@@ -161,7 +161,7 @@ impl RedisServer {
     }
 
     /// How many replies with this error the server has sent since RESETSTAT.
-    pub(crate) async fn errors(&self, code: &str) -> u64 {
+    pub async fn errors(&self, code: &str) -> u64 {
         let info: String = self.send(&["INFO", "errorstats"]).await;
         let name = format!("errorstat_{code}:count=");
         let line = |line: &str| line.strip_prefix(&name)?.trim().parse().ok();
@@ -169,7 +169,7 @@ impl RedisServer {
     }
 
     /// All keys, token counters aside.
-    pub(crate) async fn leftovers(&self) -> Vec<String> {
+    pub async fn leftovers(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.send(&["KEYS", "*"]).await;
         keys.retain(|key| !key.ends_with(":fence"));
         keys.sort();
@@ -177,7 +177,7 @@ impl RedisServer {
     }
 
     /// Whether the server has seen nothing of the kind since RESETSTAT.
-    pub(crate) async fn stats(&self) -> BTreeMap<String, Stat> {
+    pub async fn stats(&self) -> BTreeMap<String, Stat> {
         let info: String = self.send(&["INFO", "commandstats"]).await;
         let stat = |line: &str| {
             let (name, fields) = line.strip_prefix("cmdstat_")?.trim().split_once(':')?;
@@ -197,7 +197,7 @@ impl RedisServer {
     }
 
     /// How often a client sent each command since RESETSTAT; calls of scripts and of tests do not count.
-    pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
+    pub async fn commands(&self) -> BTreeMap<String, u64> {
         const OF_SCRIPTS_AND_TESTS: [&str; 26] = [
             "psetex",
             "incr",
@@ -237,7 +237,7 @@ impl RedisServer {
     }
 
     /// How often the server has read from a connection since RESETSTAT: at most once for each round trip.
-    pub(crate) async fn reads(&self) -> u64 {
+    pub async fn reads(&self) -> u64 {
         let info: String = self.send(&["INFO", "stats"]).await;
         let line = |line: &str| line.strip_prefix("total_reads_processed:")?.parse().ok();
         info.lines()
@@ -245,11 +245,11 @@ impl RedisServer {
             .expect("Redis 6.2 and later say so")
     }
 
-    pub(crate) async fn reset_stats(&self) {
+    pub async fn reset_stats(&self) {
         let _: Value = self.send(&["CONFIG", "RESETSTAT"]).await;
     }
 
-    pub(crate) async fn version(&self) -> (u32, u32) {
+    pub async fn version(&self) -> (u32, u32) {
         let info: String = self.send(&["INFO", "server"]).await;
         let version = info
             .lines()
@@ -328,12 +328,12 @@ fn spawn(port: u16, args: &[String], folder: &Path) -> Child {
         })
 }
 
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
 /// Lets real time pass.
-pub(crate) async fn pass(millis: u64) {
+pub async fn pass(millis: u64) {
     sleep(Duration::from_millis(millis)).await;
 }

@@ -11,25 +11,25 @@ use std::{
 };
 
 /// One replica, which is killed when this is dropped.
-pub(crate) struct Replica {
+pub struct Replica {
     child: Child,
     addr: SocketAddr,
 }
 
 impl Replica {
     /// Starts a replica of the ledger with these variables, and waits until the replica listens.
-    pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
+    pub fn start(settings: &[(&str, &str)]) -> Self {
         Self::start_example("ledger", settings)
     }
 
     /// Starts a replica of an example with these variables, and waits until the replica listens.
-    pub(crate) fn start_example(name: &'static str, settings: &[(&str, &str)]) -> Self {
+    pub fn start_example(name: &'static str, settings: &[(&str, &str)]) -> Self {
         let replica = Self::start_program(example(name), settings, Stdio::inherit());
         replica.expect("the replica listens")
     }
 
     /// Starts a replica of the ledger with the standard error elsewhere. `None` if the replica ended before it listened.
-    pub(crate) fn try_start(settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
+    pub fn try_start(settings: &[(&str, &str)], stderr: Stdio) -> Option<Self> {
         Self::start_program(example("ledger"), settings, stderr)
     }
 
@@ -56,37 +56,37 @@ impl Replica {
         Some(Self { child, addr })
     }
 
-    pub(crate) fn process(&self) -> u32 {
+    pub fn process(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether the replica has ended by itself.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    pub(crate) fn addr(&self) -> SocketAddr {
+    pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// SIGSTOP.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         self.signal("-STOP");
     }
 
     /// SIGCONT.
-    pub(crate) fn thaw(&self) {
+    pub fn thaw(&self) {
         self.signal("-CONT");
     }
 
     /// SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// SIGTERM. Says whether the replica ended well.
-    pub(crate) fn terminate(mut self) -> bool {
+    pub fn terminate(mut self) -> bool {
         self.signal("-TERM");
         self.child.wait().is_ok_and(|status| status.success())
     }
@@ -104,7 +104,7 @@ impl Drop for Replica {
     }
 }
 
-/// Builds an example beside this test, with the same features: after a `cargo test` there is nothing to be done.
+/// Builds an example beside this test: after a `cargo test --all-features` there is nothing to be done.
 fn example(name: &'static str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap();
@@ -115,27 +115,14 @@ fn build(name: &str) -> PathBuf {
     let this = env::current_exe().unwrap();
     let profile = this.ancestors().nth(2).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--example", name]);
-    cargo.args(["--no-default-features", "--features", &features()]);
+    cargo.args(["build", "--quiet", "--all-features", "--example", name]);
     cargo.arg("--target-dir").arg(profile.parent().unwrap());
     cargo
         .arg("--manifest-path")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
     assert!(cargo.status().unwrap().success(), "the example must build");
     profile.join("examples").join(name)
-}
-
-fn features() -> String {
-    let features = [
-        ("axum", cfg!(feature = "axum")),
-        ("redis", cfg!(feature = "redis")),
-        ("tracing", cfg!(feature = "tracing")),
-        ("json", cfg!(feature = "json")),
-        ("tls-rustls", cfg!(feature = "tls-rustls")),
-    ];
-    let on = features.iter().filter(|(_, on)| *on).map(|(name, _)| *name);
-    on.collect::<Vec<_>>().join(",")
 }

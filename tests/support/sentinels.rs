@@ -13,16 +13,16 @@ use super::{
 };
 
 /// The name of the service at the sentinels.
-pub(crate) const SERVICE: &str = "mymaster";
+pub const SERVICE: &str = "mymaster";
 
-pub(crate) struct Sentinels {
-    pub(crate) servers: Vec<RedisServer>,
-    pub(crate) sentinels: Vec<Sentinel>,
+pub struct Sentinels {
+    pub servers: Vec<RedisServer>,
+    pub sentinels: Vec<Sentinel>,
 }
 
 impl Sentinels {
     /// Ready for a fail-over.
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
         let port = primary.port();
         let mut servers = vec![primary];
@@ -42,12 +42,12 @@ impl Sentinels {
         topology
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(Sentinel::url).collect()
     }
 
     /// Which of the servers the sentinels take for the primary.
-    pub(crate) async fn primary(&self) -> usize {
+    pub async fn primary(&self) -> usize {
         for sentinel in &self.sentinels {
             let port = sentinel.field("port").await;
             let is_it = |server: &RedisServer| Some(server.port().to_string()) == port;
@@ -59,7 +59,7 @@ impl Sentinels {
     }
 
     /// Waits until all sentinels name another server, and that one takes itself for the primary. Returns which.
-    pub(crate) async fn failed_over(&self, from: usize) -> usize {
+    pub async fn failed_over(&self, from: usize) -> usize {
         let old = self.servers[from].port().to_string();
         for sentinel in &self.sentinels {
             eventually("the fail-over is done", async || {
@@ -84,7 +84,7 @@ impl Drop for Sentinels {
 }
 
 /// Starts a replica, and waits until the replica has all data.
-pub(crate) async fn replica_of(port: u16) -> RedisServer {
+pub async fn replica_of(port: u16) -> RedisServer {
     let replica = RedisServer::start_with(&[
         "--replicaof",
         &format!("127.0.0.1 {port}"),
@@ -100,7 +100,7 @@ pub(crate) async fn replica_of(port: u16) -> RedisServer {
     replica
 }
 
-pub(crate) struct Sentinel {
+pub struct Sentinel {
     child: Child,
     port: u16,
     directory: PathBuf,
@@ -135,7 +135,7 @@ impl Sentinel {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
@@ -146,7 +146,7 @@ impl Sentinel {
         fields.get(name).cloned()
     }
 
-    pub(crate) async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+    pub async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let client = Client::open(self.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         cmd(words[0])
@@ -156,13 +156,13 @@ impl Sentinel {
     }
 
     /// SIGSTOP.
-    pub(crate) fn freeze(&self) {
+    pub fn freeze(&self) {
         let pid = self.child.id().to_string();
         let done = Command::new("kill").args(["-STOP", &pid]).status();
         assert!(done.is_ok_and(|status| status.success()));
     }
 
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -13,7 +13,7 @@ use tracing::{
 
 /// Collects log events at warning level.
 #[derive(Clone, Default)]
-pub(crate) struct Warnings {
+pub struct Warnings {
     text: Arc<Mutex<String>>,
     /// Whether events at info level are collected, too.
     with_infos: bool,
@@ -21,19 +21,19 @@ pub(crate) struct Warnings {
 
 impl Warnings {
     /// Collects events at info level, too.
-    pub(crate) fn with_infos() -> Self {
+    pub fn with_infos() -> Self {
         Self {
             with_infos: true,
             ..Self::default()
         }
     }
 
-    pub(crate) fn all(&self) -> String {
+    pub fn all(&self) -> String {
         self.text.lock().unwrap().clone()
     }
 
     /// How often an event was logged.
-    pub(crate) fn count(&self, event: &str) -> usize {
+    pub fn count(&self, event: &str) -> usize {
         self.text.lock().unwrap().matches(event).count()
     }
 }

@@ -16,25 +16,25 @@ use tower_distributed_lock::{
 use super::PATIENCE;
 
 /// Long enough that no test sees its end.
-pub(crate) const LONG: Duration = Duration::from_secs(600);
+pub const LONG: Duration = Duration::from_secs(600);
 /// Short enough to wait for its end.
-pub(crate) const SHORT: Duration = Duration::from_millis(40);
+pub const SHORT: Duration = Duration::from_millis(40);
 
-pub(crate) fn key(text: &str) -> LockKey {
+pub fn key(text: &str) -> LockKey {
     LockKey::new(text).unwrap()
 }
 
 /// An acquisition by an instance of its own.
-pub(crate) fn owner() -> Owner {
+pub fn owner() -> Owner {
     attempt_of(Instance::new(), 1)
 }
 
-pub(crate) fn attempt_of(instance: Instance, attempt: u64) -> Owner {
+pub fn attempt_of(instance: Instance, attempt: u64) -> Owner {
     Owner { instance, attempt }
 }
 
 /// An attempt that neither queues nor expires; tests change single fields.
-pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
+pub fn attempt(key: &LockKey, owner: Owner) -> Acquire {
     Acquire {
         key: key.clone(),
         owner,
@@ -48,7 +48,7 @@ pub(crate) fn attempt(key: &LockKey, owner: Owner) -> Acquire {
     }
 }
 
-pub(crate) fn waiting(key: &LockKey, owner: Owner) -> Acquire {
+pub fn waiting(key: &LockKey, owner: Owner) -> Acquire {
     Acquire {
         queueing: Queueing::Wait {
             deadline: LONG,
@@ -59,7 +59,7 @@ pub(crate) fn waiting(key: &LockKey, owner: Owner) -> Acquire {
 }
 
 /// As [`waiting`], for an attempt that passes a head by which leaves the free key untaken for so long.
-pub(crate) fn waiting_behind(key: &LockKey, owner: Owner, head_start: Duration) -> Acquire {
+pub fn waiting_behind(key: &LockKey, owner: Owner, head_start: Duration) -> Acquire {
     Acquire {
         queueing: Queueing::Wait {
             deadline: LONG,
@@ -69,17 +69,17 @@ pub(crate) fn waiting_behind(key: &LockKey, owner: Owner, head_start: Duration) 
     }
 }
 
-pub(crate) fn in_mode(mode: Mode, request: Acquire) -> Acquire {
+pub fn in_mode(mode: Mode, request: Acquire) -> Acquire {
     Acquire { mode, ..request }
 }
 
-pub(crate) fn sorted(owners: impl IntoIterator<Item = Owner>) -> Vec<Owner> {
+pub fn sorted(owners: impl IntoIterator<Item = Owner>) -> Vec<Owner> {
     let mut owners: Vec<Owner> = owners.into_iter().collect();
     owners.sort_unstable();
     owners
 }
 
-pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
+pub fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
     Renew {
         key: key.clone(),
         owner,
@@ -89,7 +89,7 @@ pub(crate) fn renewal(key: &LockKey, owner: Owner, refill: u32) -> Renew {
     }
 }
 
-pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
+pub fn ending(key: &LockKey, owner: Owner) -> Release {
     Release {
         key: key.clone(),
         owner,
@@ -100,7 +100,7 @@ pub(crate) fn ending(key: &LockKey, owner: Owner) -> Release {
     }
 }
 
-pub(crate) fn recording(key: &LockKey, owner: Owner, content: &'static [u8]) -> Release {
+pub fn recording(key: &LockKey, owner: Owner, content: &'static [u8]) -> Release {
     Release {
         ending: Ending::Record {
             content: Bytes::from_static(content),
@@ -111,7 +111,7 @@ pub(crate) fn recording(key: &LockKey, owner: Owner, content: &'static [u8]) -> 
 }
 
 /// The contract in the words of the tests.
-pub(crate) trait Words: Store {
+pub trait Words: Store {
     /// Asks for a key. The call is made now.
     fn ask_for(&self, request: Acquire) -> StoreFuture<Result<Acquired, Error>> {
         let outcome = self.acquire(request);
@@ -250,14 +250,14 @@ pub(crate) trait Words: Store {
 
 impl<S: Store + ?Sized> Words for S {}
 
-pub(crate) fn granted(answer: Acquired) -> Grant {
+pub fn granted(answer: Acquired) -> Grant {
     match answer {
         Acquired::Granted(grant) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
 }
 
-pub(crate) fn held(answer: Acquired) -> Held {
+pub fn held(answer: Acquired) -> Held {
     match answer {
         Acquired::Held(held) => held,
         other => panic!("expected to find the key held, got {other:?}"),
@@ -265,7 +265,7 @@ pub(crate) fn held(answer: Acquired) -> Held {
 }
 
 /// Waits until the hint arrives; other hints may come first.
-pub(crate) async fn hinted(hints: &mut Hints, expected: Hint) {
+pub async fn hinted(hints: &mut Hints, expected: Hint) {
     let arrives = async {
         while let Some(hint) = hints.recv().await {
             if hint == expected {
@@ -280,7 +280,7 @@ pub(crate) async fn hinted(hints: &mut Hints, expected: Hint) {
 }
 
 /// The hints that arrive before this one.
-pub(crate) async fn hints_before(hints: &mut Hints, last: Hint) -> Vec<Hint> {
+pub async fn hints_before(hints: &mut Hints, last: Hint) -> Vec<Hint> {
     let mut before = Vec::new();
     let arrives = async {
         while let Some(hint) = hints.recv().await {
@@ -298,14 +298,14 @@ pub(crate) async fn hints_before(hints: &mut Hints, last: Hint) -> Vec<Hint> {
 }
 
 /// Whether a renewal tells that other instances wait.
-pub(crate) fn tells_of_others(answer: &Renewed) -> bool {
+pub fn tells_of_others(answer: &Renewed) -> bool {
     match answer {
         Renewed::Renewed { others_wait, .. } => *others_wait,
         other => panic!("expected a renewal, got {other:?}"),
     }
 }
 
-pub(crate) fn is_renewed(answer: &Renewed) -> bool {
+pub fn is_renewed(answer: &Renewed) -> bool {
     match answer {
         Renewed::Renewed { .. } => true,
         Renewed::NotOurs => false,

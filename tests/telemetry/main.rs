@@ -5,6 +5,6 @@ mod layers;
 mod outage;
 mod scrape;
 mod spans;
-#[path = "../support/mod.rs"]
-mod support;
 mod turns;
+
+use test_support as support;

@@ -4,8 +4,6 @@
 mod subject;
 #[path = "../conformance/suite/mod.rs"]
 mod suite;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod cluster;
 mod fail_over;
@@ -16,6 +14,8 @@ mod replicas;
 mod runtimes;
 mod sentinel;
 mod split_brain;
+
+use test_support as support;
 
 suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
 suite::conformance!(with_a_replica, crate::replicas::WithReplica, together);

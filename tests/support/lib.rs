@@ -1,33 +1,34 @@
 //! Helpers for tests on real servers.
 
-// Every test binary compiles this for itself and uses only a part of it.
-#![allow(dead_code)]
+// No test needs these futures to be `Send`.
+#![allow(async_fn_in_trait)]
 
-pub(crate) mod authority;
-pub(crate) mod cluster;
-pub(crate) mod fake_sentinel;
-pub(crate) mod ledger;
-pub(crate) mod proxy;
-pub(crate) mod redis_server;
-pub(crate) mod replica;
-pub(crate) mod sentinels;
-pub(crate) mod warnings;
-pub(crate) mod words;
+pub mod authority;
+pub mod cluster;
+pub mod fake_sentinel;
+pub mod ledger;
+pub mod proxy;
+pub mod random;
+pub mod redis_server;
+pub mod replica;
+pub mod sentinels;
+pub mod warnings;
+pub mod words;
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 /// How long a test waits before it fails. Generous: no other test takes so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks again and again until the answer is yes.
-pub(crate) async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) {
     eventually_within(PATIENCE, what, is_so).await;
 }
 
 /// Asks again and again until the answer is yes, for at most so long.
-pub(crate) async fn eventually_within(
+pub async fn eventually_within(
     patience: Duration,
     what: &str,
     mut is_so: impl AsyncFnMut() -> bool,
