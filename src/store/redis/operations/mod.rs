@@ -29,11 +29,15 @@ pub(super) use self::{
     reply::read,
     writer::Dialect,
 };
-use self::{listing::Scan, writer::Writer};
+use self::{
+    listing::Scan,
+    questions::{Expect, Inspect},
+    writer::Writer,
+};
 use super::{Shared, names::bucket, script::By};
 use crate::{
     Error, LockKey,
-    store::{Acquire, Ending, Expected, Release, Renew, StoreFuture},
+    store::{Acquire, Ending, Release, Renew, StoreFuture},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
@@ -67,9 +71,9 @@ pub(super) enum Operation {
     /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
     /// `inspect.lua`.
-    Inspect(LockKey),
+    Inspect(Inspect),
     /// `force_release.lua`.
-    ForceRelease { key: LockKey, expected: Expected },
+    ForceRelease { key: LockKey, expected: Expect },
     /// `ping.lua`, at the server of a bucket.
     Ping { bucket: usize },
     /// SCAN, the only call that is not a script.
@@ -123,7 +127,7 @@ impl Call {
             | Operation::Renew(Renew { key, .. })
             | Operation::Release(Release { key, .. })
             | Operation::RaiseFence { key, .. }
-            | Operation::Inspect(key)
+            | Operation::Inspect(Inspect { key, .. })
             | Operation::ForceRelease { key, .. } => bucket(key),
             Operation::Ping { bucket } => *bucket,
             // A step of a listing names its node instead.
@@ -170,8 +174,8 @@ impl Call {
             Operation::Renew(request) => to.renew(request, self.has_one_key),
             Operation::Release(request) => to.release(request, self.has_one_key),
             Operation::RaiseFence { key, above } => to.raise_fence(key, *above),
-            Operation::Inspect(key) => to.inspect(key),
-            Operation::ForceRelease { key, expected } => to.force_release(key, *expected),
+            Operation::Inspect(page) => to.inspect(page),
+            Operation::ForceRelease { key, expected } => to.force_release(key, expected),
             Operation::Ping { bucket } => to.ping(*bucket),
             Operation::Scan(scan) => to.scan(scan),
         }
