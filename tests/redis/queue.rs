@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout};
 use tower_distributed_lock::store::{
-    Acquire, Acquired, Hint, Mode, Owner, Queueing, RedisStore, Release, Store,
+    Acquire, Acquired, Hint, Mode, Owner, Queueing, RedisStore, Store,
 };
 
 use crate::{
@@ -200,8 +200,8 @@ async fn an_attempt_that_finds_a_record_leaves_the_queue() {
     assert_eq!(server.leftovers().await.len(), 1);
 }
 
-/// Lets many attempts queue for a key, and then lets their places expire.
-async fn expired_places(store: &RedisStore, mode: Mode) {
+/// Lets many attempts queue for a key, with one behind them, and then lets all places but the last one expire.
+async fn expired_places(store: &RedisStore, mode: Mode, last: Owner) {
     let queued = (0..300).map(|_| {
         let request = in_mode(mode, attempt(&key("k"), owner()));
         store.ask_for(keeps_place_for(Duration::from_secs(1), request))
@@ -209,6 +209,7 @@ async fn expired_places(store: &RedisStore, mode: Mode) {
     for answer in join_all(queued).await {
         held(answer.unwrap());
     }
+    held(store.queue_as(mode, &key("k"), last).await);
     pass(1100).await;
 }
 
@@ -216,14 +217,12 @@ async fn expired_places(store: &RedisStore, mode: Mode) {
 #[tokio::test]
 async fn a_free_key_is_granted_however_many_places_have_expired() {
     let (_server, store) = server_and_store().await;
-    let (key, holder, permit) = (key("k"), owner(), Mode::Permit { of: 1 });
+    let (key, holder, last) = (key("k"), owner(), owner());
+    let permit = Mode::Permit { of: 1 };
     granted(store.ask_as(permit, &key, holder).await);
-    expired_places(&store, permit).await;
-    let release = Release {
-        mode: permit,
-        ..ending(&key, holder)
-    };
-    store.end(release).await.unwrap();
+    expired_places(&store, permit, last).await;
+    store.free_as(permit, &key, last).await;
+    store.free_as(permit, &key, holder).await;
     granted(store.ask(&key, owner()).await);
 }
 
@@ -233,8 +232,7 @@ async fn an_attempt_behind_many_expired_places_is_told_of_the_free_key() {
     let (key, holder, live) = (key("k"), owner(), owner());
     let mut hints = store.watch_for_sure(live.instance).await;
     store.take(&key, holder).await;
-    expired_places(&store, Mode::Exclusive).await;
-    held(store.queue(&key, live).await);
+    expired_places(&store, Mode::Exclusive, live).await;
     store.free(&key, holder).await;
     let told = async { while !matches!(hints.recv().await.unwrap(), Hint::Free(_)) {} };
     timeout(PATIENCE, told).await.expect("the attempt is told");
