@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use tokio::time::{Instant, timeout};
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, LockKey, Locks,
+    ErrorKind, Locks,
     store::{RedisStore, Store},
 };
 
@@ -190,11 +190,11 @@ async fn many_refused_releases_are_repeated_a_few_at_a_time() {
     })
     .await;
     // The first pauses are short.
-    pass(2_000).await;
+    pass(3_000).await;
     server.reset_stats().await;
     pass(2_000).await;
     let repeated = server.commands().await["evalsha"];
-    assert!((1..4_000).contains(&repeated), "{repeated} scripts in 2 s");
+    assert!((1..200).contains(&repeated), "{repeated} scripts in 2 s");
     server.refuse_writes(false).await;
     assert_clean(&server).await;
 }

@@ -66,9 +66,7 @@ impl Connector {
         let (client_info, time, memory, persistence) = (next(), next(), next(), next());
         let info = next();
         for stray in &strays {
-            // A command that is denied will be denied again.
-            let is_denied = matches!(next(), Value::ServerError(_));
-            self.strays.met(&server.address, stray, !is_denied);
+            self.strays.met(&server.address, stray, &next());
         }
         if self.upstream.can_fail_over() {
             check_role(&server.address, next())?;

@@ -4,8 +4,8 @@
 //! find the server (Upstream) ──> open (TCP, TLS, login) ──> handshake ──> Connection
 //! ```
 //!
-//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed. Where the
-//!    server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
+//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed, or the next
+//!    release on another one whose answer depends on it. Where the server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
 //! 2. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
 //!    that is busy or loading has closed nothing and told no time: the connect has failed, and is tried again.
 
@@ -24,11 +24,10 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use futures_util::task::AtomicWaker;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
-use self::peer::Peer;
-pub(super) use self::strays::Strays;
+pub(super) use self::{peer::Peer, strays::Strays};
 use super::{
     explain,
     floors::{Floors, Fraction},
@@ -58,6 +57,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The strays at the same server.
+    pub(super) fn strays(&self) -> Vec<Peer> {
+        self.strays.meet(&self.address).0
+    }
+
+    /// Takes the server's reply to the command that closes a stray.
+    pub(super) fn closed(&self, stray: &Peer, reply: &Value) {
+        self.strays.met(&self.address, stray, reply);
+    }
+
     /// Whether a command on an earlier connection to the same server may still take effect.
     pub(super) fn is_beside_strays(&self) -> bool {
         self.strays.are_left_at(&self.address)

@@ -225,8 +225,21 @@ impl Inner {
             if entry.call.is_asking() {
                 replies.values.next();
             }
-            let mut value = replies.values.next().unwrap_or(Value::Nil);
-            if entry.beside_strays && value == Value::Int(0) {
+            let mut next = || replies.values.next().unwrap_or(Value::Nil);
+            if let Some(connection) = &state.connection {
+                let strays = mem::take(&mut entry.strays);
+                strays
+                    .iter()
+                    .for_each(|stray| connection.closed(stray, &next()));
+            }
+            let mut value = next();
+            let is_beside_strays = || {
+                state
+                    .connection
+                    .as_ref()
+                    .is_some_and(Connection::is_beside_strays)
+            };
+            if entry.call.is_in_doubt() && value == Value::Int(0) && is_beside_strays() {
                 value = NOT_YET;
             }
             if let Value::ServerError(error) = &value {

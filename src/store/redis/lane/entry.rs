@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::super::{
+    connection::Peer,
     operations::{Call, Operation, released},
     script::By,
     topology::is_redirect,
@@ -26,9 +27,8 @@ pub(super) struct Entry {
     pub(super) answer: Option<AnswerTo>,
     /// When the caller must be answered.
     pub(super) deadline: Instant,
-    /// Whether a stray connection to the server was left when the call was sent, for a release that
-    /// is in doubt.
-    pub(super) beside_strays: bool,
+    /// The strays that the server closes right before it runs the call, which is a release in doubt.
+    pub(super) strays: Vec<Peer>,
 }
 
 /// The receiver of a call's outcome.
@@ -63,7 +63,7 @@ impl Entry {
             }),
             call,
             deadline,
-            beside_strays: false,
+            strays: Vec::new(),
         }
     }
 

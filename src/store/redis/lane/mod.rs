@@ -63,7 +63,7 @@ use self::{
     spare::Spare,
 };
 use super::{
-    connection::{BUFFERED, Connection, Connector},
+    connection::{BUFFERED, Connection, Connector, Peer},
     explain,
     floors::Floors,
     names::Names,
@@ -364,7 +364,11 @@ impl Inner {
                 if entry.call.is_asking() {
                     message.push(redis::cmd("ASKING"));
                 }
-                entry.beside_strays = entry.call.is_in_doubt() && connection.is_beside_strays();
+                if entry.call.is_in_doubt() {
+                    entry.strays = connection.strays();
+                }
+                let kills = entry.strays.iter().map(Peer::kill);
+                kills.for_each(|kill| message.push(kill));
                 let mut command = spare.command(is_alone);
                 entry.call.write(entry.by, dialect, &mut command);
                 message.push(command);
