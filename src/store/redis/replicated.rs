@@ -86,7 +86,7 @@ impl Replicated {
 
     fn pool(&self) -> &Pool<Connector> {
         self.pool.get_or_init(|| {
-            let connector = Connector::for_pool(self.primary.clone(), &self.settings);
+            let connector = Connector::new(self.primary.clone(), &self.settings);
             Pool::builder()
                 .max_size(CONNECTIONS)
                 .min_idle(None)
@@ -211,7 +211,7 @@ impl Shared {
             Err(error) => return Outcome::Refused(error),
         };
         let connection = &checked_out.connection;
-        let time = call.operation().begin();
+        let time = call.operation.begin();
         let outcome = match self.call_on(connection, &call, deadline).await {
             Ok(reply) => Outcome::Answered(reply),
             Err(error) => Outcome::Unknown(error),

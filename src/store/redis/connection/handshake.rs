@@ -21,7 +21,6 @@ use crate::{
         explain, script,
         topology::{Server, check_role},
     },
-    trace,
 };
 
 impl Connector {
@@ -31,7 +30,7 @@ impl Connector {
         server: &Server,
         connection: &mut MultiplexedConnection,
     ) -> Result<Option<Peer>, Error> {
-        let (strays, is_new) = self.strays.meet(&server.address);
+        let strays = self.strays.at(&server.address);
         let mut commands = pipe();
         commands
             .cmd("CLIENT")
@@ -72,24 +71,10 @@ impl Connector {
             check_role(&server.address, next())?;
         }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        if let Some(to_warn) = &self.persistence {
-            if is_new {
-                warn_if_evicting(&memory);
-            }
-            to_warn.connected(&server.address, text(&persistence));
-        }
+        let infos = [text(&memory), text(&persistence)];
+        self.persistence.connected(&server.address, infos);
         self.upstream.connected(&server.address, text(&info));
         Ok(Peer::read(&client_info))
-    }
-}
-
-fn warn_if_evicting(memory: &Value) {
-    let policy = text(memory).and_then(|info| {
-        let mut lines = info.lines();
-        lines.find_map(|line| line.strip_prefix("maxmemory_policy:"))
-    });
-    if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
-        trace::redis_evicts(policy);
     }
 }
 

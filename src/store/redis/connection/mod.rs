@@ -59,7 +59,7 @@ pub(super) struct Connection {
 impl Connection {
     /// The strays at the same server.
     pub(super) fn strays(&self) -> Vec<Peer> {
-        self.strays.meet(&self.address).0
+        self.strays.at(&self.address)
     }
 
     /// Takes the server's reply to the command that closes a stray.
@@ -112,28 +112,18 @@ pub(super) struct Connector {
     /// The name of the connections in CLIENT LIST.
     client_name: Arc<str>,
     strays: Arc<Strays>,
-    /// Set for lanes, which warn about servers that forget.
-    persistence: Option<Persistence>,
+    persistence: Persistence,
 }
 
 impl Connector {
-    /// A connector for a lane.
-    pub(super) fn for_lane(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
-        Self {
-            persistence: Some(settings.persistence.clone()),
-            ..Self::for_pool(upstream, settings)
-        }
-    }
-
-    /// A connector for a pool, in which connections exist side by side.
-    pub(super) fn for_pool(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
+    pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
         Self {
             upstream,
             floors: settings.floors.clone(),
             limit: settings.limit,
             client_name: settings.names.client_name(),
             strays: settings.strays.clone(),
-            persistence: None,
+            persistence: settings.persistence.clone(),
         }
     }
 

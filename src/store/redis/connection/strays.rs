@@ -42,12 +42,11 @@ impl Strays {
         at_server.open.extend(peer);
     }
 
-    /// The strays to be closed, and whether the store is new to the server.
-    pub(super) fn meet(&self, server: &Arc<str>) -> (Vec<Peer>, bool) {
+    /// The strays at a server, which are to be closed.
+    pub(super) fn at(&self, server: &Arc<str>) -> Vec<Peer> {
         let servers = self.0.lock();
         let at_server = servers.get(server);
-        let open = at_server.map(|it| it.open.clone());
-        (open.unwrap_or_default(), at_server.is_none())
+        at_server.map_or_else(Vec::new, |it| it.open.clone())
     }
 
     /// Takes the reply to the command that closes a stray. A command that is denied will be denied again.

@@ -124,14 +124,11 @@ impl Future for Driver {
 impl Inner {
     /// Does all that is due, and returns the next action.
     fn step(&self, driver: DriverId, is_connecting: bool, cx: &mut Context<'_>) -> Step {
-        let mut state = self.lock();
+        let mut locked = self.lock();
+        let state: &mut State = &mut locked;
         if state.driver != Some(driver) {
             return Step::End;
         }
-        self.step_locked(&mut state, is_connecting, cx)
-    }
-
-    fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         state.waker.clone_from(cx.waker());
         if let Some(connection) = &state.connection {
             connection.health.wakes(cx.waker());
@@ -222,7 +219,7 @@ impl Inner {
             let Some(entry) = state.queue.first_in_flight() else {
                 break;
             };
-            if entry.call.is_asking() {
+            if entry.call.is_asking {
                 replies.values.next();
             }
             let mut next = || replies.values.next().unwrap_or(Value::Nil);

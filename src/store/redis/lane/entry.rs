@@ -59,7 +59,7 @@ impl Entry {
             by: call.by(),
             answer: Some(AnswerTo {
                 receiver,
-                time: call.operation().begin(),
+                time: call.operation.begin(),
             }),
             call,
             deadline,

@@ -215,7 +215,7 @@ impl Lane {
                 gathering: Gathering::No,
                 spare: Spare::default(),
             }),
-            connector: Connector::for_lane(upstream, settings),
+            connector: Connector::new(upstream, settings),
             names: settings.names.clone(),
             floors: settings.floors.clone(),
             limit: settings.limit,
@@ -361,7 +361,7 @@ impl Inner {
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
-                if entry.call.is_asking() {
+                if entry.call.is_asking {
                     message.push(redis::cmd("ASKING"));
                 }
                 if entry.call.is_in_doubt() {

@@ -29,15 +29,11 @@ pub(super) use self::{
     reply::read,
     writer::Dialect,
 };
-use self::{
-    listing::Scan,
-    questions::{Expect, Inspect},
-    writer::Writer,
-};
+use self::{listing::Scan, questions::Inspect, writer::Writer};
 use super::{Shared, names::bucket, script::By};
 use crate::{
     Error, LockKey,
-    store::{Acquire, Ending, Release, Renew, StoreFuture},
+    store::{Acquire, Ending, Expected, Holder, Release, Renew, StoreFuture},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
@@ -49,14 +45,14 @@ const LARGE: usize = 1024 * 1024 - 256;
 /// of the script belong to the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    operation: Operation,
-    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving.
-    is_asking: bool,
+    pub(super) operation: Operation,
+    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving (ASK).
+    pub(super) is_asking: bool,
     /// Whether the call uses the script with one key, if the operation has such a script.
     ///
     /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
     /// script with one key answers like the normal script; or with TRYAGAIN again, and then only the normal script can make the call.
-    has_one_key: bool,
+    pub(super) has_one_key: bool,
 }
 
 /// An operation of the store that one script carries out.
@@ -73,7 +69,12 @@ pub(super) enum Operation {
     /// `inspect.lua`.
     Inspect(Inspect),
     /// `force_release.lua`.
-    ForceRelease { key: LockKey, expected: Expect },
+    ForceRelease {
+        key: LockKey,
+        expected: Expected,
+        /// The holder that is expected.
+        holder: Option<Holder>,
+    },
     /// `ping.lua`, at the server of a bucket.
     Ping { bucket: usize },
     /// SCAN, the only call that is not a script.
@@ -91,35 +92,6 @@ impl From<Operation> for Call {
 }
 
 impl Call {
-    /// The form for a node that ASK has named.
-    pub(super) fn asking(self) -> Self {
-        Self {
-            is_asking: true,
-            ..self
-        }
-    }
-
-    pub(super) fn is_asking(&self) -> bool {
-        self.is_asking
-    }
-
-    /// The form with the script with one key.
-    pub(super) fn with_one_key(self) -> Self {
-        Self {
-            has_one_key: true,
-            ..self
-        }
-    }
-
-    pub(super) fn has_one_key(&self) -> bool {
-        self.has_one_key
-    }
-
-    /// The operation that the call carries out.
-    pub(super) fn operation(&self) -> &Operation {
-        &self.operation
-    }
-
     /// The bucket of the call's key.
     pub(super) fn bucket(&self) -> usize {
         match &self.operation {
@@ -175,7 +147,11 @@ impl Call {
             Operation::Release(request) => to.release(request, self.has_one_key),
             Operation::RaiseFence { key, above } => to.raise_fence(key, *above),
             Operation::Inspect(page) => to.inspect(page),
-            Operation::ForceRelease { key, expected } => to.force_release(key, expected),
+            Operation::ForceRelease {
+                key,
+                expected,
+                holder,
+            } => to.force_release(key, *expected, holder.as_ref()),
             Operation::Ping { bucket } => to.ping(*bucket),
             Operation::Scan(scan) => to.scan(scan),
         }

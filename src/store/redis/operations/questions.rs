@@ -10,6 +10,7 @@ use super::{
     super::{
         Shared, explain,
         floors::Floor,
+        names::Name,
         script::{FORCE_RELEASE, INSPECT, RAISE_FENCE},
         value::{self, Named, Stored},
     },
@@ -77,20 +78,20 @@ impl Shared {
         let shared = self.clone();
         let deadline = self.deadline();
         Box::pin(async move {
-            let expected = match expected {
-                Expected::Anything => Expect::Anything,
-                Expected::Record => Expect::Record,
-                Expected::Holder(owner) => {
-                    // The server finds a holder among many by its whole name, with the mode and the label.
-                    let seen = shared.inspect(key.clone()).await?;
-                    let holder = seen.holders.into_iter().find(|it| it.owner == owner);
-                    match holder {
-                        Some(holder) => Expect::Holder(holder),
-                        None => return Ok(false),
-                    }
+            let mut holder = None;
+            if let Expected::Holder(owner) = expected {
+                // The server finds a holder among many by its whole name, with the mode and the label.
+                let mut holders = shared.inspect(key.clone()).await?.holders.into_iter();
+                holder = holders.find(|holder| holder.owner == owner);
+                if holder.is_none() {
+                    return Ok(false);
                 }
+            }
+            let force = Operation::ForceRelease {
+                key,
+                expected,
+                holder,
             };
-            let force = Operation::ForceRelease { key, expected };
             flag(shared.question(force, deadline).await?)
         })
     }
@@ -108,39 +109,38 @@ impl Shared {
 
 impl Writer<'_> {
     pub(super) fn raise_fence(&mut self, key: &LockKey, above: u64) {
-        self.script(&RAISE_FENCE, 1);
-        self.fence(key);
+        self.script(&RAISE_FENCE, key, &[Name::Fence]);
         // Tokens that this process has seen count as handed out, even if the server has lost its counter.
         self.number(above.max(self.dialect.floors.of(key).get()));
     }
 
     pub(super) fn inspect(&mut self, page: &Inspect) {
-        self.script(&INSPECT, 3);
-        self.lock(&page.key);
-        self.queue(&page.key);
-        self.fence(&page.key);
+        self.script(&INSPECT, &page.key, &[Name::Lock, Name::Queue, Name::Fence]);
         for part in page.last_holder.iter().chain(&page.last_attempt) {
             self.command.write_arg(part);
         }
     }
 
-    pub(super) fn force_release(&mut self, key: &LockKey, expected: &Expect) {
-        self.script(&FORCE_RELEASE, 2);
-        self.lock(key);
-        self.queue(key);
+    pub(super) fn force_release(
+        &mut self,
+        key: &LockKey,
+        expected: Expected,
+        holder: Option<&Holder>,
+    ) {
+        self.script(&FORCE_RELEASE, key, &[Name::Lock, Name::Queue]);
         match expected {
-            Expect::Anything => {}
-            Expect::Holder(holder) => {
-                self.command.arg(holder.owner.to_string());
-                let mut name = self.command.bufmut_for_next_arg(0);
-                value::holder(
-                    holder.owner,
-                    holder.mode,
-                    holder.label.as_deref(),
-                    &mut name,
-                );
-            }
-            Expect::Record => drop(self.command.arg("record")),
+            Expected::Anything => {}
+            Expected::Holder(owner) => drop(self.command.arg(owner.to_string())),
+            Expected::Record => drop(self.command.arg("record")),
+        }
+        if let Some(holder) = holder {
+            let mut name = self.command.bufmut_for_next_arg(0);
+            value::holder(
+                holder.owner,
+                holder.mode,
+                holder.label.as_deref(),
+                &mut name,
+            );
         }
     }
 }
@@ -154,14 +154,6 @@ fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
     let token = token.ok_or_else(explain::unexpected_reply)?;
     floor.raise(token);
     Ok(token)
-}
-
-/// See [`Expected`].
-#[derive(Debug, Clone)]
-pub(in super::super) enum Expect {
-    Anything,
-    Holder(Holder),
-    Record,
 }
 
 /// A page of the holders and of the queue of a key.

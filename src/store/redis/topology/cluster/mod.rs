@@ -207,7 +207,7 @@ impl Cluster {
     async fn follow(
         &self,
         redirect: &Redirect,
-        (node, sent): (Arc<str>, Call),
+        (node, mut sent): (Arc<str>, Call),
         call: &Call,
         deadline: Instant,
     ) -> Option<(Arc<str>, Call)> {
@@ -219,9 +219,16 @@ impl Cluster {
                 let _ = self.refresh(deadline).await;
                 Some((to.clone(), call.clone()))
             }
-            Redirect::Ask(to) => Some((to.clone(), call.clone().asking())),
+            Redirect::Ask(to) => {
+                let mut call = call.clone();
+                call.is_asking = true;
+                Some((to.clone(), call))
+            }
             // At the same node, the form with one key comes first. If that fails too, the plain form follows after a pause.
-            Redirect::TryAgain if !sent.has_one_key() => Some((node, sent.with_one_key())),
+            Redirect::TryAgain if !sent.has_one_key => {
+                sent.has_one_key = true;
+                Some((node, sent))
+            }
             Redirect::TryAgain => {
                 sleep(PAUSE).await;
                 None
