@@ -18,7 +18,9 @@ use super::{Connector, Peer};
 use crate::{
     Error,
     store::redis::{
-        explain, script,
+        explain,
+        operations::text,
+        script,
         topology::{Server, check_role},
     },
 };
@@ -85,13 +87,4 @@ fn microseconds(reply: &Value) -> Option<u64> {
     };
     let number = |part| text(part)?.parse::<u64>().ok();
     Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
-}
-
-pub(super) fn text(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(text) => std::str::from_utf8(text).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
 }

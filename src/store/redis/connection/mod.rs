@@ -83,13 +83,20 @@ impl Drop for Connection {
 #[derive(Debug, Default)]
 pub(super) struct Health {
     is_broken: AtomicBool,
+    /// Whether a call in a connection of the pool has got no reply. If it is given up, so is the connection.
+    awaits_reply: AtomicBool,
     /// Wakes the driver of the lane.
     waker: AtomicWaker,
 }
 
 impl Health {
     pub(super) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Acquire)
+        let flags = [&self.is_broken, &self.awaits_reply];
+        flags.iter().any(|flag| flag.load(Ordering::Acquire))
+    }
+
+    pub(super) fn awaits_reply(&self, awaits: bool) {
+        self.awaits_reply.store(awaits, Ordering::Release);
     }
 
     pub(super) fn broke(&self) {

@@ -2,7 +2,7 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::handshake::text;
+use crate::store::redis::operations::text;
 
 /// The name of a connection on its server.
 ///

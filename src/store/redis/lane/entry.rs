@@ -23,8 +23,8 @@ use crate::{
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) by: By,
-    /// `None` once the caller was answered.
-    pub(super) answer: Option<AnswerTo>,
+    /// The receiver of the outcome, and the time of the call for the telemetry. `None` once the caller was answered.
+    pub(super) answer: Option<(Receiver, StoreCall)>,
     /// When the caller must be answered.
     pub(super) deadline: Instant,
     /// The strays that the server closes right before it runs the call, which is a release in doubt.
@@ -32,13 +32,6 @@ pub(super) struct Entry {
 }
 
 /// The receiver of a call's outcome.
-#[derive(Debug)]
-pub(super) struct AnswerTo {
-    receiver: Receiver,
-    /// The time of the call, for the telemetry.
-    time: StoreCall,
-}
-
 #[derive(Debug)]
 pub(super) enum Receiver {
     One(oneshot::Sender<Outcome<Value>>),
@@ -57,10 +50,7 @@ impl Entry {
     pub(super) fn new(call: Call, deadline: Instant, receiver: Receiver) -> Self {
         Self {
             by: call.by(),
-            answer: Some(AnswerTo {
-                receiver,
-                time: call.operation.begin(),
-            }),
+            answer: Some((receiver, call.operation.begin())),
             call,
             deadline,
             strays: Vec::new(),
@@ -69,18 +59,12 @@ impl Entry {
 
     /// Whether the caller has left without an answer.
     pub(super) fn is_given_up(&self) -> bool {
-        match &self.answer {
-            Some(AnswerTo {
-                receiver: Receiver::One(to),
-                ..
-            }) => to.is_closed(),
-            _ => false,
-        }
+        matches!(&self.answer, Some((Receiver::One(to), _)) if to.is_closed())
     }
 
     /// Tells the outcome, once. That of a release is left in `told`.
     pub(super) fn tell(&mut self, outcome: Outcome<Value>, told: &mut Told) {
-        let Some(AnswerTo { receiver, time }) = self.answer.take() else {
+        let Some((receiver, time)) = self.answer.take() else {
             return;
         };
         time.end(result(&outcome));
@@ -113,7 +97,7 @@ impl Operation {
 }
 
 /// The outcome, as the telemetry needs it.
-fn result(outcome: &Outcome<Value>) -> StoreResult {
+pub(in super::super) fn result(outcome: &Outcome<Value>) -> StoreResult {
     match outcome {
         Outcome::Answered(value) if is_redirect(value) => StoreResult::Redirected,
         Outcome::Answered(Value::ServerError(_)) => StoreResult::Failed,

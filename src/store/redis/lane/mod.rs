@@ -53,7 +53,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(super) use self::entry::is_noscript;
+pub(super) use self::entry::{is_noscript, result};
 use self::{
     connecting::BackOff,
     driver::Driver,

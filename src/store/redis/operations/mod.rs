@@ -26,14 +26,14 @@ use tokio::time::Instant;
 pub(super) use self::{
     acquire::acquired,
     release::{NOT_YET, released},
-    reply::read,
-    writer::Dialect,
+    reply::{read, text},
+    writer::{Dialect, millis},
 };
 use self::{listing::Scan, questions::Inspect, writer::Writer};
 use super::{Shared, names::bucket, script::By};
 use crate::{
-    Error, LockKey,
-    store::{Acquire, Ending, Expected, Holder, Release, Renew, StoreFuture},
+    LockKey,
+    store::{Acquire, Ending, Expected, Holder, Release, Renew},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
@@ -163,9 +163,4 @@ impl Shared {
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
-}
-
-/// An answer to a call that cannot be started.
-fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
-    Box::pin(std::future::ready(Err(error)))
 }

@@ -14,7 +14,7 @@ use super::{
         script::{FORCE_RELEASE, INSPECT, RAISE_FENCE},
         value::{self, Named, Stored},
     },
-    Operation, Writer, failed,
+    Operation, Writer,
     reply::{flag, read, remaining, text},
 };
 use crate::{
@@ -35,16 +35,13 @@ impl Shared {
         key: LockKey,
         above: u64,
     ) -> StoreFuture<Result<u64, Error>> {
-        if let Err(error) = check_floor(above) {
-            return failed(error);
-        }
-        let shared = self.clone();
         let raise = Operation::RaiseFence {
             key: key.clone(),
             above,
         };
-        let value = self.question(raise, self.deadline());
-        Box::pin(async move { token(value.await?, shared.floors.of(&key)) })
+        let asked = check_floor(above).map(|()| self.question(raise, self.deadline()));
+        let shared = self.clone();
+        Box::pin(async move { token(asked?.await?, shared.floors.of(&key)) })
     }
 
     /// Reads the state of a key, in pages of its holders and of its queue.
@@ -54,16 +51,17 @@ impl Shared {
     ) -> StoreFuture<Result<Inspection, Error>> {
         let shared = self.clone();
         let deadline = self.deadline();
+        let mut page = Inspect::first(key);
+        let mut asked = self.question(Operation::Inspect(page.clone()), deadline);
         Box::pin(async move {
             let mut seen = Inspection::default();
-            let mut next = Inspect::first(key);
-            for _ in 0..LISTED / PAGE {
-                let page = shared.question(Operation::Inspect(next.clone()), deadline);
-                if !next.add(page.await?, &mut seen)? {
+            for further in (0..LISTED / PAGE).rev() {
+                if !page.add(asked.await?, &mut seen)? || further == 0 {
                     break;
                 }
+                asked = shared.question(Operation::Inspect(page.clone()), deadline);
             }
-            seen.fence = seen.fence.max(shared.floors.of(&next.key).get());
+            seen.fence = seen.fence.max(shared.floors.of(&page.key).get());
             Ok(seen)
         })
     }

@@ -79,7 +79,7 @@ impl Writer<'_> {
 }
 
 /// Converts to milliseconds, rounded up, because the store must not end a lease before the holder does.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in super::super) fn millis(duration: Duration) -> u64 {
     let duration = duration.min(FAR);
     let below_a_second = duration.subsec_nanos().div_ceil(1_000_000);
     (duration.as_secs() * 1000 + u64::from(below_a_second)).max(1)
