@@ -11,7 +11,11 @@ use tower_distributed_lock::store::{
 
 use crate::{
     server_and_store,
-    support::{PATIENCE, eventually, redis_server::pass, words::*},
+    support::{
+        PATIENCE, eventually,
+        redis_server::{RedisServer, pass},
+        words::*,
+    },
 };
 
 fn keeps_place_for(keep: Duration, request: Acquire) -> Acquire {
@@ -200,6 +204,14 @@ async fn an_attempt_that_finds_a_record_leaves_the_queue() {
     assert_eq!(server.leftovers().await.len(), 1);
 }
 
+/// A store that makes many calls at once, also on a slow machine.
+async fn server_and_patient_store() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url()).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    (server, store)
+}
+
 /// Lets many attempts queue for a key, with one behind them, and then lets all places but the last one expire.
 async fn expired_places(store: &RedisStore, mode: Mode, last: Owner) {
     let queued = (0..300).map(|_| {
@@ -216,7 +228,7 @@ async fn expired_places(store: &RedisStore, mode: Mode, last: Owner) {
 /// One call removes some of the expired places only. Those that are left are in nobody's way.
 #[tokio::test]
 async fn a_free_key_is_granted_however_many_places_have_expired() {
-    let (_server, store) = server_and_store().await;
+    let (_server, store) = server_and_patient_store().await;
     let (key, holder, last) = (key("k"), owner(), owner());
     let permit = Mode::Permit { of: 1 };
     granted(store.ask_as(permit, &key, holder).await);
@@ -228,7 +240,7 @@ async fn a_free_key_is_granted_however_many_places_have_expired() {
 
 #[tokio::test]
 async fn an_attempt_behind_many_expired_places_is_told_of_the_free_key() {
-    let (server, store) = server_and_store().await;
+    let (server, store) = server_and_patient_store().await;
     let (key, holder, live) = (key("k"), owner(), owner());
     let mut hints = store.watch_for_sure(live.instance).await;
     store.take(&key, holder).await;
@@ -246,7 +258,7 @@ async fn an_attempt_behind_many_expired_places_is_told_of_the_free_key() {
 
 #[tokio::test]
 async fn an_inspection_lists_the_first_thousand_in_their_order() {
-    let (_server, store) = server_and_store().await;
+    let (_server, store) = server_and_patient_store().await;
     let (key, writer) = (key("k"), owner());
     let readers: Vec<Owner> = (0..1010).map(|_| owner()).collect();
     let asks = |reader: &Owner| {
