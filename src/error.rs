@@ -35,6 +35,16 @@ struct Repr {
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
     held_by: HeldBy,
+    unanswered: Option<Unanswered>,
+}
+
+/// Why a call got no answer, where asking again may help at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unanswered {
+    /// The runtime of the call has ended, which says nothing about the store.
+    RuntimeEnded,
+    /// The connection broke. A call whose time was over is another matter: the store is slow.
+    ConnectionBroke,
 }
 
 /// Who is in the way of a request, for errors of the kind [`ErrorKind::Held`].
@@ -130,21 +140,14 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Repr {
-            kind,
-            message: message.into(),
-            source: None,
-            held_by: HeldBy::Another,
-        }))
+        Self(Arc::new(Repr::new(kind, message)))
     }
 
     /// An error of the kind [`ErrorKind::Held`].
     pub(crate) fn held(held_by: HeldBy, message: impl Into<String>) -> Self {
         Self(Arc::new(Repr {
-            kind: ErrorKind::Held,
-            message: message.into(),
-            source: None,
             held_by,
+            ..Repr::new(ErrorKind::Held, message)
         }))
     }
 
@@ -159,29 +162,47 @@ impl Error {
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
         Self(Arc::new(Repr {
-            kind,
-            message: message.into(),
             source: Some(source.into()),
-            held_by: HeldBy::Another,
+            ..Repr::new(kind, message)
         }))
     }
 
     /// The error of a call that gets no answer because its runtime has ended. Asking again, on
     /// another runtime, may succeed.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
-        Self::with_source(ErrorKind::Unreachable, message, RuntimeEnded)
+        Self(Arc::new(Repr {
+            unanswered: Some(Unanswered::RuntimeEnded),
+            ..Repr::new(ErrorKind::Unreachable, message)
+        }))
+    }
+
+    /// The error of a call whose connection has ended before the answer. Asking again, on another
+    /// connection, may succeed.
+    pub(crate) fn broken(
+        message: impl Into<String>,
+        source: Option<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self(Arc::new(Repr {
+            source,
+            unanswered: Some(Unanswered::ConnectionBroke),
+            ..Repr::new(ErrorKind::Unreachable, message)
+        }))
     }
 
     /// Whether the end of a runtime is the reason of this error.
     pub(crate) fn is_interrupted(&self) -> bool {
-        let mut source = self.source();
-        while let Some(error) = source {
-            if error.is::<RuntimeEnded>() {
-                return true;
-            }
-            source = error.source();
-        }
-        false
+        self.unanswered() == Some(Unanswered::RuntimeEnded)
+    }
+
+    /// Whether the end of a connection is the reason of this error.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.unanswered() == Some(Unanswered::ConnectionBroke)
+    }
+
+    /// The reason of this error, or of the one that has led to it.
+    fn unanswered(&self) -> Option<Unanswered> {
+        let cause = || self.source()?.downcast_ref::<Self>()?.unanswered();
+        self.0.unanswered.or_else(cause)
     }
 
     /// An error that another one has led to. The message names both.
@@ -202,17 +223,17 @@ impl Error {
     }
 }
 
-/// The source of an error that has nothing to do with the store.
-#[derive(Debug)]
-struct RuntimeEnded;
-
-impl fmt::Display for RuntimeEnded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a tokio runtime has shut down")
+impl Repr {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+            held_by: HeldBy::Another,
+            unanswered: None,
+        }
     }
 }
-
-impl StdError for RuntimeEnded {}
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@
 //!    requests come and go, and leaves the queue with the last request.
 //! 4. After a question whose outcome is not known, the store is asked in the name of a new owner, and
 //!    the old one is an ending. A connection that breaks is no reason to fail a request: the next
-//!    question follows at once, a few times, unless the failed one has taken long.
+//!    question follows at once, a few times.
 //!
 //! The life of a contender for a key that another instance holds:
 //!
@@ -53,11 +53,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after the first failure of the store. Each further pause is twice as long, up to the poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
-/// How often a call of unknown outcome is followed by the next one at once.
+/// How often a call whose connection broke is followed by the next one at once. One whose time was
+/// over is not: the store is slow, and further calls would make it slower.
 pub(super) const AT_ONCE: u32 = 2;
-/// A call that has taken longer than this is not followed by the next one at once: its connection has not broken, but
-/// the store is slow, and further calls would make it slower.
-pub(super) const QUICK: Duration = Duration::from_millis(100);
 
 /// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {
@@ -315,8 +313,7 @@ impl Contender {
                 Step::AskAgain(Some(self.inner.jittered(FIRST_BACK_OFF)))
             };
         }
-        let is_quick = now() - question.sent < QUICK && self.at_once < AT_ONCE;
-        if why == Unanswered::Unknown && is_quick && error.kind() == ErrorKind::Unreachable {
+        if why == Unanswered::Unknown && error.is_broken() && self.at_once < AT_ONCE {
             self.at_once += 1;
             self.line(|line, t| line.end_question(&self.key, why, t));
             return Step::AskAgain(None);

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 
 use super::{
     config::Config,
-    contender::{AT_ONCE, Contender, QUICK},
+    contender::{AT_ONCE, Contender},
     line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
     lines::Lines,
     renewing::{Renewing, no_answer, recorded_or_lost},
@@ -169,8 +169,8 @@ impl Inner {
             let answer = answer.unwrap_or_else(no_answer);
             self.renewal_answered(&answer);
             // A connection that breaks is no reason to fail the caller: a renewal does no harm twice.
-            let is_broken = matches!(&answer, Renewed::Unknown(error) if !error.is_interrupted());
-            if !is_broken || tries == AT_ONCE || now() - sent >= QUICK {
+            let is_broken = matches!(&answer, Renewed::Unknown(error) if error.is_broken());
+            if !is_broken || tries == AT_ONCE {
                 break (sent, answer);
             }
             tries += 1;

@@ -62,7 +62,7 @@ impl Store for Odd {
         }
         let acquired = self.store.acquire(request);
         if self.oddity == Oddity::LosesAGrant && before == 1 {
-            let lost = Error::new(ErrorKind::Unreachable, "on purpose");
+            let lost = Error::broken("on purpose", None);
             return Box::pin(async { Outcome::Unknown(lost) });
         }
         acquired

@@ -15,9 +15,10 @@
 //! 1. An ending is repeated until it is gone. Releases are harmless in any number and any order,
 //!    because an owner that ends is never asked for again.
 //! 2. *Not yet* means that an acquire of the same owner may still take effect: the ending stays.
-//! 3. Paused endings are repeated in rounds of [`AT_ONCE`], so that a store that is away costs the
-//!    same however many endings there are. The rounds follow each other at once while they
-//!    succeed, and otherwise after pauses that grow to [`LONGEST_REST`].
+//! 3. Paused endings are repeated in rounds of [`AT_ONCE`], so that a store that is away, or that
+//!    refuses them, costs the same however many endings there are. The rounds follow each other at
+//!    once while they succeed, and otherwise after pauses that grow to [`LONGEST_REST`]. After
+//!    such a pause, one ending goes first.
 //! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
 //!    them at once. That settles nothing: only the answer to a release does.
 //! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat the
@@ -45,7 +46,7 @@ const CARRIED: usize = 16;
 /// The pause before the second round in a row without success. The first one follows at once.
 const FIRST_REST: Duration = Duration::from_millis(20);
 /// The longest pause between two rounds.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(2);
 /// After this many failures, a caller that waits is told. The ending goes on.
 const TRIES_OF_A_CALLER: u8 = 2;
 
@@ -242,10 +243,12 @@ impl Ends {
         if self.round.is_none_or(|round| now < round) {
             return due;
         }
-        if self.rest >= LONGEST_REST {
+        let has_rested = self.rest >= LONGEST_REST;
+        if has_rested {
             self.drop_expired(now, &mut due);
         }
-        while due.releases.len() < AT_ONCE
+        let most = if has_rested { 1 } else { AT_ONCE };
+        while due.releases.len() < most
             && let Some((key, owner)) = self.paused.pop_front()
         {
             let entry = self.entry(&key, owner);

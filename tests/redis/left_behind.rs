@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use tokio::time::{Instant, timeout};
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, LockKey, Locks,
+    ErrorKind, Locks,
     store::{RedisStore, Store},
 };
 
@@ -22,9 +22,6 @@ use crate::{
     },
 };
 
-/// A question that has taken longer is not asked again at once.
-const QUICK: Duration = Duration::from_millis(100);
-
 fn locks_on(store: RedisStore) -> Locks {
     Locks::builder(store).lease(LONG).build().unwrap()
 }
@@ -34,17 +31,6 @@ async fn fail_to_lock_all(locks: &Locks) {
     let asking = keys().into_iter().map(|key| locks.lock(key).within(LIMIT));
     for answer in join_all(asking).await {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unreachable);
-    }
-}
-
-/// Locks a key. A broken connection fails no request, unless its question was slow: then once more.
-async fn lock_again_if_slow(locks: &Locks, key: LockKey) -> LockGuard {
-    loop {
-        let asked = Instant::now();
-        match locks.lock(key.clone()).await {
-            Ok(guard) => return guard,
-            Err(error) => assert!(asked.elapsed() >= QUICK, "{error}"),
-        }
     }
 }
 
@@ -108,21 +94,24 @@ async fn a_place_in_the_queue_of_a_failed_request_is_given_up() {
 async fn a_lock_whose_answer_is_lost_is_taken_nevertheless() {
     let server = RedisServer::start().await;
     let mut proxy = Proxy::start(server.port()).await;
-    let locks = locks_on(RedisStore::connect(proxy.url()).await.unwrap());
+    let store = RedisStore::builder(proxy.url()).timeout(PATIENCE);
+    let locks = locks_on(store.connect().await.unwrap());
     drop(locks.lock("other").await.unwrap());
     assert_clean(&server).await;
-    for _ in 0..10 {
+    for round in 0..10 {
         proxy.set(Network::RepliesHeldBack);
         let asking = tokio::spawn({
             let locks = locks.clone();
-            async move { lock_again_if_slow(&locks, key("k")).await }
+            async move { locks.lock("k").await }
         });
         eventually("the acquire has run", async || {
             !server.leftovers().await.is_empty()
         })
         .await;
+        // However long the question has taken: its connection breaks before its time is over.
+        pass(100 * (round % 4)).await;
         proxy.cut();
-        let guard = asking.await.unwrap();
+        let guard = asking.await.unwrap().unwrap();
         assert!(guard.is_held());
         assert_eq!(locks.inspect("k").await.unwrap().holders.len(), 1);
         drop(guard);
@@ -201,11 +190,11 @@ async fn many_refused_releases_are_repeated_a_few_at_a_time() {
     })
     .await;
     // The first pauses are short.
-    pass(2_000).await;
+    pass(3_000).await;
     server.reset_stats().await;
     pass(2_000).await;
     let repeated = server.commands().await["evalsha"];
-    assert!((1..4_000).contains(&repeated), "{repeated} scripts in 2 s");
+    assert!((1..200).contains(&repeated), "{repeated} scripts in 2 s");
     server.refuse_writes(false).await;
     assert_clean(&server).await;
 }
@@ -314,7 +303,7 @@ async fn a_connection_that_breaks_in_the_middle_of_many_calls_fails_no_request()
             }
             let locking = keys().into_iter().map(|key| {
                 let locks = locks.clone();
-                tokio::spawn(async move { lock_again_if_slow(&locks, key).await })
+                tokio::spawn(async move { locks.lock(key).await.unwrap() })
             });
             let locking: Vec<_> = locking.collect();
             // Time for the calls to be sent.

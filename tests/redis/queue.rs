@@ -3,12 +3,19 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
-use tower_distributed_lock::store::{Acquire, Acquired, Owner, Queueing, RedisStore, Store};
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+use tower_distributed_lock::store::{
+    Acquire, Acquired, Hint, Mode, Owner, Queueing, RedisStore, Store,
+};
 
 use crate::{
     server_and_store,
-    support::{PATIENCE, eventually, redis_server::pass, words::*},
+    support::{
+        PATIENCE, eventually,
+        redis_server::{RedisServer, pass},
+        words::*,
+    },
 };
 
 fn keeps_place_for(keep: Duration, request: Acquire) -> Acquire {
@@ -195,4 +202,90 @@ async fn an_attempt_that_finds_a_record_leaves_the_queue() {
     let found = store.ask_for(claim(b)).await.unwrap();
     assert_eq!(found, Acquired::Recorded(Bytes::from_static(b"done")));
     assert_eq!(server.leftovers().await.len(), 1);
+}
+
+/// A store that makes many calls at once, also on a slow machine.
+async fn server_and_patient_store() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start().await;
+    let store = RedisStore::builder(server.url()).timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
+    (server, store)
+}
+
+/// Lets many attempts queue for a key, with one behind them, and then lets all places but the last one expire.
+async fn expired_places(store: &RedisStore, mode: Mode, last: Owner) {
+    let queued = (0..300).map(|_| {
+        let request = in_mode(mode, attempt(&key("k"), owner()));
+        store.ask_for(keeps_place_for(Duration::from_secs(1), request))
+    });
+    for answer in join_all(queued).await {
+        held(answer.unwrap());
+    }
+    held(store.queue_as(mode, &key("k"), last).await);
+    pass(1100).await;
+}
+
+/// One call removes some of the expired places only. Those that are left are in nobody's way.
+#[tokio::test]
+async fn a_free_key_is_granted_however_many_places_have_expired() {
+    let (_server, store) = server_and_patient_store().await;
+    let (key, holder, last) = (key("k"), owner(), owner());
+    let permit = Mode::Permit { of: 1 };
+    granted(store.ask_as(permit, &key, holder).await);
+    expired_places(&store, permit, last).await;
+    store.free_as(permit, &key, last).await;
+    store.free_as(permit, &key, holder).await;
+    granted(store.ask(&key, owner()).await);
+}
+
+#[tokio::test]
+async fn an_attempt_behind_many_expired_places_is_told_of_the_free_key() {
+    let (server, store) = server_and_patient_store().await;
+    let (key, holder, live) = (key("k"), owner(), owner());
+    let mut hints = store.watch_for_sure(live.instance).await;
+    store.take(&key, holder).await;
+    expired_places(&store, Mode::Exclusive, live).await;
+    store.free(&key, holder).await;
+    let told = async { while !matches!(hints.recv().await.unwrap(), Hint::Free(_)) {} };
+    timeout(PATIENCE, told).await.expect("the attempt is told");
+    // Each question removes more of the places, and is followed by the next one at once.
+    while let Acquired::Held(held) = store.queue(&key, live).await {
+        assert_eq!(held.remaining, Duration::ZERO);
+    }
+    store.free(&key, live).await;
+    assert_eq!(server.leftovers().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn an_inspection_lists_the_first_thousand_in_their_order() {
+    let (_server, store) = server_and_patient_store().await;
+    let (key, writer) = (key("k"), owner());
+    let readers: Vec<Owner> = (0..1010).map(|_| owner()).collect();
+    let asks = |reader: &Owner| {
+        let request = in_mode(Mode::Shared, attempt(&key, *reader));
+        store.ask_for(keeps_place_for(LONG, request))
+    };
+    store.take(&key, writer).await;
+    for answer in join_all(readers.iter().map(asks)).await {
+        held(answer.unwrap());
+    }
+    let seen = store.see(&key).await;
+    assert_eq!(seen.holders.len(), 1, "the writer is listed once");
+    assert_eq!(seen.queue, readers[..1000]);
+    store.free(&key, writer).await;
+    for page in readers.chunks(30) {
+        for answer in join_all(page.iter().map(asks)).await {
+            granted(answer.unwrap());
+        }
+    }
+    held(store.queue(&key, writer).await);
+    let seen = store.see(&key).await;
+    let holders: Vec<Owner> = seen.holders.iter().map(|holder| holder.owner).collect();
+    // Leases that end in the same millisecond have no order of their own.
+    assert_eq!(holders.len(), 1000);
+    assert!(holders.iter().all(|holder| readers.contains(holder)));
+    let mut sorted = sorted(holders);
+    sorted.dedup();
+    assert_eq!(sorted.len(), 1000, "each holder is listed once");
+    assert_eq!(seen.queue, [writer]);
 }

@@ -188,7 +188,10 @@ async fn coming_back_to_a_server_closes_the_connections_that_were_left_there() {
     assert_eq!(second.leftovers().await.len(), 1);
     sentinel.say(back);
     let _: Value = second.send(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    store.inspect(key.clone()).await.unwrap();
+    eventually("the lane has come back", async || {
+        store.inspect(key.clone()).await.is_ok()
+    })
+    .await;
     proxy.old_ones_go_on();
     pass(300).await;
     assert_eq!(first.leftovers().await, [""; 0]);

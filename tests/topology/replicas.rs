@@ -234,6 +234,26 @@ async fn an_acquire_that_arrives_after_its_own_release_does_not_count() {
     drop(locks.lock(keys[0].clone()).await.unwrap());
 }
 
+/// Otherwise the release would have to be repeated until the store makes another connection.
+#[tokio::test]
+async fn a_release_in_doubt_has_those_connections_closed_that_were_given_up() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH).await;
+    pair.replica.freeze();
+    let waiting = tokio::spawn(store.ask_for(attempt(&key("k"), owner())));
+    eventually("the acquire waits", async || {
+        !pair.primary.leftovers().await.is_empty()
+    })
+    .await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    let release = Release {
+        in_doubt: true,
+        ..ending(&key("other"), owner())
+    };
+    assert_eq!(store.end(release).await.unwrap(), Released::NotOurs);
+}
+
 #[tokio::test]
 async fn a_primary_without_replicas_grants_nothing() {
     let server = RedisServer::start().await;

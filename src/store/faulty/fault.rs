@@ -193,8 +193,6 @@ pub(super) fn unreachable() -> Error {
 
 /// The error of a call that may take effect later, under [`Fault::Late`].
 pub(super) fn broken() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the store simulates a broken connection (`FaultyStore::set_fault`)",
-    )
+    let message = "the store simulates a broken connection (`FaultyStore::set_fault`)";
+    Error::broken(message, None)
 }

@@ -35,6 +35,7 @@ use self::{
     names::Names,
     persistence::Persistence,
     replicated::Replicated,
+    subscription::Listener,
     topology::{Servers, Topology},
 };
 use super::{
@@ -367,14 +368,14 @@ impl Store for RedisStore {
         let resident = self.0.home.settle();
         self.0.topology.move_home();
         let (sender, hints) = mpsc::unbounded_channel();
-        let listening = subscription::listen(
-            self.0.topology.clone(),
-            self.0.names.hints(instance),
-            self.0.timeout,
-            sender,
-        );
+        let listener = Listener {
+            topology: self.0.topology.clone(),
+            channel: self.0.names.hints(instance),
+            limit: self.0.timeout,
+            hints: sender,
+        };
         tokio::spawn(async move {
-            listening.await;
+            listener.listen().await;
             drop(resident);
         });
         hints

@@ -33,6 +33,18 @@ pub(super) const BUCKETS: usize = 4096;
 /// The kinds of names that exist only while their key has a lease, a record or a queue.
 const KINDS: [&str; 2] = ["lock", "queue"];
 
+/// A name in the slot of a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Name {
+    /// The leases or the record.
+    Lock,
+    Queue,
+    /// The token counter of the key's bucket.
+    Fence,
+    /// Never exists. While a slot of a Cluster moves to another node, no script with this name runs.
+    None,
+}
+
 /// Writes the names that one fleet uses.
 ///
 /// The methods append bytes and avoid `fmt`, because every lock writes three names.
@@ -71,35 +83,23 @@ impl Names {
         }
     }
 
-    /// Writes the name of a key's leases or record.
-    pub(super) fn lock(&self, key: &LockKey, to: &mut impl BufMut) {
-        self.name(key, b"}:lock:", to);
-        to.put_slice(key.as_str().as_bytes());
-    }
-
-    /// Writes the name of a key's queue.
-    pub(super) fn queue(&self, key: &LockKey, to: &mut impl BufMut) {
-        self.name(key, b"}:queue:", to);
-        to.put_slice(key.as_str().as_bytes());
-    }
-
-    /// Writes the name of the token counter of a key's bucket.
-    pub(super) fn fence(&self, key: &LockKey, to: &mut impl BufMut) {
-        self.name(key, b"}:fence", to);
-    }
-
-    /// A name that never exists, in the slot of the key. While a slot of a Cluster moves to another node, no script with this name runs.
-    pub(super) fn none(&self, key: &LockKey, to: &mut impl BufMut) {
-        self.name(key, b"}:none", to);
+    /// Writes a name of a key.
+    pub(super) fn write(&self, name: Name, key: &LockKey, to: &mut impl BufMut) {
+        let kind: &[u8] = match name {
+            Name::Lock => b"}:lock:",
+            Name::Queue => b"}:queue:",
+            Name::Fence => b"}:fence",
+            Name::None => b"}:none",
+        };
+        self.name_in(bucket(key), kind, to);
+        if let Name::Lock | Name::Queue = name {
+            to.put_slice(key.as_str().as_bytes());
+        }
     }
 
     /// A name that is never set, on the server of a bucket.
     pub(super) fn ping(&self, bucket: usize, to: &mut impl BufMut) {
         self.name_in(bucket, b"}:ping", to);
-    }
-
-    fn name(&self, key: &LockKey, kind: &[u8], to: &mut impl BufMut) {
-        self.name_in(bucket(key), kind, to);
     }
 
     fn name_in(&self, bucket: usize, kind: &[u8], to: &mut impl BufMut) {
@@ -179,9 +179,9 @@ mod tests {
         assert_eq!(names.hints(instance), format!("tdl:2:hints:{instance}"));
         let key = LockKey::new("orders/42").unwrap();
         let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
-        names.lock(&key, &mut lock);
-        names.queue(&key, &mut queue);
-        names.fence(&key, &mut fence);
+        names.write(Name::Lock, &key, &mut lock);
+        names.write(Name::Queue, &key, &mut queue);
+        names.write(Name::Fence, &key, &mut fence);
         assert_eq!(lock, b"tdl:2:{b2089}:lock:orders/42");
         assert_eq!(queue, b"tdl:2:{b2089}:queue:orders/42");
         assert_eq!(fence, b"tdl:2:{b2089}:fence");
@@ -192,9 +192,9 @@ mod tests {
         let names = Names::new("a*[b", None);
         let key = LockKey::new("x:{y}:lock:* é").unwrap();
         let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
-        names.lock(&key, &mut lock);
-        names.queue(&key, &mut queue);
-        names.fence(&key, &mut fence);
+        names.write(Name::Lock, &key, &mut lock);
+        names.write(Name::Queue, &key, &mut queue);
+        names.write(Name::Fence, &key, &mut fence);
         assert_eq!(names.key(&lock), Some(key.clone()));
         assert_eq!(names.key(&queue), Some(key));
         assert_eq!(names.key(&fence), None);

@@ -1,4 +1,4 @@
-//! The warning about records on a server that forgets them.
+//! The warnings about servers that forget leases or records.
 
 use std::sync::{
     Arc, OnceLock,
@@ -7,8 +7,8 @@ use std::sync::{
 
 use crate::trace;
 
-/// Warns once for each store, when both are known: the store keeps records of idempotent work, and
-/// a server has no append-only file.
+/// Warns once for each store that a server evicts leases. Warns once as well when both are known: the
+/// store keeps records of idempotent work, and a server has no append-only file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Persistence(Arc<Known>);
 
@@ -18,6 +18,7 @@ struct Known {
     /// The address of the first server without an append-only file.
     forgetful: OnceLock<Arc<str>>,
     has_warned: AtomicBool,
+    has_warned_of_eviction: AtomicBool,
 }
 
 impl Persistence {
@@ -28,10 +29,18 @@ impl Persistence {
         }
     }
 
-    /// Takes the answer of a server to INFO. A server that denies INFO is not warned about.
-    pub(super) fn connected(&self, server: &Arc<str>, info: Option<&str>) {
-        let has_no_file = |info: &str| info.lines().any(|line| line == "aof_enabled:0");
-        if info.is_some_and(has_no_file) {
+    /// Takes the answers of a server to INFO about its memory and its persistence. A server that denies INFO is not warned about.
+    pub(super) fn connected(&self, server: &Arc<str>, infos: [Option<&str>; 2]) {
+        let mut lines = infos.into_iter().flatten().flat_map(str::lines);
+        let policy = lines
+            .clone()
+            .find_map(|it| it.strip_prefix("maxmemory_policy:"));
+        if let Some(policy) = policy.filter(|policy| *policy != "noeviction")
+            && !self.0.has_warned_of_eviction.swap(true, SeqCst)
+        {
+            trace::redis_evicts(policy);
+        }
+        if lines.any(|line| line == "aof_enabled:0") {
             let _ = self.0.forgetful.set(server.clone());
             self.warn_once();
         }

@@ -27,17 +27,16 @@ use tokio::{
 
 use super::{
     Shared,
-    connection::{Connection, Connector, Health},
+    connection::{Connection, Connector},
     explain,
-    lane::is_noscript,
-    operations::{Call, Dialect, Operation, acquired, read, released},
+    lane::{is_noscript, result},
+    operations::{Call, Dialect, Operation, acquired, millis, read, released},
     script::By,
     topology::{LaneSettings, Primary},
 };
 use crate::{
     Error,
     store::{Acquire, Acquired, Outcome, Release, Released},
-    trace::StoreResult,
 };
 
 /// The number of connections, and so of calls that wait for their replicas at the same time.
@@ -86,7 +85,7 @@ impl Replicated {
 
     fn pool(&self) -> &Pool<Connector> {
         self.pool.get_or_init(|| {
-            let connector = Connector::for_pool(self.primary.clone(), &self.settings);
+            let connector = Connector::new(self.primary.clone(), &self.settings);
             Pool::builder()
                 .max_size(CONNECTIONS)
                 .min_idle(None)
@@ -143,10 +142,8 @@ impl Replicated {
     /// Waits until the replicas have acknowledged all writes of a connection. The error says `what` was not acknowledged.
     async fn wait(&self, connection: &Connection, what: &str) -> Result<(), Error> {
         let Replicas { count, timeout } = self.wanted;
-        let millis = timeout.as_micros().div_ceil(1000).max(1);
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         let mut wait = cmd("WAIT");
-        wait.arg(count).arg(millis);
+        wait.arg(count).arg(millis(timeout));
         let limit = self.time_to_wait();
         let reply = send(connection, &wait, Instant::now() + limit, limit).await?;
         match reply.extract_error().map_err(explain::refused)? {
@@ -211,15 +208,12 @@ impl Shared {
             Err(error) => return Outcome::Refused(error),
         };
         let connection = &checked_out.connection;
-        let time = call.operation().begin();
+        let time = call.operation.begin();
         let outcome = match self.call_on(connection, &call, deadline).await {
             Ok(reply) => Outcome::Answered(reply),
             Err(error) => Outcome::Unknown(error),
         };
-        time.end(match &outcome {
-            Outcome::Answered(_) => StoreResult::Answered,
-            Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
-        });
+        time.end(result(&outcome));
         let outcome = read(outcome);
         if let Outcome::Answered(answer) = &outcome
             && has_written(answer)
@@ -262,7 +256,7 @@ async fn send(
     deadline: Instant,
     limit: Duration,
 ) -> Result<Value, Error> {
-    let unless_answered = GiveUp(Some(&connection.health));
+    connection.health.awaits_reply(true);
     let mut multiplexed = connection.multiplexed.clone();
     let reply = timeout_at(deadline, multiplexed.send_packed_command(command)).await;
     let reply = match reply {
@@ -271,24 +265,7 @@ async fn send(
         Err(_) => return Err(explain::no_answer(limit)),
     };
     if explain::demoted(&reply).is_none() {
-        unless_answered.disarm();
+        connection.health.awaits_reply(false);
     }
     Ok(reply)
-}
-
-/// Gives a connection up when dropped.
-struct GiveUp<'a>(Option<&'a Health>);
-
-impl GiveUp<'_> {
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for GiveUp<'_> {
-    fn drop(&mut self) {
-        if let Some(health) = self.0 {
-            health.broke();
-        }
-    }
 }

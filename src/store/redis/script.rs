@@ -112,7 +112,7 @@ impl Script {
     }
 
     /// Writes the start of a command that calls the script, up to the number of keys.
-    pub(super) fn call(&self, by: By, by_clock: bool, keys: u8, command: &mut Cmd) {
+    pub(super) fn call(&self, by: By, by_clock: bool, keys: usize, command: &mut Cmd) {
         let script = self.text(by_clock);
         let (name, script) = match by {
             By::Hash => ("EVALSHA", &script.hash),
@@ -120,7 +120,7 @@ impl Script {
         };
         command.write_arg(name.as_bytes());
         command.write_arg(script.as_bytes());
-        command.write_arg(&[b'0' + keys]);
+        command.write_arg(&[b'0' + keys as u8]);
     }
 
     /// The command that loads the script.

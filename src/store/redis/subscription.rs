@@ -34,58 +34,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
 /// Listens to one channel.
-struct Listener {
-    topology: Arc<Topology>,
-    channel: String,
-    limit: Duration,
-    hints: UnboundedSender<Hint>,
-}
-
-/// Listens until the receiver of the hints is dropped. Subscribes again after every interruption, and when hints arrive at another
-/// server than before.
-///
-/// Hints that are published without a subscription are lost. [`Hint::Listening`] is sent when the server has confirmed the first
-/// subscription, and [`Hint::Reconnected`] when the server has confirmed one after an interruption.
-pub(super) async fn listen(
-    topology: Arc<Topology>,
-    channel: String,
-    limit: Duration,
-    hints: UnboundedSender<Hint>,
-) {
-    let listener = Listener {
-        topology,
-        channel,
-        limit,
-        hints,
-    };
-    let hints = &listener.hints;
-    let mut has_listened = false;
-    let mut is_interrupted = false;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let subscribed = || {
-            if !has_listened {
-                let _ = hints.send(Hint::Listening);
-            }
-            if is_interrupted && hints.send(Hint::Reconnected).is_ok() {
-                trace::resubscribed();
-            }
-            is_interrupted = false;
-            has_listened = true;
-            pause = FIRST_PAUSE;
-        };
-        tokio::select! {
-            () = hints.closed() => return,
-            error = listener.listen_once(subscribed) => if !is_interrupted {
-                trace::subscription_lost(&error);
-            },
-        }
-        is_interrupted = true;
-        tokio::select! {
-            () = hints.closed() => return,
-            () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
-        }
-    }
+pub(super) struct Listener {
+    pub(super) topology: Arc<Topology>,
+    pub(super) channel: String,
+    pub(super) limit: Duration,
+    pub(super) hints: UnboundedSender<Hint>,
 }
 
 /// A random duration from half the pause to the whole pause, so that the instances of a fleet do not subscribe at the same moment.
@@ -94,6 +47,42 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 impl Listener {
+    /// Listens until the receiver of the hints is dropped. Subscribes again after every interruption, and when hints arrive at another
+    /// server than before.
+    ///
+    /// Hints that are published without a subscription are lost. [`Hint::Listening`] is sent when the server has confirmed the first
+    /// subscription, and [`Hint::Reconnected`] when the server has confirmed one after an interruption.
+    pub(super) async fn listen(self) {
+        let hints = &self.hints;
+        let mut has_listened = false;
+        let mut is_interrupted = false;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let subscribed = || {
+                if !has_listened {
+                    let _ = hints.send(Hint::Listening);
+                }
+                if is_interrupted && hints.send(Hint::Reconnected).is_ok() {
+                    trace::resubscribed();
+                }
+                is_interrupted = false;
+                has_listened = true;
+                pause = FIRST_PAUSE;
+            };
+            tokio::select! {
+                () = hints.closed() => return,
+                error = self.listen_once(subscribed) => if !is_interrupted {
+                    trace::subscription_lost(&error);
+                },
+            }
+            is_interrupted = true;
+            tokio::select! {
+                () = hints.closed() => return,
+                () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+
     /// Listens until the subscription ends, and returns the reason. Calls `subscribed` when the server has confirmed the subscription.
     async fn listen_once(&self, subscribed: impl FnOnce()) -> Error {
         let subscribing = timeout(self.limit, self.subscribe()).await;

@@ -18,10 +18,11 @@ use super::{Connector, Peer};
 use crate::{
     Error,
     store::redis::{
-        explain, script,
+        explain,
+        operations::text,
+        script,
         topology::{Server, check_role},
     },
-    trace,
 };
 
 impl Connector {
@@ -31,7 +32,7 @@ impl Connector {
         server: &Server,
         connection: &mut MultiplexedConnection,
     ) -> Result<Option<Peer>, Error> {
-        let (strays, is_new) = self.strays.meet(&server.address);
+        let strays = self.strays.at(&server.address);
         let mut commands = pipe();
         commands
             .cmd("CLIENT")
@@ -66,32 +67,16 @@ impl Connector {
         let (client_info, time, memory, persistence) = (next(), next(), next(), next());
         let info = next();
         for stray in &strays {
-            // A command that is denied will be denied again.
-            let is_denied = matches!(next(), Value::ServerError(_));
-            self.strays.met(&server.address, stray, !is_denied);
+            self.strays.met(&server.address, stray, &next());
         }
         if self.upstream.can_fail_over() {
             check_role(&server.address, next())?;
         }
         self.floors.raise_all(microseconds(&time).unwrap_or(0));
-        if let Some(to_warn) = &self.persistence {
-            if is_new {
-                warn_if_evicting(&memory);
-            }
-            to_warn.connected(&server.address, text(&persistence));
-        }
+        let infos = [text(&memory), text(&persistence)];
+        self.persistence.connected(&server.address, infos);
         self.upstream.connected(&server.address, text(&info));
         Ok(Peer::read(&client_info))
-    }
-}
-
-fn warn_if_evicting(memory: &Value) {
-    let policy = text(memory).and_then(|info| {
-        let mut lines = info.lines();
-        lines.find_map(|line| line.strip_prefix("maxmemory_policy:"))
-    });
-    if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
-        trace::redis_evicts(policy);
     }
 }
 
@@ -102,13 +87,4 @@ fn microseconds(reply: &Value) -> Option<u64> {
     };
     let number = |part| text(part)?.parse::<u64>().ok();
     Some(number(parts.first()?)? * 1_000_000 + number(parts.get(1)?)?)
-}
-
-pub(super) fn text(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(text) => std::str::from_utf8(text).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
 }

@@ -4,8 +4,8 @@
 //! find the server (Upstream) ──> open (TCP, TLS, login) ──> handshake ──> Connection
 //! ```
 //!
-//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed. Where the
-//!    server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
+//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed, or the next
+//!    release on another one whose answer depends on it. Where the server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
 //! 2. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
 //!    that is busy or loading has closed nothing and told no time: the connect has failed, and is tried again.
 
@@ -24,11 +24,10 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use futures_util::task::AtomicWaker;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
-use self::peer::Peer;
-pub(super) use self::strays::Strays;
+pub(super) use self::{peer::Peer, strays::Strays};
 use super::{
     explain,
     floors::{Floors, Fraction},
@@ -58,6 +57,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The strays at the same server.
+    pub(super) fn strays(&self) -> Vec<Peer> {
+        self.strays.at(&self.address)
+    }
+
+    /// Takes the server's reply to the command that closes a stray.
+    pub(super) fn closed(&self, stray: &Peer, reply: &Value) {
+        self.strays.met(&self.address, stray, reply);
+    }
+
     /// Whether a command on an earlier connection to the same server may still take effect.
     pub(super) fn is_beside_strays(&self) -> bool {
         self.strays.are_left_at(&self.address)
@@ -74,13 +83,20 @@ impl Drop for Connection {
 #[derive(Debug, Default)]
 pub(super) struct Health {
     is_broken: AtomicBool,
+    /// Whether a call in a connection of the pool has got no reply. If it is given up, so is the connection.
+    awaits_reply: AtomicBool,
     /// Wakes the driver of the lane.
     waker: AtomicWaker,
 }
 
 impl Health {
     pub(super) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Acquire)
+        let flags = [&self.is_broken, &self.awaits_reply];
+        flags.iter().any(|flag| flag.load(Ordering::Acquire))
+    }
+
+    pub(super) fn awaits_reply(&self, awaits: bool) {
+        self.awaits_reply.store(awaits, Ordering::Release);
     }
 
     pub(super) fn broke(&self) {
@@ -103,28 +119,18 @@ pub(super) struct Connector {
     /// The name of the connections in CLIENT LIST.
     client_name: Arc<str>,
     strays: Arc<Strays>,
-    /// Set for lanes, which warn about servers that forget.
-    persistence: Option<Persistence>,
+    persistence: Persistence,
 }
 
 impl Connector {
-    /// A connector for a lane.
-    pub(super) fn for_lane(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
-        Self {
-            persistence: Some(settings.persistence.clone()),
-            ..Self::for_pool(upstream, settings)
-        }
-    }
-
-    /// A connector for a pool, in which connections exist side by side.
-    pub(super) fn for_pool(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
+    pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
         Self {
             upstream,
             floors: settings.floors.clone(),
             limit: settings.limit,
             client_name: settings.names.client_name(),
             strays: settings.strays.clone(),
-            persistence: None,
+            persistence: settings.persistence.clone(),
         }
     }
 

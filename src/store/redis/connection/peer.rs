@@ -2,13 +2,13 @@
 
 use redis::{Cmd, Value, cmd};
 
-use super::handshake::text;
+use crate::store::redis::operations::text;
 
 /// The name of a connection on its server.
 ///
 /// The ids of connections start anew when a server restarts, so the address is compared as well: no other client is closed by mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     id: String,
     address: String,
 }
@@ -25,7 +25,7 @@ impl Peer {
     }
 
     /// The command that closes the connection from the server's side.
-    pub(super) fn kill(&self) -> Cmd {
+    pub(crate) fn kill(&self) -> Cmd {
         let mut kill = cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(&self.id);
         kill.arg("ADDR").arg(&self.address);

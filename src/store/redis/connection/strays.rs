@@ -1,7 +1,8 @@
 //! The connections that a store has given up, and that the server may still read from.
 //!
 //! Commands can lie unread in the buffers of a server that hangs, long after the client has closed its
-//! end. Every new connection therefore has the server close the strays of the store first (CLIENT KILL):
+//! end. Every new connection therefore has the server close the strays of the store first (CLIENT KILL),
+//! and so does a release in doubt, for a connection of the pool that was given up meanwhile:
 //!
 //! ```text
 //! lane: the connection breaks ──▶ its peer is a stray, and the outcome of its calls is unknown
@@ -16,8 +17,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use redis::Value;
+
 use super::Peer;
-use crate::sync::Mutex;
+use crate::{store::redis::explain, sync::Mutex};
 
 /// The strays of a store, by the address of their server.
 #[derive(Debug, Default)]
@@ -39,19 +42,22 @@ impl Strays {
         at_server.open.extend(peer);
     }
 
-    /// The strays to be closed, and whether the store is new to the server.
-    pub(super) fn meet(&self, server: &Arc<str>) -> (Vec<Peer>, bool) {
+    /// The strays at a server, which are to be closed.
+    pub(super) fn at(&self, server: &Arc<str>) -> Vec<Peer> {
         let servers = self.0.lock();
         let at_server = servers.get(server);
-        let open = at_server.map(|it| it.open.clone());
-        (open.unwrap_or_default(), at_server.is_none())
+        at_server.map_or_else(Vec::new, |it| it.open.clone())
     }
 
-    /// Forgets a stray that was closed. One that the server has not closed will never be.
-    pub(super) fn met(&self, server: &Arc<str>, stray: &Peer, was_closed: bool) {
+    /// Takes the reply to the command that closes a stray. A command that is denied will be denied again.
+    pub(super) fn met(&self, server: &Arc<str>, stray: &Peer, reply: &Value) {
+        if explain::temporary(reply).is_some() {
+            return;
+        }
+        let is_denied = matches!(reply, Value::ServerError(_));
         if let Some(at_server) = self.0.lock().get_mut(server) {
             at_server.open.retain(|peer| peer != stray);
-            at_server.is_hopeless |= !was_closed;
+            at_server.is_hopeless |= is_denied;
         }
     }
 

@@ -175,7 +175,7 @@ pub(super) fn connection_broke(error: RedisError) -> Error {
         "the connection to Redis broke before the answer came: {}",
         cause(&error)
     );
-    Error::with_source(ErrorKind::Unreachable, message, error)
+    Error::broken(message, Some(error.into()))
 }
 
 /// The error of a connection whose end the client library reports without a reason.

@@ -16,103 +16,78 @@ use redis::{ErrorKind as Kind, RedisError, Value};
 
 use crate::{Error, ErrorKind};
 
-/// The meaning of the code at the start of a server's error.
-struct Meaning {
-    code: &'static str,
-    kind: ErrorKind,
-    message: &'static str,
-}
-
-/// The meaning of a code that a later call may not meet.
-const fn unreachable(code: &'static str, message: &'static str) -> Meaning {
-    Meaning {
-        code,
-        kind: ErrorKind::Unreachable,
-        message,
-    }
-}
-
-/// The meaning of a code for a key that is in use for something else.
-const fn foreign(code: &'static str, message: &'static str) -> Meaning {
-    Meaning {
-        code,
-        kind: ErrorKind::Foreign,
-        message,
-    }
-}
-
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-const MEANINGS: [Meaning; 21] = [
-    foreign(
+/// The code at the start of a server's error, and what it means for a key that is in use for something else.
+const FOREIGN: [(&str, &str); 4] = [
+    (
         "WRONGTYPE",
         "Redis holds a value of another type where the lock, its queue or its token counter would be: \
          another program uses these names, choose another prefix",
     ),
-    foreign(
+    (
         "TDLFOREIGN",
         "Redis holds a value that this crate did not write where the lock or its token counter would be: \
          another program uses these names, choose another prefix",
     ),
-    foreign("TDLLOCKS", "the key is locked: use another key for permits"),
-    foreign(
+    ("TDLLOCKS", "the key is locked: use another key for permits"),
+    (
         "TDLPERMITS",
         "permits of this key are held: use another key for locks",
     ),
-    unreachable(
+];
+
+/// The codes that a later call may not meet.
+const UNREACHABLE: [(&str, &str); 16] = [
+    (
         "OOM",
         "Redis is full (used memory above `maxmemory`) and takes no new locks: give it more memory",
     ),
-    unreachable(
+    (
         "READONLY",
         "this Redis is a read-only replica: locks need the primary",
     ),
-    unreachable(
+    (
         "LOADING",
         "Redis is still loading its data: try again when it is done",
     ),
-    unreachable("NOPERM", NO_PERMISSION),
-    unreachable("WRONGPASS", super::WRONG_PASSWORD),
-    unreachable(
+    ("NOPERM", NO_PERMISSION),
+    ("WRONGPASS", super::WRONG_PASSWORD),
+    (
         "NOAUTH",
         "Redis wants a password: the URL has none, and no provider of credentials is set",
     ),
-    unreachable(
+    (
         "BUSY",
         "Redis is busy with a script that has run for too long: end it with SCRIPT KILL",
     ),
-    unreachable(
+    (
         "MISCONF",
         "Redis cannot save to disk and so takes no writes: look at its log",
     ),
-    unreachable(
+    (
         "NOREPLICAS",
         "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes: are the replicas running?",
     ),
-    unreachable(
+    (
         "MASTERDOWN",
         "this Redis is a replica without its primary: locks need the primary",
     ),
-    unreachable(
+    (
         "MOVED",
         "this Redis is a node of a Cluster, and another node has the key: use `RedisStore::cluster`",
     ),
-    unreachable(
+    (
         "ERR This instance has cluster support disabled",
         "this Redis is not a node of a Cluster: use `RedisStore::builder`",
     ),
-    unreachable("TRYAGAIN", super::SLOT_IS_MOVING),
-    unreachable("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
-    unreachable(
+    ("TRYAGAIN", super::SLOT_IS_MOVING),
+    ("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
+    (
         "NOSCRIPT",
         "Redis lost a script right after the script was loaded: does a program run SCRIPT FLUSH?",
     ),
-    Meaning {
-        code: "ERR Protocol error",
-        kind: ErrorKind::InvalidConfig,
-        message: super::RECORD_TOO_LARGE,
-    },
-    unreachable(
+    (
         "ERR max number of clients reached",
         "Redis accepts no more connections: raise `maxclients`",
     ),
@@ -121,8 +96,18 @@ const MEANINGS: [Meaning; 21] = [
 /// The error for a command that the server refused.
 pub(crate) fn refused(error: RedisError) -> Error {
     let said = code_and_detail(&error);
-    if let Some(meaning) = MEANINGS.iter().find(|it| has_code(&said, it.code)) {
-        return Error::with_source(meaning.kind, meaning.message, error);
+    let meaning = |table: &[(&str, &'static str)]| {
+        let found = table.iter().find(|(code, _)| has_code(&said, code));
+        found.map(|(_, message)| *message)
+    };
+    if let Some(message) = meaning(&FOREIGN) {
+        return Error::with_source(ErrorKind::Foreign, message, error);
+    }
+    if let Some(message) = meaning(&UNREACHABLE) {
+        return Error::with_source(ErrorKind::Unreachable, message, error);
+    }
+    if has_code(&said, "ERR Protocol error") {
+        return Error::with_source(ErrorKind::InvalidConfig, super::RECORD_TOO_LARGE, error);
     }
     if said.contains("user executing the script can't") || said.contains("ACL failure") {
         // No source, because newer servers quote the key here.

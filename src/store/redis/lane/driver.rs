@@ -124,14 +124,11 @@ impl Future for Driver {
 impl Inner {
     /// Does all that is due, and returns the next action.
     fn step(&self, driver: DriverId, is_connecting: bool, cx: &mut Context<'_>) -> Step {
-        let mut state = self.lock();
+        let mut locked = self.lock();
+        let state: &mut State = &mut locked;
         if state.driver != Some(driver) {
             return Step::End;
         }
-        self.step_locked(&mut state, is_connecting, cx)
-    }
-
-    fn step_locked(&self, state: &mut State, is_connecting: bool, cx: &mut Context<'_>) -> Step {
         state.waker.clone_from(cx.waker());
         if let Some(connection) = &state.connection {
             connection.health.wakes(cx.waker());
@@ -222,11 +219,24 @@ impl Inner {
             let Some(entry) = state.queue.first_in_flight() else {
                 break;
             };
-            if entry.call.is_asking() {
+            if entry.call.is_asking {
                 replies.values.next();
             }
-            let mut value = replies.values.next().unwrap_or(Value::Nil);
-            if entry.beside_strays && value == Value::Int(0) {
+            let mut next = || replies.values.next().unwrap_or(Value::Nil);
+            if let Some(connection) = &state.connection {
+                let strays = mem::take(&mut entry.strays);
+                strays
+                    .iter()
+                    .for_each(|stray| connection.closed(stray, &next()));
+            }
+            let mut value = next();
+            let is_beside_strays = || {
+                state
+                    .connection
+                    .as_ref()
+                    .is_some_and(Connection::is_beside_strays)
+            };
+            if entry.call.is_in_doubt() && value == Value::Int(0) && is_beside_strays() {
                 value = NOT_YET;
             }
             if let Value::ServerError(error) = &value {

@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::super::{
+    connection::Peer,
     operations::{Call, Operation, released},
     script::By,
     topology::is_redirect,
@@ -22,23 +23,15 @@ use crate::{
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) by: By,
-    /// `None` once the caller was answered.
-    pub(super) answer: Option<AnswerTo>,
+    /// The receiver of the outcome, and the time of the call for the telemetry. `None` once the caller was answered.
+    pub(super) answer: Option<(Receiver, StoreCall)>,
     /// When the caller must be answered.
     pub(super) deadline: Instant,
-    /// Whether a stray connection to the server was left when the call was sent, for a release that
-    /// is in doubt.
-    pub(super) beside_strays: bool,
+    /// The strays that the server closes right before it runs the call, which is a release in doubt.
+    pub(super) strays: Vec<Peer>,
 }
 
 /// The receiver of a call's outcome.
-#[derive(Debug)]
-pub(super) struct AnswerTo {
-    receiver: Receiver,
-    /// The time of the call, for the telemetry.
-    time: StoreCall,
-}
-
 #[derive(Debug)]
 pub(super) enum Receiver {
     One(oneshot::Sender<Outcome<Value>>),
@@ -57,30 +50,21 @@ impl Entry {
     pub(super) fn new(call: Call, deadline: Instant, receiver: Receiver) -> Self {
         Self {
             by: call.by(),
-            answer: Some(AnswerTo {
-                receiver,
-                time: call.operation().begin(),
-            }),
+            answer: Some((receiver, call.operation.begin())),
             call,
             deadline,
-            beside_strays: false,
+            strays: Vec::new(),
         }
     }
 
     /// Whether the caller has left without an answer.
     pub(super) fn is_given_up(&self) -> bool {
-        match &self.answer {
-            Some(AnswerTo {
-                receiver: Receiver::One(to),
-                ..
-            }) => to.is_closed(),
-            _ => false,
-        }
+        matches!(&self.answer, Some((Receiver::One(to), _)) if to.is_closed())
     }
 
     /// Tells the outcome, once. That of a release is left in `told`.
     pub(super) fn tell(&mut self, outcome: Outcome<Value>, told: &mut Told) {
-        let Some(AnswerTo { receiver, time }) = self.answer.take() else {
+        let Some((receiver, time)) = self.answer.take() else {
             return;
         };
         time.end(result(&outcome));
@@ -113,7 +97,7 @@ impl Operation {
 }
 
 /// The outcome, as the telemetry needs it.
-fn result(outcome: &Outcome<Value>) -> StoreResult {
+pub(in super::super) fn result(outcome: &Outcome<Value>) -> StoreResult {
     match outcome {
         Outcome::Answered(value) if is_redirect(value) => StoreResult::Redirected,
         Outcome::Answered(Value::ServerError(_)) => StoreResult::Failed,

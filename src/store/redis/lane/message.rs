@@ -6,29 +6,20 @@
 //! ```
 
 use std::{
-    mem,
     pin::pin,
     task::{Context, Poll, Waker},
-    vec,
 };
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
+use smallvec::{SmallVec, smallvec};
 use tokio::{task::unconstrained, time::Instant};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::super::connection::Connection;
 
-/// The room in a new pipeline.
-const USUAL_COMMANDS: usize = 16;
-
-/// Commands that are sent together. A single one needs no pipeline, and its buffers are used again.
+/// Commands that are sent together: one, most of the time.
 #[derive(Default)]
-pub(super) enum Message {
-    #[default]
-    Empty,
-    One(Cmd),
-    Many(Pipeline),
-}
+pub(super) struct Message(SmallVec<[Cmd; 1]>);
 
 /// A message that was sent.
 pub(super) struct Flight {
@@ -45,32 +36,16 @@ pub(super) type ReplyFuture = ReusableBoxFuture<'static, RedisResult<Replies>>;
 
 /// The replies to a message.
 pub(super) struct Replies {
-    pub(super) values: Values,
+    /// One for each command.
+    pub(super) values: smallvec::IntoIter<[Value; 1]>,
     /// A command whose buffers can be used again.
     pub(super) spare: Option<Cmd>,
-}
-
-/// The values of the replies, one for each command.
-pub(super) enum Values {
-    One(Option<Value>),
-    Many(vec::IntoIter<Value>),
 }
 
 impl Message {
     /// Appends a command.
     pub(super) fn push(&mut self, command: Cmd) {
-        *self = match mem::take(self) {
-            Self::Empty => Self::One(command),
-            Self::One(first) => {
-                let mut pipeline = Pipeline::with_capacity(USUAL_COMMANDS);
-                pipeline.add_command(first).add_command(command);
-                Self::Many(pipeline)
-            }
-            Self::Many(mut pipeline) => {
-                pipeline.add_command(command);
-                Self::Many(pipeline)
-            }
-        };
+        self.0.push(command);
     }
 
     /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
@@ -82,26 +57,30 @@ impl Message {
         spare: Option<ReplyFuture>,
         waker: &Waker,
     ) -> Flight {
-        let mut connection = connection.multiplexed.clone();
-        let reply_future = match self {
-            Self::One(command) => boxed(spare, async move {
+        let (mut connection, mut commands) = (connection.multiplexed.clone(), self.0);
+        // A single command needs no pipeline, and its buffers are used again.
+        let only = if commands.len() == 1 {
+            commands.pop()
+        } else {
+            None
+        };
+        let reply_future = match only {
+            Some(command) => boxed(spare, async move {
                 let value = connection.send_packed_command(&command).await?;
                 Ok(Replies {
-                    values: Values::One(Some(value)),
+                    values: smallvec![value].into_iter(),
                     spare: Some(command),
                 })
             }),
-            Self::Many(pipeline) => boxed(spare, async move {
-                let all = pipeline.len();
+            None => boxed(spare, async move {
+                let all = commands.len();
+                let mut pipeline = Pipeline::with_capacity(all);
+                for command in commands {
+                    pipeline.add_command(command);
+                }
                 let values = connection.send_packed_commands(&pipeline, 0, all).await?;
                 Ok(Replies {
-                    values: Values::Many(values.into_iter()),
-                    spare: None,
-                })
-            }),
-            Self::Empty => boxed(spare, async {
-                Ok(Replies {
-                    values: Values::One(None),
+                    values: SmallVec::from_vec(values).into_iter(),
                     spare: None,
                 })
             }),
@@ -149,17 +128,6 @@ impl Flight {
     /// The box, to be used again once the replies were taken.
     pub(super) fn into_spare(self) -> ReplyFuture {
         self.reply_future
-    }
-}
-
-impl Iterator for Values {
-    type Item = Value;
-
-    fn next(&mut self) -> Option<Value> {
-        match self {
-            Self::One(value) => value.take(),
-            Self::Many(values) => values.next(),
-        }
     }
 }
 

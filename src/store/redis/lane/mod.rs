@@ -53,7 +53,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(super) use self::entry::is_noscript;
+pub(super) use self::entry::{is_noscript, result};
 use self::{
     connecting::BackOff,
     driver::Driver,
@@ -63,7 +63,7 @@ use self::{
     spare::Spare,
 };
 use super::{
-    connection::{BUFFERED, Connection, Connector},
+    connection::{BUFFERED, Connection, Connector, Peer},
     explain,
     floors::Floors,
     names::Names,
@@ -215,7 +215,7 @@ impl Lane {
                 gathering: Gathering::No,
                 spare: Spare::default(),
             }),
-            connector: Connector::for_lane(upstream, settings),
+            connector: Connector::new(upstream, settings),
             names: settings.names.clone(),
             floors: settings.floors.clone(),
             limit: settings.limit,
@@ -361,10 +361,14 @@ impl Inner {
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
-                if entry.call.is_asking() {
+                if entry.call.is_asking {
                     message.push(redis::cmd("ASKING"));
                 }
-                entry.beside_strays = entry.call.is_in_doubt() && connection.is_beside_strays();
+                if entry.call.is_in_doubt() {
+                    entry.strays = connection.strays();
+                }
+                let kills = entry.strays.iter().map(Peer::kill);
+                kills.for_each(|kill| message.push(kill));
                 let mut command = spare.command(is_alone);
                 entry.call.write(entry.by, dialect, &mut command);
                 message.push(command);

@@ -78,8 +78,8 @@ impl Queue {
     }
 
     /// The first call in flight, whose reply comes next.
-    pub(super) fn first_in_flight(&self) -> Option<&Entry> {
-        self.calls.front().filter(|_| self.in_flight > 0)
+    pub(super) fn first_in_flight(&mut self) -> Option<&mut Entry> {
+        self.calls.front_mut().filter(|_| self.in_flight > 0)
     }
 
     /// Takes the reply to the first call in flight. A call whose script the server does not have is
@@ -111,7 +111,7 @@ impl Queue {
     /// Queues a call again, unless its caller was answered meanwhile.
     fn send_again(&mut self, entry: Entry) {
         if entry.answer.is_some() {
-            self.calls.insert(self.in_flight, entry);
+            self.calls.push_back(entry);
         }
     }
 

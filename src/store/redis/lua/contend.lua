@@ -3,18 +3,21 @@
 -- The number of holders that are told that an attempt waits.
 local HOLDERS_TOLD = 100
 
--- The number of attempts ahead of this one in the queue: all of them if this one is not queued.
+-- The number of attempts ahead of this one in the queue: all of them if this one is not queued. Expired places that are left do not count for
+-- an attempt that is not queued; one that is queued asks again until they are removed.
 local function ahead_of(attempt)
-  return redis.call('ZRANK', KEYS[2], attempt) or redis.call('ZCOUNT', KEYS[2], 0, CLOCKS)
+  return redis.call('ZRANK', KEYS[2], attempt) or redis.call('ZCOUNT', KEYS[2], 0, CLOCKS) - expired
 end
 
--- Whether the first attempts in the queue all share the key. More of them than a page count as if one did not: an attempt behind them waits
--- for its offer.
+-- Whether the first attempts in the queue all share the key. More of them than a page, or some among expired ones, count as if one did not: an
+-- attempt behind them waits for its offer.
 local function all_share(number)
-  if number > PAGE then
+  if number == 0 then
+    return true
+  elseif number > PAGE or expired > 0 then
     return false
   end
-  for _, attempt in ipairs(number > 0 and attempts(0, number) or {}) do
+  for _, attempt in ipairs(attempts(0, number)) do
     if mode_of(attempt) ~= 'shared' then
       return false
     end
@@ -35,9 +38,11 @@ local function room_for(attempt, held, lock, skips)
 end
 
 -- The error for an attempt at a lock if the key is used for permits, and the other way round; nil if the attempt is of the right kind.
-local function wrong_kind(attempt, lock)
+local function wrong_kind(attempt, lock, now)
   local first, second = unpack(attempts(0, 2))
-  local other = lock.kind or mode_of(first ~= attempt and first or second or attempt)
+  local queued = first ~= attempt and first or second
+  local is_waiting = queued and (expired == 0 or kept_until(queued) > now)
+  local other = lock.kind or mode_of(is_waiting and queued or attempt)
   local has_permits, is_permit = other == 'permit', mode_of(attempt) == 'permit'
   if has_permits and not is_permit then
     return redis.error_reply('TDLPERMITS permits of this key are held')
@@ -81,7 +86,7 @@ local function hold_off(attempt, lock, queueing, now)
   offer(now, lock, false)
   local first = head()
   local ask_again = lock.ends
-  if first and (not ask_again or redis.call('ZSCORE', KEYS[2], 'free:' .. first)) then
+  if first and (not ask_again or expired > 0 or redis.call('ZSCORE', KEYS[2], 'free:' .. first)) then
     ask_again = math.min(ask_again or math.huge, untaken_until(first, now, head_start))
   end
   return {'held', math.max((ask_again or now) - now, 0), false, lock.label or false}
@@ -131,7 +136,7 @@ local function contend(attempt, holders, queueing, now)
     leave_for_record(attempt)
     return {'record', lock.content}
   end
-  local wrong = wrong_kind(attempt, lock)
+  local wrong = wrong_kind(attempt, lock, now)
   if wrong then
     leave(attempt)
     return wrong

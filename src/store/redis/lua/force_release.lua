@@ -2,6 +2,7 @@
 --
 -- KEYS     1 lock, 2 queue
 -- ARGV     1 the owner that must be among the holders, or "record" if there must be a record; missing for anything
+--          2 the owner's name as a holder of a key that is shared or counted (see holders.lua)
 -- Returns  1 if there was a lease or a record, and it was the expected one; else 0
 
 --@include value.lua
@@ -23,12 +24,7 @@ local function is_expected(what)
   elseif lock.kind == 'exclusive' then
     return what == lock.owner
   end
-  for _, holder in ipairs(lock.kind and redis.call('ZRANGE', KEYS[1], 0, -1) or {}) do
-    if what == string.match(holder, '(%x+%-[%x-]+:%d+)') then
-      return true
-    end
-  end
-  return false
+  return lock.kind and what ~= 'record' and redis.call('ZSCORE', KEYS[1], ARGV[2])
 end
 
 if not is_expected(ARGV[1]) then

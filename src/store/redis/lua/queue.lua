@@ -31,7 +31,10 @@ local TOLD = 4
 local PAGE = 32
 
 -- The number of expired places that one call removes. The next call removes more.
-local PRUNED = 200
+local PRUNED = 50
+
+-- The number of expired places that prune has left.
+local expired = 0
 
 -- The server's clock in ms. The clock of a server that does not know the time begins in 1970, and is moved to after CLOCKS.
 local function clock()
@@ -57,22 +60,6 @@ end
 -- Removes an attempt from the queue. Returns whether the attempt was queued.
 local function leave(attempt)
   return redis.call('ZREM', KEYS[2], attempt, 'until:' .. attempt, 'free:' .. attempt) > 0
-end
-
--- Removes the attempts whose places have expired.
-local function prune(now)
-  local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now), 'LIMIT', 0, PRUNED)
-  if not gone[1] then
-    return
-  end
-  local members = {}
-  for _, deadline in ipairs(gone) do
-    local attempt = string.sub(deadline, #'until:' + 1)
-    members[#members + 1] = deadline
-    members[#members + 1] = attempt
-    members[#members + 1] = 'free:' .. attempt
-  end
-  redis.call('ZREM', KEYS[2], unpack(members))
 end
 
 local function kept_until(attempt)
@@ -120,6 +107,32 @@ local function hint(instance, what)
   redis.pcall('PUBLISH', channels .. instance, what .. ' ' .. key)
 end
 
+-- Removes the attempts whose places have expired. If more of them are left, the attempts that have asked last, which are most likely alive,
+-- are told to ask again: that removes the next ones, and an attempt behind many expired ones does not wait for its poll.
+local function prune(now)
+  local gone = redis.call('ZRANGEBYSCORE', KEYS[2], CLOCKS, string.format('%.0f', now), 'LIMIT', 0, PRUNED)
+  if not gone[1] then
+    return
+  end
+  local members = {}
+  for _, deadline in ipairs(gone) do
+    local attempt = string.sub(deadline, #'until:' + 1)
+    members[#members + 1] = deadline
+    members[#members + 1] = attempt
+    members[#members + 1] = 'free:' .. attempt
+  end
+  redis.call('ZREM', KEYS[2], unpack(members))
+  if gone[PRUNED] then
+    expired = redis.call('ZCOUNT', KEYS[2], CLOCKS, string.format('%.0f', now))
+  end
+  if expired > 0 then
+    local kept = redis.call('ZREVRANGEBYSCORE', KEYS[2], OFFERS - 1, string.format('(%.0f', now), 'LIMIT', 0, TOLD)
+    for _, deadline in ipairs(kept) do
+      hint(instance_of(deadline), 'free')
+    end
+  end
+end
+
 -- Whether attempts of other instances are queued.
 local function others_wait(instance)
   for _, attempt in ipairs(attempts(0, 10)) do
@@ -151,6 +164,10 @@ local function update_offers(now, lock)
   end
   local last, is_new, all_share = 0, false, true
   for place, attempt in ipairs(attempts(0, PAGE)) do
+    if expired > 0 and kept_until(attempt) <= now then
+      -- The call that removes the last of them makes the further offers.
+      break
+    end
     local mode, permits = mode_of(attempt)
     if room_behind(mode, permits, lock.kind, lock.held, place - 1, all_share) > 0 then
       local mark = 'free:' .. attempt

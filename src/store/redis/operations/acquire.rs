@@ -16,7 +16,7 @@ use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        names::put_number,
+        names::{Name, put_number},
         script::{ACQUIRE, ACQUIRE_SHARED},
         value,
     },
@@ -65,15 +65,10 @@ impl Writer<'_> {
         } else {
             &ACQUIRE_SHARED
         };
-        let ends = !request.ends.is_empty();
-        self.script(script, 3 + u8::from(ends));
-        self.lock(&request.key);
-        self.queue(&request.key);
-        self.fence(&request.key);
-        if ends {
-            // Where a slot moves, a name that is deleted cannot be written again in the same step.
-            self.none(&request.key);
-        }
+        // Where a slot moves, a name that is deleted by the ends cannot be written again in the same step.
+        let names = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
+        let names = &names[..if request.ends.is_empty() { 3 } else { 4 }];
+        self.script(script, &request.key, names);
         if is_exclusive {
             let mut lease = self.command.bufmut_for_next_arg(0);
             let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());

@@ -26,7 +26,7 @@ const SHORTEST_STEP: usize = 10;
 const MOST_NAMES: usize = 10_000;
 
 /// Where the next step of a listing starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Position {
     /// The cursor of SCAN.
     cursor: u64,
@@ -67,20 +67,19 @@ impl Shared {
             let now = Instant::now();
             let last_start = now + shared.timeout / 2;
             let deadline = now + shared.timeout;
-            let mut at = request.cursor.as_ref().map(Position::read).transpose()?;
+            let at = request.cursor.as_ref().map(Position::read).transpose()?;
+            let mut at = at.unwrap_or_default();
             let nodes = shared.topology.nodes(deadline).await?;
             let pattern = Bytes::from(shared.names.pattern(&request.prefix));
             let at_most = request.at_most.max(1);
             let (mut keys, mut seen, mut empty_steps) = (BTreeSet::new(), 0, 0);
-            loop {
-                let Some(from) = Position::first_from(at.as_ref(), &nodes) else {
-                    at = None;
-                    break;
+            let next = loop {
+                let Some(from) = at.first_in(&nodes) else {
+                    break None;
                 };
                 let is_over = seen >= MOST_NAMES || seen > 0 && Instant::now() >= last_start;
                 if keys.len() >= at_most || is_over {
-                    at = Some(from);
-                    break;
+                    break Some(from);
                 }
                 // A step without a key means that keys are rare among the names, and so a longer step brings few keys.
                 let step = (at_most - keys.len()) << (2 * empty_steps).min(10);
@@ -95,20 +94,17 @@ impl Shared {
                         let found = shared.keys(&scanned, &request.prefix);
                         empty_steps = if found.is_empty() { empty_steps + 1 } else { 0 };
                         keys.extend(found);
-                        at = Some(from.after(scanned.next));
+                        at = from.after(scanned.next);
                     }
                     Err(error) if keys.is_empty() => return Err(error),
                     // The caller gets the keys, and the next page tries again.
-                    Err(_) => {
-                        at = Some(from);
-                        break;
-                    }
+                    Err(_) => break Some(from),
                 }
                 seen += count;
-            }
+            };
             Ok(KeyPage {
                 keys: keys.into_iter().collect(),
-                next: at.as_ref().map(Position::write),
+                next: next.as_ref().map(Position::write),
             })
         })
     }
@@ -163,39 +159,21 @@ fn scanned(reply: Value) -> Result<Scanned, Error> {
 
 impl Position {
     /// The position itself, or the start of the next node if its node has gone. `None` at the end.
-    fn first_from(at: Option<&Self>, nodes: &[Arc<str>]) -> Option<Self> {
-        let Some(at) = at else {
-            return nodes.first().map(Self::start_of);
-        };
-        let node = nodes.iter().find(|node| **node >= at.node)?;
-        let is_same = *node == at.node;
-        Some(if is_same {
-            at.clone()
-        } else {
-            Self::start_of(node)
-        })
+    fn first_in(&self, nodes: &[Arc<str>]) -> Option<Self> {
+        let node = nodes.iter().find(|node| **node >= self.node)?.clone();
+        let cursor = if node == self.node { self.cursor } else { 0 };
+        Some(Self { cursor, node })
     }
 
-    fn start_of(node: &Arc<str>) -> Self {
-        Self {
-            cursor: 0,
-            node: node.clone(),
-        }
-    }
-
-    /// The position after a step, with the cursor that the server has returned.
+    /// The position after a step, with the cursor that the server has returned. Behind the last name of a node, it comes before every
+    /// other node behind that node.
     fn after(self, next: u64) -> Self {
         match next {
-            0 => Self::end_of(&self.node),
+            0 => Self {
+                cursor: 0,
+                node: format!("{}!", self.node).into(),
+            },
             cursor => Self { cursor, ..self },
-        }
-    }
-
-    /// The position behind the last name of a node, which comes before every other node behind that node.
-    fn end_of(node: &Arc<str>) -> Self {
-        Self {
-            cursor: 0,
-            node: format!("{node}!").into(),
         }
     }
 

@@ -26,14 +26,14 @@ use tokio::time::Instant;
 pub(super) use self::{
     acquire::acquired,
     release::{NOT_YET, released},
-    reply::read,
-    writer::Dialect,
+    reply::{read, text},
+    writer::{Dialect, millis},
 };
-use self::{listing::Scan, writer::Writer};
+use self::{listing::Scan, questions::Inspect, writer::Writer};
 use super::{Shared, names::bucket, script::By};
 use crate::{
-    Error, LockKey,
-    store::{Acquire, Ending, Expected, Release, Renew, StoreFuture},
+    LockKey,
+    store::{Acquire, Ending, Expected, Holder, Release, Renew},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
@@ -45,14 +45,14 @@ const LARGE: usize = 1024 * 1024 - 256;
 /// of the script belong to the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    operation: Operation,
-    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving.
-    is_asking: bool,
+    pub(super) operation: Operation,
+    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving (ASK).
+    pub(super) is_asking: bool,
     /// Whether the call uses the script with one key, if the operation has such a script.
     ///
     /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
     /// script with one key answers like the normal script; or with TRYAGAIN again, and then only the normal script can make the call.
-    has_one_key: bool,
+    pub(super) has_one_key: bool,
 }
 
 /// An operation of the store that one script carries out.
@@ -67,9 +67,14 @@ pub(super) enum Operation {
     /// `raise_fence.lua`.
     RaiseFence { key: LockKey, above: u64 },
     /// `inspect.lua`.
-    Inspect(LockKey),
+    Inspect(Inspect),
     /// `force_release.lua`.
-    ForceRelease { key: LockKey, expected: Expected },
+    ForceRelease {
+        key: LockKey,
+        expected: Expected,
+        /// The holder that is expected.
+        holder: Option<Holder>,
+    },
     /// `ping.lua`, at the server of a bucket.
     Ping { bucket: usize },
     /// SCAN, the only call that is not a script.
@@ -87,35 +92,6 @@ impl From<Operation> for Call {
 }
 
 impl Call {
-    /// The form for a node that ASK has named.
-    pub(super) fn asking(self) -> Self {
-        Self {
-            is_asking: true,
-            ..self
-        }
-    }
-
-    pub(super) fn is_asking(&self) -> bool {
-        self.is_asking
-    }
-
-    /// The form with the script with one key.
-    pub(super) fn with_one_key(self) -> Self {
-        Self {
-            has_one_key: true,
-            ..self
-        }
-    }
-
-    pub(super) fn has_one_key(&self) -> bool {
-        self.has_one_key
-    }
-
-    /// The operation that the call carries out.
-    pub(super) fn operation(&self) -> &Operation {
-        &self.operation
-    }
-
     /// The bucket of the call's key.
     pub(super) fn bucket(&self) -> usize {
         match &self.operation {
@@ -123,7 +99,7 @@ impl Call {
             | Operation::Renew(Renew { key, .. })
             | Operation::Release(Release { key, .. })
             | Operation::RaiseFence { key, .. }
-            | Operation::Inspect(key)
+            | Operation::Inspect(Inspect { key, .. })
             | Operation::ForceRelease { key, .. } => bucket(key),
             Operation::Ping { bucket } => *bucket,
             // A step of a listing names its node instead.
@@ -170,8 +146,12 @@ impl Call {
             Operation::Renew(request) => to.renew(request, self.has_one_key),
             Operation::Release(request) => to.release(request, self.has_one_key),
             Operation::RaiseFence { key, above } => to.raise_fence(key, *above),
-            Operation::Inspect(key) => to.inspect(key),
-            Operation::ForceRelease { key, expected } => to.force_release(key, *expected),
+            Operation::Inspect(page) => to.inspect(page),
+            Operation::ForceRelease {
+                key,
+                expected,
+                holder,
+            } => to.force_release(key, *expected, holder.as_ref()),
             Operation::Ping { bucket } => to.ping(*bucket),
             Operation::Scan(scan) => to.scan(scan),
         }
@@ -183,9 +163,4 @@ impl Shared {
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
-}
-
-/// An answer to a call that cannot be started.
-fn failed<T: Send + 'static>(error: Error) -> StoreFuture<Result<T, Error>> {
-    Box::pin(std::future::ready(Err(error)))
 }

@@ -43,7 +43,7 @@ impl Shared {
 
 impl Writer<'_> {
     pub(super) fn ping(&mut self, bucket: usize) {
-        self.script(&PING, 1);
+        self.start(&PING, 1);
         let mut name = self.command.bufmut_for_next_arg(0);
         self.dialect.names.ping(bucket, &mut name);
     }

@@ -1,23 +1,32 @@
 //! Operations that leave nothing to be done when they fail: to inspect a key, to end its lease by force, to raise its tokens.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use redis::Value;
+use bytes::Bytes;
+use redis::{RedisWrite, Value};
+use tokio::time::Instant;
 
 use super::{
     super::{
         Shared, explain,
         floors::Floor,
+        names::Name,
         script::{FORCE_RELEASE, INSPECT, RAISE_FENCE},
         value::{self, Named, Stored},
     },
-    Operation, Writer, failed,
+    Operation, Writer,
     reply::{flag, read, remaining, text},
 };
 use crate::{
     Error, LockKey,
-    store::{Expected, Holder, Inspection, Mode, StoreFuture, types::check_floor},
+    store::{
+        Expected, Holder, Inspection, Mode, StoreFuture,
+        types::{LISTED, check_floor},
+    },
 };
+
+/// The number of holders, and of attempts, on one page of an inspection (`LISTED` in `inspect.lua`).
+const PAGE: usize = 50;
 
 impl Shared {
     /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot represent exactly.
@@ -26,25 +35,35 @@ impl Shared {
         key: LockKey,
         above: u64,
     ) -> StoreFuture<Result<u64, Error>> {
-        if let Err(error) = check_floor(above) {
-            return failed(error);
-        }
-        let shared = self.clone();
-        let value = self.question(Operation::RaiseFence {
+        let raise = Operation::RaiseFence {
             key: key.clone(),
             above,
-        });
-        Box::pin(async move { token(value.await?, shared.floors.of(&key)) })
+        };
+        let asked = check_floor(above).map(|()| self.question(raise, self.deadline()));
+        let shared = self.clone();
+        Box::pin(async move { token(asked?.await?, shared.floors.of(&key)) })
     }
 
-    /// Reads the state of a key.
+    /// Reads the state of a key, in pages of its holders and of its queue.
     pub(in super::super) fn inspect(
         self: &Arc<Self>,
         key: LockKey,
     ) -> StoreFuture<Result<Inspection, Error>> {
         let shared = self.clone();
-        let value = self.question(Operation::Inspect(key.clone()));
-        Box::pin(async move { inspection(value.await?, shared.floors.of(&key)) })
+        let deadline = self.deadline();
+        let mut page = Inspect::first(key);
+        let mut asked = self.question(Operation::Inspect(page.clone()), deadline);
+        Box::pin(async move {
+            let mut seen = Inspection::default();
+            for further in (0..LISTED / PAGE).rev() {
+                if !page.add(asked.await?, &mut seen)? || further == 0 {
+                    break;
+                }
+                asked = shared.question(Operation::Inspect(page.clone()), deadline);
+            }
+            seen.fence = seen.fence.max(shared.floors.of(&page.key).get());
+            Ok(seen)
+        })
     }
 
     /// Ends the leases of a key, or removes its record, if that is expected. Returns whether there
@@ -54,43 +73,72 @@ impl Shared {
         key: LockKey,
         expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
-        let value = self.question(Operation::ForceRelease { key, expected });
-        Box::pin(async move { flag(value.await?) })
+        let shared = self.clone();
+        let deadline = self.deadline();
+        Box::pin(async move {
+            let mut holder = None;
+            if let Expected::Holder(owner) = expected {
+                // The server finds a holder among many by its whole name, with the mode and the label.
+                let mut holders = shared.inspect(key.clone()).await?.holders.into_iter();
+                holder = holders.find(|holder| holder.owner == owner);
+                if holder.is_none() {
+                    return Ok(false);
+                }
+            }
+            let force = Operation::ForceRelease {
+                key,
+                expected,
+                holder,
+            };
+            flag(shared.question(force, deadline).await?)
+        })
     }
 
     /// Makes a call that leaves nothing to be done when it fails.
     fn question(
         &self,
         operation: Operation,
+        deadline: Instant,
     ) -> impl Future<Output = Result<Value, Error>> + Send + use<> {
-        let called = self.topology.call(operation.into(), self.deadline());
+        let called = self.topology.call(operation.into(), deadline);
         async { read(called.await, Ok).into_result() }
     }
 }
 
 impl Writer<'_> {
     pub(super) fn raise_fence(&mut self, key: &LockKey, above: u64) {
-        self.script(&RAISE_FENCE, 1);
-        self.fence(key);
+        self.script(&RAISE_FENCE, key, &[Name::Fence]);
         // Tokens that this process has seen count as handed out, even if the server has lost its counter.
         self.number(above.max(self.dialect.floors.of(key).get()));
     }
 
-    pub(super) fn inspect(&mut self, key: &LockKey) {
-        self.script(&INSPECT, 3);
-        self.lock(key);
-        self.queue(key);
-        self.fence(key);
+    pub(super) fn inspect(&mut self, page: &Inspect) {
+        self.script(&INSPECT, &page.key, &[Name::Lock, Name::Queue, Name::Fence]);
+        for part in page.last_holder.iter().chain(&page.last_attempt) {
+            self.command.write_arg(part);
+        }
     }
 
-    pub(super) fn force_release(&mut self, key: &LockKey, expected: Expected) {
-        self.script(&FORCE_RELEASE, 2);
-        self.lock(key);
-        self.queue(key);
+    pub(super) fn force_release(
+        &mut self,
+        key: &LockKey,
+        expected: Expected,
+        holder: Option<&Holder>,
+    ) {
+        self.script(&FORCE_RELEASE, key, &[Name::Lock, Name::Queue]);
         match expected {
             Expected::Anything => {}
             Expected::Holder(owner) => drop(self.command.arg(owner.to_string())),
             Expected::Record => drop(self.command.arg("record")),
+        }
+        if let Some(holder) = holder {
+            let mut name = self.command.bufmut_for_next_arg(0);
+            value::holder(
+                holder.owner,
+                holder.mode,
+                holder.label.as_deref(),
+                &mut name,
+            );
         }
     }
 }
@@ -106,70 +154,119 @@ fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
     Ok(token)
 }
 
-/// Reads the reply of `inspect.lua`.
-fn inspection(reply: Value, floor: Floor<'_>) -> Result<Inspection, Error> {
-    let parts = match reply {
-        Value::Array(parts) => <[Value; 5]>::try_from(parts).ok(),
-        _ => None,
-    };
-    let Some(
-        [
-            stored,
-            Value::Int(ttl),
-            Value::Array(holders),
-            Value::Array(queue),
-            fence,
-        ],
-    ) = parts
-    else {
-        return Err(explain::unexpected_reply());
-    };
-    let mut seen = Inspection {
-        fence: floor.get(),
-        ..Inspection::default()
-    };
-    if let Value::BulkString(stored) = stored {
-        match value::read(&stored).ok_or_else(explain::foreign)? {
-            Stored::Record(content) => {
-                seen.record = Some(content);
-                seen.record_remaining = Some(remaining(ttl));
-            }
-            Stored::Lease {
-                owner,
-                label,
-                fingerprint,
-            } => {
+/// A page of the holders and of the queue of a key.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Inspect {
+    pub(super) key: LockKey,
+    /// The last holder of the page before, and its score. Both are empty for the first page.
+    last_holder: [Bytes; 2],
+    /// The last attempt of the page before, in the same way.
+    last_attempt: [Bytes; 2],
+}
+
+impl Inspect {
+    fn first(key: LockKey) -> Self {
+        Self {
+            key,
+            last_holder: Default::default(),
+            last_attempt: Default::default(),
+        }
+    }
+
+    /// Reads the reply of `inspect.lua`, and goes on to the next page. Returns whether there is one.
+    fn add(&mut self, reply: Value, seen: &mut Inspection) -> Result<bool, Error> {
+        let parts = match reply {
+            Value::Array(parts) => <[Value; 6]>::try_from(parts).ok(),
+            _ => None,
+        };
+        let Some(
+            [
+                stored,
+                Value::Int(ttl),
+                Value::Int(now),
+                Value::Array(holders),
+                Value::Array(queue),
+                fence,
+            ],
+        ) = parts
+        else {
+            return Err(explain::unexpected_reply());
+        };
+        let is_first = self.last_holder[0].is_empty() && self.last_attempt[0].is_empty();
+        if is_first && let Value::BulkString(stored) = stored {
+            read_stored(&stored, remaining(ttl), seen)?;
+        }
+        let named = |name: &Value| value::read_name(text(name)?);
+        let left = |until: &Value| Some(text(until)?.parse::<i64>().ok()? - now);
+        // The lock may have got another kind of holder since the first page, on which there was none.
+        let goes_on = is_first || !self.last_holder[0].is_empty();
+        for holder in holders.chunks(2).filter(|_| goes_on) {
+            let (Some(Named { owner, mode, label }), Some(left)) =
+                (named(&holder[0]), holder.get(1).and_then(left))
+            else {
+                return Err(explain::foreign());
+            };
+            // A lease that was renewed meanwhile is on a later page as well.
+            if left > 0 && seen.holders.iter().all(|seen| seen.owner != owner) {
                 seen.holders.push(Holder {
                     owner,
-                    mode: Mode::Exclusive,
-                    remaining: remaining(ttl),
-                    fingerprint,
+                    mode,
+                    remaining: remaining(left),
+                    fingerprint: None,
                     label,
                 });
             }
         }
+        for place in queue.chunks(3) {
+            let (Some(attempt), Some(left)) = (named(&place[0]), place.get(2).and_then(left))
+            else {
+                return Err(explain::foreign());
+            };
+            if left > 0 {
+                seen.queue.push(attempt.owner);
+            }
+        }
+        if let Some(counter) = text(&fence) {
+            let counter: u64 = counter.parse().map_err(|_| explain::foreign())?;
+            seen.fence = seen.fence.max(counter);
+        }
+        if let Some(last) = last_of(holders.chunks(2)).filter(|_| goes_on) {
+            self.last_holder = last;
+        }
+        if let Some(last) = last_of(queue.chunks(3)) {
+            self.last_attempt = last;
+        }
+        Ok(holders.len() == 2 * PAGE || queue.len() == 3 * PAGE)
     }
-    let named = |name: &Value| value::read_name(text(name)?);
-    for holder in holders.chunks(2) {
-        let (Some(Named { owner, mode, label }), Some(Value::Int(ms))) =
-            (named(&holder[0]), holder.get(1))
-        else {
-            return Err(explain::foreign());
-        };
-        seen.holders.push(Holder {
+}
+
+/// The last name of a page, and its score.
+fn last_of<'a>(page: impl Iterator<Item = &'a [Value]>) -> Option<[Bytes; 2]> {
+    let [name, score, ..] = page.last()? else {
+        return None;
+    };
+    let bytes = |part| Some(Bytes::copy_from_slice(text(part)?.as_bytes()));
+    Some([bytes(name)?, bytes(score)?])
+}
+
+/// Adds the lock of a key that is held exclusively, or has a record.
+fn read_stored(stored: &[u8], left: Duration, seen: &mut Inspection) -> Result<(), Error> {
+    match value::read(stored).ok_or_else(explain::foreign)? {
+        Stored::Record(content) => {
+            seen.record = Some(content);
+            seen.record_remaining = Some(left);
+        }
+        Stored::Lease {
             owner,
-            mode,
-            remaining: remaining(*ms),
-            fingerprint: None,
             label,
-        });
+            fingerprint,
+        } => seen.holders.push(Holder {
+            owner,
+            mode: Mode::Exclusive,
+            remaining: left,
+            fingerprint,
+            label,
+        }),
     }
-    let queue: Option<Vec<Named>> = queue.iter().map(named).collect();
-    let queue = queue.ok_or_else(explain::foreign)?;
-    seen.queue = queue.into_iter().map(|attempt| attempt.owner).collect();
-    if let Some(counter) = text(&fence) {
-        let counter: u64 = counter.parse().map_err(|_| explain::foreign())?;
-        seen.fence = seen.fence.max(counter);
-    }
-    Ok(seen)
+    Ok(())
 }

@@ -14,6 +14,7 @@ use redis::{RedisWrite, Value};
 use super::{
     super::{
         Shared, explain,
+        names::Name,
         script::{RELEASE, RELEASE_ALONE, RELEASE_SHARED},
         topology::Topology,
         value,
@@ -67,20 +68,13 @@ impl Writer<'_> {
     pub(super) fn release(&mut self, release: &Release, has_one_key: bool) {
         // Only an exclusive lease ends with a record.
         let is_shared = release.mode != Mode::Exclusive && release.ending == Ending::Free;
-        let (script, keys) = match (is_shared, has_one_key) {
-            (true, false) => (&RELEASE_SHARED, 3),
-            (true, true) => (&RELEASE_SHARED, 1),
-            (false, false) => (&RELEASE, 2),
-            (false, true) => (&RELEASE_ALONE, 1),
+        let (script, names): (_, &[Name]) = match (is_shared, has_one_key) {
+            (true, false) => (&RELEASE_SHARED, &[Name::Lock, Name::Queue, Name::None]),
+            (true, true) => (&RELEASE_SHARED, &[Name::Lock]),
+            (false, false) => (&RELEASE, &[Name::Lock, Name::Queue]),
+            (false, true) => (&RELEASE_ALONE, &[Name::Lock]),
         };
-        self.script(script, keys);
-        self.lock(&release.key);
-        if keys > 1 {
-            self.queue(&release.key);
-        }
-        if keys > 2 {
-            self.none(&release.key);
-        }
+        self.script(script, &release.key, names);
         if is_shared {
             return self.holder(release.owner, release.mode);
         }

@@ -16,7 +16,7 @@ use super::{
         Shared, explain,
         floors::Floor,
         lane::{BATCH, Lane},
-        names::bucket,
+        names::{Name, bucket},
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
         topology::{Topology, is_redirect},
     },
@@ -39,9 +39,11 @@ impl Shared {
     /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         let (sender, mut receiver) = mpsc::unbounded_channel();
-        let mut deadlines = vec![self.deadline(); requests.len()];
+        let deadline = self.deadline();
+        let asked = requests.into_iter();
+        let mut asked: Vec<_> = asked.map(|request| Asked { request, deadline }).collect();
         let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
-        for (index, request) in requests.iter().enumerate() {
+        for (index, Asked { request, .. }) in asked.iter().enumerate() {
             let Some(lane) = self.topology.lane_of(bucket(&request.key)) else {
                 let _ = sender.send((index, Outcome::Refused(explain::no_owner())));
                 continue;
@@ -53,22 +55,18 @@ impl Shared {
         }
         for (lane, indices) in groups {
             // Batches are answered one after another, so each batch gets more time than the one before.
-            let now = self.deadline();
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
-                let deadline = now + self.timeout / 10 * behind;
-                deadlines[index] = deadline;
-                (index, renewal_of(&requests[index]), deadline)
+                let asked = &mut asked[index];
+                asked.deadline += self.timeout / 10 * behind;
+                (index, renewal_of(&asked.request), asked.deadline)
             });
             lane.call_all(starts, &sender);
         }
         drop(sender);
         let shared = self.clone();
         let answers = stream::poll_fn(move |cx| receiver.poll_recv(cx));
-        let asked = requests.into_iter().zip(deadlines);
-        let asked: Arc<[Asked]> = asked
-            .map(|(request, deadline)| Asked { request, deadline })
-            .collect();
+        let asked: Arc<[Asked]> = asked.into();
         let all = asked.len();
         let answers = answers.map(move |(index, outcome)| {
             let (shared, asked) = (shared.clone(), asked.clone());
@@ -108,41 +106,26 @@ fn renewal_of(request: &Renew) -> Call {
 }
 
 impl Writer<'_> {
-    /// Writes a renewal. In a moving slot, a lease that is renewed without further tokens is better than a lost one.
+    /// Writes a renewal. In a moving slot, a lease that is renewed without further tokens is better than a lost one. The name that never
+    /// exists keeps the script of a shared lease from running there.
     pub(super) fn renew(&mut self, request: &Renew, has_one_key: bool) {
-        if request.mode != Mode::Exclusive {
-            return self.renew_shared(request, has_one_key);
-        }
-        let is_alone = has_one_key || request.refill == 0;
-        if is_alone {
-            self.script(&RENEW_ALONE, 1);
-            self.lock(&request.key);
+        let is_shared = request.mode != Mode::Exclusive;
+        let is_alone = has_one_key || !is_shared && request.refill == 0;
+        let all = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
+        let (script, names) = match (is_shared, is_alone) {
+            (true, true) => (&RENEW_SHARED, 1),
+            (true, false) => (&RENEW_SHARED, 4),
+            (false, true) => (&RENEW_ALONE, 1),
+            (false, false) => (&RENEW, 3),
+        };
+        self.script(script, &request.key, &all[..names]);
+        if is_shared {
+            self.holder(request.owner, request.mode);
         } else {
-            self.script(&RENEW, 3);
-            self.lock(&request.key);
-            self.queue(&request.key);
-            self.fence(&request.key);
+            self.lease(request.owner);
         }
-        self.lease(request.owner);
         self.number(millis(request.lease));
         if !is_alone {
-            self.floor(&request.key);
-            self.number(request.refill.into());
-        }
-    }
-
-    /// Writes the renewal of a shared lease or of a permit. The name that never exists keeps the script from running in a moving slot.
-    fn renew_shared(&mut self, request: &Renew, has_one_key: bool) {
-        self.script(&RENEW_SHARED, if has_one_key { 1 } else { 4 });
-        self.lock(&request.key);
-        if !has_one_key {
-            self.queue(&request.key);
-            self.fence(&request.key);
-            self.none(&request.key);
-        }
-        self.holder(request.owner, request.mode);
-        self.number(millis(request.lease));
-        if !has_one_key {
             self.floor(&request.key);
             self.number(request.refill.into());
         }

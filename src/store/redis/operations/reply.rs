@@ -53,6 +53,7 @@ pub(super) fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> 
 pub(in super::super) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => Some(text),
         _ => None,
     }
 }

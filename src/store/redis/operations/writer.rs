@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite};
 
 use super::super::{
     floors::{Floors, Fraction},
-    names::{Names, put_number},
+    names::{Name, Names, put_number},
     script::{By, Script},
     value,
 };
@@ -35,31 +35,19 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Starts the command.
-    pub(super) fn script(&mut self, script: &Script, keys: u8) {
+    /// Starts the command, with the names of a key.
+    pub(super) fn script(&mut self, script: &Script, key: &LockKey, names: &[Name]) {
+        self.start(script, names.len());
+        for name in names {
+            let mut to = self.command.bufmut_for_next_arg(0);
+            self.dialect.names.write(*name, key, &mut to);
+        }
+    }
+
+    /// Starts the command, up to the number of its names.
+    pub(super) fn start(&mut self, script: &Script, names: usize) {
         let by_clock = self.dialect.fraction.is_some();
-        script.call(self.by, by_clock, keys, self.command);
-    }
-
-    pub(super) fn lock(&mut self, key: &LockKey) {
-        let mut to = self.command.bufmut_for_next_arg(0);
-        self.dialect.names.lock(key, &mut to);
-    }
-
-    pub(super) fn queue(&mut self, key: &LockKey) {
-        let mut to = self.command.bufmut_for_next_arg(0);
-        self.dialect.names.queue(key, &mut to);
-    }
-
-    pub(super) fn fence(&mut self, key: &LockKey) {
-        let mut to = self.command.bufmut_for_next_arg(0);
-        self.dialect.names.fence(key, &mut to);
-    }
-
-    /// Writes the name that never exists.
-    pub(super) fn none(&mut self, key: &LockKey) {
-        let mut to = self.command.bufmut_for_next_arg(0);
-        self.dialect.names.none(key, &mut to);
+        script.call(self.by, by_clock, names, self.command);
     }
 
     /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on another connection must carry the
@@ -91,7 +79,7 @@ impl Writer<'_> {
 }
 
 /// Converts to milliseconds, rounded up, because the store must not end a lease before the holder does.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in super::super) fn millis(duration: Duration) -> u64 {
     let duration = duration.min(FAR);
     let below_a_second = duration.subsec_nanos().div_ceil(1_000_000);
     (duration.as_secs() * 1000 + u64::from(below_a_second)).max(1)

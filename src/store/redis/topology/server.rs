@@ -7,7 +7,10 @@ use redis::{
 };
 
 use super::credentials::{Credentials, Provider};
-use crate::{Error, ErrorKind, store::redis::explain};
+use crate::{
+    Error, ErrorKind,
+    store::redis::{explain, operations::text},
+};
 
 /// A server: its address, login and TLS settings.
 #[derive(Debug, Clone)]
@@ -123,9 +126,7 @@ impl Server {
 pub(crate) fn check_role(address: &str, reply: Value) -> Result<(), Error> {
     let role = reply.extract_error().map_err(explain::refused)?;
     let is_primary = match &role {
-        Value::Array(parts) => {
-            matches!(parts.first(), Some(Value::BulkString(role)) if role == b"master")
-        }
+        Value::Array(parts) => parts.first().and_then(text) == Some("master"),
         _ => false,
     };
     if is_primary {

@@ -207,7 +207,7 @@ impl Cluster {
     async fn follow(
         &self,
         redirect: &Redirect,
-        (node, sent): (Arc<str>, Call),
+        (node, mut sent): (Arc<str>, Call),
         call: &Call,
         deadline: Instant,
     ) -> Option<(Arc<str>, Call)> {
@@ -219,9 +219,16 @@ impl Cluster {
                 let _ = self.refresh(deadline).await;
                 Some((to.clone(), call.clone()))
             }
-            Redirect::Ask(to) => Some((to.clone(), call.clone().asking())),
+            Redirect::Ask(to) => {
+                let mut call = call.clone();
+                call.is_asking = true;
+                Some((to.clone(), call))
+            }
             // At the same node, the form with one key comes first. If that fails too, the plain form follows after a pause.
-            Redirect::TryAgain if !sent.has_one_key() => Some((node, sent.with_one_key())),
+            Redirect::TryAgain if !sent.has_one_key => {
+                sent.has_one_key = true;
+                Some((node, sent))
+            }
             Redirect::TryAgain => {
                 sleep(PAUSE).await;
                 None
@@ -236,29 +243,32 @@ impl Cluster {
 
     /// Returns one probe for each lane to each node. Fails if a bucket has no node.
     pub(super) async fn probes(&self, deadline: Instant) -> Result<Vec<Probe>, Error> {
-        self.refresh(deadline).await?;
-        let (mut seen, mut probes) = (HashSet::new(), Vec::new());
-        for bucket in 0..BUCKETS {
-            let Some(server) = self.slot_map.owner(bucket) else {
-                self.mark_stale();
-                return Err(explain::no_owner());
-            };
-            if seen.insert((server.clone(), bucket % self.settings.count)) {
-                probes.push(Probe { server, bucket });
-            }
-        }
-        Ok(probes)
+        let owners = self.owners(deadline).await?;
+        let mut seen = HashSet::new();
+        let probes = owners
+            .into_iter()
+            .enumerate()
+            .filter_map(|(bucket, server)| {
+                let is_new = seen.insert((server.clone(), bucket % self.settings.count));
+                is_new.then_some(Probe { server, bucket })
+            });
+        Ok(probes.collect())
     }
 
-    /// Returns the addresses of all nodes that have a bucket, in ascending order.
+    /// Returns the addresses of all nodes that have a bucket, in ascending order. Fails if a bucket has no node.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
-        self.refresh(deadline).await?;
-        // During a fail-over, a bucket may have no node, and its keys would be missing.
-        if (0..BUCKETS).any(|bucket| self.slot_map.owner(bucket).is_none()) {
-            self.mark_stale();
-            return Err(explain::no_owner());
-        }
+        self.owners(deadline).await?;
         Ok(self.slot_map.nodes())
+    }
+
+    /// The nodes of all buckets. During a fail-over, a bucket may have none, and its keys would be missing.
+    async fn owners(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
+        self.refresh(deadline).await?;
+        let owners = (0..BUCKETS).map(|bucket| self.slot_map.owner(bucket));
+        owners.collect::<Option<_>>().ok_or_else(|| {
+            self.mark_stale();
+            explain::no_owner()
+        })
     }
 
     /// Moves the lanes that are driven elsewhere to the store's home.
