@@ -23,7 +23,7 @@ use crate::{
 const WORKERS: usize = 8;
 
 /// How long a failing sequence is made shorter.
-const SHORTENING: Duration = Duration::from_secs(60);
+const SHORTENING: Duration = Duration::from_secs(20);
 
 /// A server, and a store on it.
 pub(crate) struct Subject {
