@@ -23,6 +23,11 @@ mod outcome;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(not(feature = "test-util"))]
+mod rules;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod rules;
 mod types;
 
 use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};

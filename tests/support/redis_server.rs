@@ -105,6 +105,12 @@ impl RedisServer {
         self.try_connection().await.expect("the server is up")
     }
 
+    /// A connection of the test's own, for messages.
+    pub(crate) async fn subscription(&self) -> redis::aio::PubSub {
+        let client = Client::open(self.url()).unwrap();
+        client.get_async_pubsub().await.expect("the server is up")
+    }
+
     /// Sends a command that must succeed.
     pub async fn send<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let (name, args) = words.split_first().unwrap();

@@ -269,7 +269,7 @@ impl Store for FaultyStore {
         self.ask(
             call,
             |calls| calls.acquires += 1,
-            move |store| store.acquire_now(request),
+            move |store| store.acquire_now(&request),
         )
     }
 
@@ -302,7 +302,7 @@ impl Store for FaultyStore {
             // Looked at first: an acquire that is made in between is then ended by this release.
             let owner = request.owner;
             let may_come = request.in_doubt && shared.faults.lock().may_come_late(owner);
-            let released = store.release_now(request);
+            let released = store.release_now(&request);
             Outcome::Answered(if released == Released::NotOurs && may_come {
                 Released::NotYet
             } else {

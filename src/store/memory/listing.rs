@@ -6,7 +6,6 @@ use super::MemoryStore;
 use crate::{
     Error, LockKey,
     store::{Cursor, KeyPage, List},
-    time::now,
 };
 
 /// The start of every cursor.
@@ -16,7 +15,7 @@ impl MemoryStore {
     /// See [`Store::list`](crate::store::Store::list).
     pub(in super::super) fn list_now(&self, request: &List) -> Result<KeyPage, Error> {
         let after = request.cursor.as_ref().map(last_key).transpose()?;
-        let now = now();
+        let now = self.now();
         let mut keys = Vec::new();
         for shard in &self.0.shards {
             let mut shard = shard.lock();

@@ -1,28 +1,30 @@
 //! The store in memory, for one process or for several simulated ones.
 //!
 //! ```text
-//! MemoryStore ──▶ 64 shards, by the key's hash ──▶ State: slots by key, a token counter, expiries in order
-//!                                                    └──▶ Slot: the leases or the record of one key, and its queue
+//! MemoryStore ──▶ 64 shards, by the key's hash ──▶ Shard: slots by key, a token counter, expiries in order
+//!                                                    └──▶ Slot: one key, under the rules of store/rules
 //!             ──▶ Watchers: a channel for the hints of each instance
 //! ```
 //!
 //! Every call takes effect within the method, under the mutex of one shard; the futures only carry the answers.
 
-mod fence;
-mod leases;
 mod listing;
-mod slot;
-mod state;
+mod shard;
 mod watchers;
 
 use std::{fmt, future::ready, sync::Arc, time::Duration};
 
 use futures_util::stream;
 
-use self::{state::State, watchers::Watchers};
+use self::{
+    shard::{Shard, wall_clock},
+    watchers::Watchers,
+};
 use super::{
     Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
-    Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture, sealed::Sealed,
+    Release, Released, Renew, RenewAnswers, Renewed, Store, StoreFuture,
+    rules::{Moment, Slot, Step},
+    sealed::Sealed,
     types::check_floor,
 };
 use crate::{
@@ -67,7 +69,11 @@ pub struct MemoryStore(Arc<Shared>);
 /// The state that the clones of a store share.
 struct Shared {
     space: Arc<str>,
-    shards: Box<[Mutex<State>]>,
+    /// When the store was created.
+    began: Instant,
+    /// The same time on the wall clock.
+    epoch: Moment,
+    shards: Box<[Mutex<Shard>]>,
     watchers: Arc<Watchers>,
 }
 
@@ -76,9 +82,12 @@ impl MemoryStore {
     /// too.
     pub fn new() -> Self {
         let watchers = Arc::new(Watchers::default());
-        let shard = |_| Mutex::new(State::new(watchers.clone()));
+        let epoch = wall_clock();
+        let shard = |_| Mutex::new(Shard::new(watchers.clone(), epoch));
         Self(Arc::new(Shared {
             space: format!("memory:{}", unique_id()).into(),
+            began: now(),
+            epoch,
             shards: (0..SHARDS).map(shard).collect(),
             watchers,
         }))
@@ -109,11 +118,8 @@ impl MemoryStore {
     }
 
     /// See [`Store::acquire`].
-    pub(super) fn acquire_now(&self, request: Acquire) -> Outcome<Acquired> {
-        let acquired = self.with(&request.key.clone(), |state, now| {
-            state.acquire(request, now)
-        });
-        match acquired {
+    pub(super) fn acquire_now(&self, request: &Acquire) -> Outcome<Acquired> {
+        match self.with(&request.key, |slot, step| slot.acquire(request, step)) {
             Ok(acquired) => Outcome::Answered(acquired),
             Err(error) => Outcome::Refused(error),
         }
@@ -121,30 +127,28 @@ impl MemoryStore {
 
     /// See [`Store::renew`].
     pub(super) fn renew_now(&self, request: &Renew) -> Renewed {
-        self.with(&request.key, |state, now| state.renew(request, now))
+        self.with(&request.key, |slot, step| slot.renew(request, step))
     }
 
     /// See [`Store::release`].
-    pub(super) fn release_now(&self, request: Release) -> Released {
-        self.with(&request.key.clone(), |state, now| {
-            state.release(request, now)
-        })
+    pub(super) fn release_now(&self, request: &Release) -> Released {
+        self.with(&request.key, |slot, step| slot.release(request, step))
     }
 
     /// See [`Store::raise_fence`].
     pub(super) fn raise_fence_now(&self, key: &LockKey, floor: u64) -> Result<u64, Error> {
         check_floor(floor)?;
-        Ok(self.with(key, |state, _| state.raise_fence(floor)))
+        Ok(self.with(key, |_, step| step.fence.raise(floor)))
     }
 
     /// See [`Store::inspect`].
     pub(super) fn inspect_now(&self, key: &LockKey) -> Inspection {
-        self.with(key, |state, now| state.inspect(key, now))
+        self.with(key, |slot, step| slot.inspect(step.fence.last(), step.now))
     }
 
     /// See [`Store::force_release_if`].
     pub(super) fn force_release_now(&self, key: &LockKey, expected: Expected) -> bool {
-        self.with(key, |state, now| state.force_release(key, expected, now))
+        self.with(key, |slot, step| slot.force_release(expected, step))
     }
 
     /// Removes everything but the token counters.
@@ -159,17 +163,22 @@ impl MemoryStore {
         self.0.watchers.tell_all_reconnected();
     }
 
-    fn shard(&self, key: &LockKey) -> &Mutex<State> {
+    fn shard(&self, key: &LockKey) -> &Mutex<Shard> {
         // The upper half of the hash: the map of a shard uses the lower half.
         &self.0.shards[(key.map_hash() >> 32) as usize % SHARDS]
     }
 
-    /// Runs `work` on the shard of a key, and removes expired entries of all shards now and then.
-    fn with<T>(&self, key: &LockKey, work: impl FnOnce(&mut State, Instant) -> T) -> T {
-        let mut state = self.shard(key).lock();
-        let outcome = work(&mut state, now());
-        let is_time = state.count_call().is_multiple_of(CALLS_BETWEEN_SWEEPS);
-        drop(state);
+    /// The time for the rules.
+    fn now(&self) -> Moment {
+        self.0.epoch + now().saturating_duration_since(self.0.began)
+    }
+
+    /// Runs `work` on the slot of a key, and removes expired entries of all shards now and then.
+    fn with<T>(&self, key: &LockKey, work: impl FnOnce(&mut Slot, &mut Step<'_>) -> T) -> T {
+        let mut shard = self.shard(key).lock();
+        let outcome = shard.with_slot(key, self.now(), work);
+        let is_time = shard.count_call().is_multiple_of(CALLS_BETWEEN_SWEEPS);
+        drop(shard);
         if is_time {
             self.sweep();
         }
@@ -177,7 +186,7 @@ impl MemoryStore {
     }
 
     fn sweep(&self) {
-        let now = now();
+        let now = self.now();
         let shards = self.0.shards.iter();
         shards.for_each(|shard| shard.lock().forget_expired(now));
     }
@@ -201,7 +210,7 @@ impl Sealed for MemoryStore {}
 
 impl Store for MemoryStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
-        Box::pin(ready(self.acquire_now(request)))
+        Box::pin(ready(self.acquire_now(&request)))
     }
 
     fn renew(&self, requests: Vec<Renew>) -> RenewAnswers {
@@ -211,7 +220,7 @@ impl Store for MemoryStore {
     }
 
     fn release(&self, request: Release, answer: Answer) {
-        let released = self.release_now(request);
+        let released = self.release_now(&request);
         answer.give(Outcome::Answered(released));
     }
 

@@ -1,9 +1,6 @@
 //! The instances that receive the hints of a memory store.
 
-use super::{
-    super::{Hint, Instance},
-    slot::HintFor,
-};
+use super::super::{Hint, Instance};
 use crate::sync::{HashMap, Mutex, mpsc};
 
 /// The channel to each instance. The lock of this map is the last in the lock order, and is taken under the lock of a
@@ -21,7 +18,7 @@ impl Watchers {
         hints
     }
 
-    pub(super) fn tell(&self, hints: Vec<HintFor>) {
+    pub(super) fn tell(&self, hints: Vec<(Instance, Hint)>) {
         let watchers = self.0.lock();
         for (instance, hint) in hints {
             if let Some(watcher) = watchers.get(&instance) {
