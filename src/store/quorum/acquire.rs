@@ -72,7 +72,7 @@ impl Shared {
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let (attempt, was_known) = self.attempts.enter(&request, asked);
+        let (attempt, was_known) = self.attempts.enter(&request, &self.nodes, asked);
         let vote = self.open_vote(&attempt, &request, request.queueing);
         let mut entered = Entered {
             store: self.clone(),

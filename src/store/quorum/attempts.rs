@@ -11,8 +11,8 @@
 //! 5. No entry stays forever: an attempt is removed when its release is answered, and one that no call returns to some
 //!    time after its end.
 //! 6. A node is sent a release only for a part that [may be there](Part::may_be_there).
-//! 7. A name that was given up is not used again, also if the owner asks again after its attempt was removed: a new
-//!    attempt begins with names above those of all attempts that were given up before.
+//! 7. A name whose release is under way, or may come late, is not used again, also if the owner asks again after its
+//!    attempt was removed: see [`first_name`](Attempts::first_name).
 //!
 //! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number of the attempt:
 //!
@@ -42,7 +42,10 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::super::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release};
+use super::{
+    super::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release},
+    node::Node,
+};
 use crate::{LockKey, sync::Mutex, time::later};
 
 /// The number of bits that count the attempts of an instance. The bits above count the names of an attempt on a node.
@@ -55,7 +58,7 @@ const SMALLEST_SWEEP: usize = 64;
 pub(super) struct Attempts {
     nodes: usize,
     table: Mutex<Table>,
-    /// How many names were given up with their attempts. The names of new attempts begin there.
+    /// How many names the attempts have given up that were removed.
     given_up: AtomicU64,
 }
 
@@ -128,15 +131,19 @@ impl Attempts {
     }
 
     /// Begins an attempt, or continues one that waits. Also returns whether the attempt was known before.
-    pub(super) fn enter(&self, request: &Acquire, now: Instant) -> (Arc<Attempt>, bool) {
+    pub(super) fn enter(
+        &self,
+        request: &Acquire,
+        nodes: &[Node],
+        now: Instant,
+    ) -> (Arc<Attempt>, bool) {
         let mut was_known = true;
         let mut table = self.table.lock();
         table.sweep(now);
         let entry = (request.key.clone(), request.owner);
         let attempt = table.attempts.entry(entry).or_insert_with(|| {
             was_known = false;
-            let given_up = self.given_up.load(Ordering::Relaxed);
-            let part = Part::new(later_name(request.owner, given_up), Has::Nothing);
+            let part = Part::new(self.first_name(request, nodes), Has::Nothing);
             let Acquire { key, owner, .. } = request;
             Attempt::new(key.clone(), *owner, request.mode, vec![part; self.nodes])
         });
@@ -145,6 +152,16 @@ impl Attempts {
         state.kept_until = state.kept_until.max(later(now, request.lease));
         state.fingerprint = request.fingerprint.clone();
         (attempt.clone(), was_known)
+    }
+
+    /// The first name of a new attempt. It is above all names that attempts of the same owner have given up before, and
+    /// above those whose releases had an unknown outcome. The name that was released last counts if it ends by now.
+    fn first_name(&self, request: &Acquire, nodes: &[Node]) -> Owner {
+        let unknown: u64 = nodes.iter().map(Node::unknown_releases).sum();
+        let first = self.given_up.load(Ordering::Relaxed) + unknown;
+        let mut names = (first..).map(|number| later_name(request.owner, number));
+        let ends = |name| nodes.iter().any(|node| node.is_ending(&request.key, name));
+        names.find(|name| !ends(*name)).unwrap_or(request.owner)
     }
 
     /// The attempt of an owner, if it is known.

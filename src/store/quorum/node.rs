@@ -7,7 +7,8 @@
 //!    ending in doubt, and its attempt takes another name. A grant under a name that was given up
 //!    meanwhile is ended, too.
 //! 2. A release that fails is repeated. A name that is released twice has one ending.
-//! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends.
+//! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends, or whose
+//!    release had an unknown outcome and may come late (`attempts`).
 //! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS)
 //!    to forget. It could answer none of them, and each would leave another ending behind.
 //! 5. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
@@ -61,6 +62,8 @@ struct State {
     ends: Ends,
     /// The node has answered the last release.
     answers: bool,
+    /// How many releases had an unknown outcome.
+    unknown: u64,
     /// Alive while a task repeats the releases that have failed.
     repeater: Weak<()>,
 }
@@ -86,6 +89,16 @@ impl Node {
         }))
     }
 
+    /// Whether the node has to forget a name.
+    pub(super) fn is_ending(&self, key: &LockKey, name: Owner) -> bool {
+        self.0.state.lock().ends.contains(key, name)
+    }
+
+    /// How many releases had an unknown outcome, and may come late.
+    pub(super) fn unknown_releases(&self) -> u64 {
+        self.0.state.lock().unknown
+    }
+
     /// Asks the node for its part of an attempt, under the name in the request. The call is made
     /// now, and carries the endings of the key beside those that the request names. The answer is
     /// noted in the attempt. A grant that the attempt does not want any more is ended.
@@ -103,8 +116,6 @@ impl Node {
         };
         let (is_away, carried) = {
             let state = self.0.state.lock();
-            let is_unused = !state.ends.contains(&request.key, request.owner);
-            debug_assert!(is_unused, "{} ends, and is asked for", request.owner);
             let has_enough = state.ends.len() >= MOST_ENDINGS && !state.answers;
             let is_away = has_enough && self.0.health.is_silent(self.0.at);
             (is_away, state.ends.to_carry(&request.key))
@@ -249,6 +260,7 @@ impl Endings for Inner {
         let told = {
             let mut state = self.state.lock();
             state.answers = matches!(outcome, Outcome::Answered(_));
+            state.unknown += u64::from(matches!(outcome, Outcome::Unknown(_)));
             state.ends.released(key, owner, outcome, now())
         };
         if let Some((caller, result)) = told.caller {

@@ -160,7 +160,7 @@ fn node() -> (FaultyStore, Node) {
 
 /// Asks a node for the part of an attempt.
 fn ask(node: &Node, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
-    let (attempt, _) = Attempts::new(1).enter(&request, Instant::now());
+    let (attempt, _) = Attempts::new(1).enter(&request, &[], Instant::now());
     attempt.ask();
     node.acquire(&attempt, request)
 }
@@ -385,4 +385,26 @@ async fn a_name_that_was_given_up_is_not_used_again_by_the_same_owner() {
     }
     nodes[0].end(release(a, Ending::Free)).await.unwrap();
     assert!(!nodes[0].is_empty(), "the lease has another name");
+}
+
+/// A release whose outcome is not known is repeated, and may still come after the repetition was answered.
+#[tokio::test(start_paused = true)]
+async fn a_name_whose_release_may_come_late_is_not_used_again() {
+    let (nodes, store) = quorum();
+    for number in 0..100 {
+        let a = owner(number);
+        store.ask_for(request(a, Queueing::No)).await.unwrap();
+        nodes[0].set_fault(Some(Fault::Late));
+        store.end(release(a, Ending::Free)).await.unwrap();
+        sleep(ROUNDS).await;
+        nodes[0].set_fault(None);
+        sleep(ROUNDS).await;
+        if store.0.nodes[0].unknown_releases() > 0 {
+            store.ask_for(request(a, Queueing::No)).await.unwrap();
+            nodes[0].end(release(a, Ending::Free)).await.unwrap();
+            assert!(!nodes[0].is_empty(), "the lease has another name");
+            return;
+        }
+    }
+    panic!("every release was answered");
 }
