@@ -34,7 +34,7 @@ use crate::{
     Error, ErrorKind,
     store::{Acquire, Acquired, Grant, Held, Outcome, Queueing, StoreFuture},
     sync::random,
-    time::{Instant, later, timeout},
+    time::{Instant, timeout},
 };
 
 /// How many votes one call takes part in while the votes are split.
@@ -137,6 +137,7 @@ impl Entered {
         asked: Instant,
     ) -> Result<Acquired, Error> {
         let (store, attempt, request) = (&self.store, &self.attempt, &self.request);
+        let waits = matches!(request.queueing, Queueing::Wait { .. });
         let (mut first_ended, mut votes) = (None, 0);
         // Enough of the lease must be left after the last vote.
         let limit = store.node_timeout.min(request.lease / 4);
@@ -157,10 +158,17 @@ impl Entered {
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
             let is_refused = vote.ballot.is_held();
-            let keeps_grants = split && self.keeps_grants(&vote);
-            let most_votes = self.most_votes(keeps_grants, is_refused);
+            // A majority that refuses may belong to a holder, which needs the other nodes back. Only an attempt that may
+            // be next keeps its grants in that case, and not for long.
+            let may_lead = split && (waits || !is_refused);
+            let keeps_grants = may_lead && store.has_leading_grant(&vote);
+            let most_votes = match (keeps_grants, waits) {
+                (true, _) if !is_refused => VOTES_OF_A_LEADER,
+                (false, true) => 1,
+                _ => VOTES,
+            };
             let votes_again = split && is_time_left && votes < most_votes;
-            let pause = if keeps_grants && votes == 1 && self.waits() {
+            let pause = if keeps_grants && votes == 1 && waits {
                 // Other nodes may have refused only because of their queues.
                 Duration::ZERO
             } else if keeps_grants {
@@ -170,38 +178,19 @@ impl Entered {
             };
             store.end_lost_vote(vote, attempt, keeps_grants && votes_again);
             if !votes_again {
-                self.stay_or_go();
+                if !waits {
+                    store.abandon(attempt);
+                }
                 let gives_way = split && !is_refused;
                 return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
             }
             let _ = timeout(pause.min(limit), pending::<()>()).await;
-            let queueing = if self.waits() {
+            let queueing = if waits {
                 Queueing::Skip
             } else {
                 request.queueing
             };
             opened = store.open_vote(attempt, request, queueing);
-        }
-    }
-
-    /// Whether the attempt keeps places in the nodes' queues.
-    fn waits(&self) -> bool {
-        matches!(self.request.queueing, Queueing::Wait { .. })
-    }
-
-    /// Whether the attempt keeps its grants while it asks again. A majority that refuses may belong to a holder,
-    /// which needs the other nodes back. Only an attempt that may be next keeps its grants in that case, and not for
-    /// long.
-    fn keeps_grants(&self, vote: &Vote) -> bool {
-        self.store.has_leading_grant(vote) && (self.waits() || !vote.ballot.is_held())
-    }
-
-    /// How many votes the call takes part in before it gives way.
-    fn most_votes(&self, keeps_grants: bool, is_refused: bool) -> u32 {
-        match keeps_grants {
-            true if !is_refused => VOTES_OF_A_LEADER,
-            false if self.waits() => 1,
-            _ => VOTES,
         }
     }
 
@@ -220,16 +209,6 @@ impl Entered {
         };
         store.hear_the_rest(vote, &self.attempt);
         Ok(Acquired::Granted(grant))
-    }
-
-    /// Keeps the entry of an attempt that waits, and ends any other.
-    fn stay_or_go(&self) {
-        match self.request.queueing {
-            Queueing::Wait { deadline, .. } => {
-                self.attempt.keep(later(Instant::now(), deadline));
-            }
-            Queueing::No | Queueing::Skip => self.store.abandon(&self.attempt),
-        }
     }
 }
 

@@ -43,7 +43,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    super::{Acquire, Acquired, Ending, Mode, Owner, Queueing, Release},
+    super::{Acquire, Acquired, Ending, Mode, Outcome, Owner, Queueing, Release},
     node::Node,
 };
 use crate::{LockKey, sync::Mutex, time::later};
@@ -149,7 +149,7 @@ impl Attempts {
         });
         let mut state = attempt.state.lock();
         state.lasts = state.lasts.max(lasts(request));
-        state.kept_until = state.kept_until.max(later(now, request.lease));
+        state.kept_until = state.kept_until.max(later(now, state.lasts));
         state.fingerprint = request.fingerprint.clone();
         (attempt.clone(), was_known)
     }
@@ -228,16 +228,22 @@ impl Attempt {
         is_wanted.then(|| (state.ask(node).name, state.fingerprint.clone()))
     }
 
-    /// Applies a node's answer to a question. Returns whether the attempt still has that name there.
+    /// Applies the outcome of a question. Returns whether the attempt still has that name there. The name of a question
+    /// whose outcome is not known is given up later.
     pub(super) fn answered(
         &self,
         node: usize,
         name: Owner,
         queueing: Queueing,
-        answer: &Acquired,
+        outcome: &Outcome<Acquired>,
     ) -> bool {
-        self.with_part(node, name, |part| {
-            part.is_asked = false;
+        let mut state = self.state.lock();
+        if !state.has_name(node, name) {
+            return false;
+        }
+        let part = &mut state.parts[node];
+        part.is_asked = matches!(outcome, Outcome::Unknown(_));
+        if let Outcome::Answered(answer) = outcome {
             part.has = match (answer, queueing) {
                 (Acquired::Granted(_), _) => Has::Lease,
                 (Acquired::Held(_), Queueing::Wait { .. }) => Has::Place,
@@ -245,18 +251,14 @@ impl Attempt {
                 (Acquired::Held(_), Queueing::Skip) => part.has.min(Has::Place),
                 (Acquired::Held(_), Queueing::No) | (Acquired::Recorded(_), _) => Has::Nothing,
             };
-        })
-    }
-
-    /// Notes that a question had no effect.
-    pub(super) fn refused(&self, node: usize, name: Owner) {
-        self.with_part(node, name, |part| part.is_asked = false);
+        }
+        true
     }
 
     /// Gives up a name, after a question was given up or the lease was lost.
     pub(super) fn give_up(&self, node: usize, name: Owner) {
         let mut state = self.state.lock();
-        if state.parts[node].name == name && !state.is_ending {
+        if state.has_name(node, name) {
             state.rename(node);
         }
     }
@@ -283,12 +285,6 @@ impl Attempt {
     pub(super) fn confirm(&self, until: Instant) {
         let mut state = self.state.lock();
         state.valid_until = state.valid_until.max(until);
-        state.kept_until = state.kept_until.max(until);
-    }
-
-    /// Keeps the entry of a waiting attempt for as long as its places in the queues last.
-    pub(super) fn keep(&self, until: Instant) {
-        let mut state = self.state.lock();
         state.kept_until = state.kept_until.max(until);
     }
 
@@ -332,19 +328,14 @@ impl Attempt {
             owed_for: lasts.saturating_mul(1 + u32::from(in_doubt)),
         }
     }
-
-    /// Runs `work` on a part, if the part still has this name and the attempt does not end. Returns whether it does.
-    fn with_part(&self, node: usize, name: Owner, work: impl FnOnce(&mut Part)) -> bool {
-        let mut state = self.state.lock();
-        let is_current = state.parts[node].name == name && !state.is_ending;
-        if is_current {
-            work(&mut state.parts[node]);
-        }
-        is_current
-    }
 }
 
 impl State {
+    /// Whether the attempt has this name on a node, and does not end.
+    fn has_name(&self, node: usize, name: Owner) -> bool {
+        self.parts[node].name == name && !self.is_ending
+    }
+
     fn ask(&mut self, node: usize) -> Asked {
         // The answer to an earlier question is not for this one.
         let given_up = self.parts[node].is_asked.then(|| self.rename(node));

@@ -278,23 +278,17 @@ impl Question {
     /// meanwhile is ended: the release of the name may have overtaken the question.
     fn answered(&mut self, outcome: Outcome<Acquired>) -> Outcome<Acquired> {
         let (node, attempt) = (&self.node, &self.attempt);
-        let error = match &outcome {
-            Outcome::Answered(_) => None,
-            Outcome::Refused(error) | Outcome::Unknown(error) => Some(error),
-        };
-        node.health.heard(node.at, error.is_none_or(is_answer));
-        self.is_answered = !matches!(outcome, Outcome::Unknown(_));
-        match &outcome {
-            Outcome::Answered(answer) => {
-                let is_wanted = attempt.answered(node.at, self.name, self.queueing, answer);
-                let is_record = matches!(answer, Acquired::Recorded(_));
-                if !is_wanted && !is_record {
-                    node.end(attempt.end_of(self.name, false), None);
-                }
+        let is_wanted = attempt.answered(node.at, self.name, self.queueing, &outcome);
+        let is_heard = match &outcome {
+            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) if !is_wanted => {
+                node.end(attempt.end_of(self.name, false), None);
+                true
             }
-            Outcome::Refused(_) => attempt.refused(node.at, self.name),
-            Outcome::Unknown(_) => {}
-        }
+            Outcome::Answered(_) => true,
+            Outcome::Refused(error) | Outcome::Unknown(error) => is_answer(error),
+        };
+        node.health.heard(node.at, is_heard);
+        self.is_answered = !matches!(outcome, Outcome::Unknown(_));
         outcome
     }
 }
