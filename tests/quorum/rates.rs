@@ -160,6 +160,10 @@ async fn a_late_first_node_does_not_slow_down_a_key_that_several_instances_want(
             *turns = crowd.turns().await;
             crowd.stop().await;
         }
+        println!(
+            "3 instances: {} turns; with a late node {}",
+            turns[0], turns[1]
+        );
         good_rounds += usize::from(turns[1] * 2 >= turns[0]);
         rounds.push(turns);
     }

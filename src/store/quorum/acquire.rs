@@ -15,16 +15,26 @@
 //! Safety does not depend on which node leads. Instances may disagree while some of them have not noticed that a node
 //! is away or late. Votes are then split, and attempts give way, until the instances agree.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 
-use super::{Shared, attempts::can_be_named, ballot::Verdict, vote::Vote};
+use super::{
+    Shared,
+    attempts::{Attempt, can_be_named},
+    ballot::Verdict,
+    node::Leaving,
+    vote::Vote,
+};
 use crate::{
     Error, ErrorKind,
-    store::{Acquire, Acquired, Grant, Held, Outcome, Owner, Queueing, StoreFuture, Tokens},
+    store::{Acquire, Acquired, Grant, Held, Outcome, Queueing, StoreFuture},
     sync::random,
-    time::{Instant, later, timeout},
+    time::{Instant, timeout},
 };
 
 /// How many votes one call takes part in while the votes are split.
@@ -34,16 +44,11 @@ const VOTES_OF_A_LEADER: u32 = 12;
 /// About how long a waiting attempt that has given way pauses without a hint.
 const GIVING_WAY: Duration = Duration::from_millis(50);
 
-/// The outcome of one vote.
-enum Counted {
-    Settled(Result<Acquired, Error>),
-    Held { held: Held, split: bool },
-}
-
 /// An attempt under way. Unless the attempt is answered without an error, dropping this value ends the attempt on all
 /// nodes, and leaves neither a lease nor a place in a queue.
 struct Entered {
     store: Arc<Shared>,
+    attempt: Arc<Attempt>,
     request: Acquire,
     is_answered: bool,
 }
@@ -51,7 +56,7 @@ struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.store.abandon(&self.request);
+            self.store.abandon(&self.attempt);
         }
     }
 }
@@ -62,21 +67,16 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Outcome<Acquired>> {
-        if request.mode.is_permit() {
-            return Box::pin(std::future::ready(Outcome::Refused(no_permits())));
-        }
-        if !can_be_named(request.owner) {
-            let message =
-                "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`";
-            let refused = Outcome::Refused(Error::new(ErrorKind::InvalidConfig, message));
-            return Box::pin(std::future::ready(refused));
+        if let Err(error) = check(&request) {
+            return Box::pin(ready(Outcome::Refused(error)));
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let (asking, was_known) = self.attempts.enter(&request, &self.nodes, asked);
-        let vote = self.open_vote(&request, request.queueing, asking);
+        let (attempt, was_known) = self.attempts.enter(&request, &self.nodes, asked);
+        let vote = self.open_vote(&attempt, &request, request.queueing);
         let mut entered = Entered {
             store: self.clone(),
+            attempt,
             request,
             is_answered: false,
         };
@@ -94,10 +94,32 @@ impl Shared {
         })
     }
 
-    /// Ends an attempt that failed.
-    fn abandon(&self, request: &Acquire) {
-        if let Some(parts) = self.attempts.remove(&request.key, request.owner) {
-            self.leave(request, parts.iter().enumerate());
+    /// Ends an attempt that has failed, or that does not wait.
+    fn abandon(&self, attempt: &Arc<Attempt>) {
+        self.leave(attempt);
+        self.attempts.remove(attempt);
+    }
+
+    /// Ends what the nodes may have of an attempt, each as its value is dropped. Returns the leases.
+    fn leave(&self, attempt: &Attempt) -> Vec<Leaving> {
+        let parts = attempt.give_up_all().into_iter();
+        let leaving = parts.map(|(node, part)| {
+            let end = attempt.end_of(part.name, part.is_in_doubt());
+            (part, Leaving::new(&self.nodes[node], end))
+        });
+        let leases = leaving.filter(|(part, _)| part.is_held());
+        leases.map(|(_, leaving)| leaving).collect()
+    }
+
+    /// Ends an attempt that found a record. Nodes where the attempt has a lease have missed or lost the record, and get
+    /// the record in the place of the lease.
+    fn recorded(self: &Arc<Self>, attempt: &Arc<Attempt>, record: Bytes) {
+        let leases = self.leave(attempt);
+        self.attempts.remove(attempt);
+        if !leases.is_empty() {
+            let key = attempt.key.clone();
+            self.home
+                .spawn(self.clone().copy_record(key, record, leases));
         }
     }
 }
@@ -109,148 +131,84 @@ impl Entered {
     }
 
     /// Votes until the key is granted, until another attempt has the key, or until this attempt gives way for now.
-    async fn vote_until_decided(&self, mut vote: Vote, asked: Instant) -> Result<Acquired, Error> {
-        let (store, request) = (&self.store, &self.request);
+    async fn vote_until_decided(
+        &self,
+        mut opened: Option<Vote>,
+        asked: Instant,
+    ) -> Result<Acquired, Error> {
+        let (store, attempt, request) = (&self.store, &self.attempt, &self.request);
+        let waits = matches!(request.queueing, Queueing::Wait { .. });
         let (mut first_ended, mut votes) = (None, 0);
         // Enough of the lease must be left after the last vote.
         let limit = store.node_timeout.min(request.lease / 4);
         loop {
-            let (held, split) = match self.vote(&mut vote, asked).await {
-                Counted::Settled(answer) => {
-                    if matches!(answer, Ok(Acquired::Granted(_))) {
-                        store.hear_the_rest(vote, request);
-                    }
-                    return answer;
+            let mut vote = opened.ok_or_else(released)?;
+            store.count(&mut vote, request).await;
+            store.check_servers()?;
+            let (held, split) = match vote.ballot.verdict() {
+                Verdict::Granted => return self.granted(vote, asked).await,
+                Verdict::Held { held, split } => (held, split),
+                Verdict::Recorded(record) => {
+                    store.recorded(attempt, record.clone());
+                    return Ok(Acquired::Recorded(record));
                 }
-                Counted::Held { held, split } => (held, split),
+                Verdict::Failed(error) => return Err(error),
             };
             votes += 1;
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
             let is_refused = vote.ballot.is_held();
-            let keeps_grants = split && self.keeps_grants(&vote);
-            let most_votes = self.most_votes(keeps_grants, is_refused);
-            let votes_again = split && is_time_left && votes < most_votes;
-            let pause = match keeps_grants {
-                // Other nodes may have refused only because of their queues.
-                true if votes == 1 && self.waits() => Duration::ZERO,
-                true => back_off(vote.took),
-                false => back_off(vote.took * (1 << votes)),
+            // A majority that refuses may belong to a holder, which needs the other nodes back. Only an attempt that may
+            // be next keeps its grants in that case, and not for long.
+            let may_lead = split && (waits || !is_refused);
+            let keeps_grants = may_lead && store.has_leading_grant(&vote);
+            let most_votes = match (keeps_grants, waits) {
+                (true, _) if !is_refused => VOTES_OF_A_LEADER,
+                (false, true) => 1,
+                _ => VOTES,
             };
-            store.end_lost_vote(vote, request, keeps_grants && votes_again);
+            let votes_again = split && is_time_left && votes < most_votes;
+            let pause = if keeps_grants && votes == 1 && waits {
+                // Other nodes may have refused only because of their queues.
+                Duration::ZERO
+            } else if keeps_grants {
+                back_off(vote.took)
+            } else {
+                back_off(vote.took * (1 << votes))
+            };
+            store.end_lost_vote(vote, attempt, keeps_grants && votes_again);
             if !votes_again {
-                store.stay_or_go(request);
+                if !waits {
+                    store.abandon(attempt);
+                }
                 let gives_way = split && !is_refused;
                 return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
             }
             let _ = timeout(pause.min(limit), pending::<()>()).await;
-            let queueing = match self.waits() {
-                true => Queueing::Skip,
-                false => request.queueing,
+            let queueing = if waits {
+                Queueing::Skip
+            } else {
+                request.queueing
             };
-            vote = match store.attempts.ask_again(&request.key, request.owner) {
-                Some(asking) => store.open_vote(request, queueing, asking),
-                None => return Ok(Acquired::Held(held)), // released in the meantime
-            };
+            opened = store.open_vote(attempt, request, queueing);
         }
     }
 
-    /// Whether the attempt keeps places in the nodes' queues.
-    fn waits(&self) -> bool {
-        matches!(self.request.queueing, Queueing::Wait { .. })
-    }
-
-    /// Whether the attempt keeps its grants while it asks again. A majority that refuses may belong to a holder,
-    /// which needs the other nodes back. Only an attempt that may be next keeps its grants in that case, and not for
-    /// long.
-    fn keeps_grants(&self, vote: &Vote) -> bool {
-        self.store.has_leading_grant(vote) && (self.waits() || !vote.ballot.is_held())
-    }
-
-    /// How many votes the call takes part in before it gives way.
-    fn most_votes(&self, keeps_grants: bool, is_refused: bool) -> u32 {
-        match keeps_grants {
-            true if !is_refused => VOTES_OF_A_LEADER,
-            false if self.waits() => 1,
-            _ => VOTES,
-        }
-    }
-
-    /// Counts one vote. A granted vote is settled only when the tokens agree.
-    async fn vote(&self, vote: &mut Vote, asked: Instant) -> Counted {
-        let (store, request) = (&self.store, &self.request);
-        store.count(vote, request).await;
-        if let Err(error) = store.check_servers() {
-            return Counted::Settled(Err(error));
-        }
-        match vote.ballot.verdict() {
-            Verdict::Granted => {
-                let (tokens, others_wait) = (vote.ballot.tokens(), vote.ballot.others_wait());
-                let granted = store.granted(request, asked, &tokens).await;
-                Counted::Settled(granted.map(|tokens| {
-                    Acquired::Granted(Grant {
-                        tokens,
-                        count: 1,
-                        others_wait,
-                    })
-                }))
-            }
-            Verdict::Held { held, split } => Counted::Held { held, split },
-            Verdict::Recorded(record) => {
-                store.recorded(vote, request, record.clone());
-                Counted::Settled(Ok(Acquired::Recorded(record)))
-            }
-            Verdict::Failed(error) => Counted::Settled(Err(error)),
-        }
-    }
-}
-
-impl Shared {
-    /// Returns the tokens of a lease that a majority has granted, if enough of the lease is left.
-    async fn granted(
-        &self,
-        request: &Acquire,
-        asked: Instant,
-        tokens: &[(usize, Tokens)],
-    ) -> Result<Tokens, Error> {
-        let tokens = self.agree(&request.key, tokens).await?;
-        let until = self
-            .valid_until(asked, request.lease)
-            .ok_or_else(|| too_late(asked, request.lease))?;
-        self.attempts.confirm(&request.key, request.owner, until);
-        Ok(tokens)
-    }
-
-    /// Ends an attempt that found a record. Nodes that granted the key have missed or lost the record, and get the
-    /// record in the place of the lease.
-    fn recorded(self: &Arc<Self>, vote: &Vote, request: &Acquire, record: Bytes) {
-        let Some(parts) = self.attempts.remove(&request.key, request.owner) else {
-            return; // released in the meantime
+    /// The answer to a vote that was granted: if the tokens agree, and if enough of the lease is left.
+    async fn granted(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
+        let (store, lease) = (&self.store, self.request.lease);
+        let tokens = vote.ballot.tokens();
+        let tokens = store.agree(&self.attempt.key, &tokens).await?;
+        let until = store.valid_until(asked, lease);
+        let until = until.ok_or_else(|| too_late(asked, lease))?;
+        self.attempt.confirm(until);
+        let grant = Grant {
+            tokens,
+            count: 1,
+            others_wait: vote.ballot.others_wait(),
         };
-        let lacks_record = |node: usize| {
-            let mut granted = vote.ballot.granted();
-            parts[node].is_held() && granted.any(|granted| granted == node)
-        };
-        let (missing, others): (Vec<_>, Vec<_>) =
-            (parts.iter().enumerate()).partition(|(node, _)| lacks_record(*node));
-        self.leave(request, others.into_iter());
-        let missing = missing.into_iter().map(|(node, part)| (node, part.name));
-        let missing: Vec<(usize, Owner)> = missing.collect();
-        if !missing.is_empty() {
-            let copying = self.clone().copy_record(request.clone(), record, missing);
-            self.home.spawn(copying);
-        }
-    }
-
-    /// Keeps the entry of an attempt that waits, and ends any other.
-    fn stay_or_go(&self, request: &Acquire) {
-        match request.queueing {
-            Queueing::Wait { deadline, .. } => {
-                let until = later(Instant::now(), deadline);
-                self.attempts.keep(&request.key, request.owner, until);
-            }
-            _ => self.abandon(request),
-        }
+        store.hear_the_rest(vote, &self.attempt);
+        Ok(Acquired::Granted(grant))
     }
 }
 
@@ -277,9 +235,19 @@ fn too_late(asked: Instant, lease: Duration) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 
-fn no_permits() -> Error {
-    Error::new(
-        ErrorKind::InvalidConfig,
-        "a quorum has no permits, because holders of different majorities would together exceed the number: use a store on one server for permits",
-    )
+fn released() -> Error {
+    let message = "the attempt was released before the nodes have decided";
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// Refuses what a quorum cannot do.
+fn check(request: &Acquire) -> Result<(), Error> {
+    let message = if request.mode.is_permit() {
+        "a quorum has no permits, because holders of different majorities would together exceed the number: use a store on one server for permits"
+    } else if !can_be_named(request.owner) {
+        "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidConfig, message))
 }

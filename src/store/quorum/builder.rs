@@ -146,12 +146,14 @@ impl QuorumStoreBuilder {
         self.check(&spaces)?;
         spaces.sort_unstable();
         let home = Home::default();
-        let nodes = self.nodes.iter();
-        let nodes = nodes.map(|node| Node::new(node.clone(), home.clone()));
+        let health = Arc::new(Health::new(self.nodes.len()));
+        let nodes = self.nodes.iter().enumerate();
+        let nodes =
+            nodes.map(|(at, node)| Node::new(at, node.clone(), health.clone(), home.clone()));
         Ok(QuorumStore(Arc::new(Shared {
             attempts: Attempts::new(self.nodes.len()),
-            health: Arc::new(Health::new(self.nodes.len())),
             nodes: nodes.collect(),
+            health,
             node_timeout: self.node_timeout,
             fencing: self.fencing,
             longest_lease: AtomicU64::new(millis(self.longest_lease)),

@@ -16,52 +16,36 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::PartOf,
+    attempts::Attempt,
     failures::{Failures, is_answered},
-    renew::RenewalCount,
-    round::Round,
 };
 use crate::{
     Error,
     store::{Acquire, Acquired, Queueing, Renew, Tokens},
+    time::timeout,
 };
 
 /// How many leases are healed at a time when healing is not urgent.
 const HEALED_AT_ONCE: usize = 32;
 
-impl Shared {
-    /// Heals all gaps of a lease that needs them for a majority.
-    pub(super) async fn heal_now(&self, request: &Renew, count: &mut RenewalCount) {
-        let gaps = std::mem::take(&mut count.gaps);
-        let healing = gaps.iter().map(|node| self.heal(request, *node));
-        for (node, healed) in gaps.iter().zip(join_all(healing).await) {
-            match healed {
-                Ok(Some(tokens)) => {
-                    count.ours += 1;
-                    count.tokens.push((*node, tokens));
-                }
-                Ok(None) => {}
-                Err(error) => count.failures.add(error),
-            }
-        }
-    }
+/// A node that a lease lacks.
+pub(super) struct Gap {
+    pub(super) request: Renew,
+    pub(super) attempt: Arc<Attempt>,
+    pub(super) node: usize,
+}
 
-    /// Heals gaps, each given as the index of a request and of a node, unless another task is already healing.
-    pub(super) async fn heal_all(
-        self: Arc<Self>,
-        requests: Arc<[Renew]>,
-        gaps: Vec<(usize, usize)>,
-    ) {
+impl Shared {
+    /// Heals gaps, unless another task is already healing.
+    pub(super) async fn heal_all(&self, gaps: &[Gap]) {
         let Some(_one_at_a_time) = self.healing.try_lock().ok() else {
             return;
         };
         for gaps in gaps.chunks(HEALED_AT_ONCE) {
-            let heal = |(lease, node): &(usize, usize)| self.heal(&requests[*lease], *node);
-            let healed = join_all(gaps.iter().map(heal)).await;
+            let healed = join_all(gaps.iter().map(|gap| self.heal(gap))).await;
             if !healed.iter().all(is_answered) {
                 return; // a node is away again; the next renewal heals the rest
             }
@@ -69,20 +53,17 @@ impl Shared {
     }
 
     /// Adds one node to a lease. Returns the node's tokens if the node holds the lease now.
-    async fn heal(&self, request: &Renew, node: usize) -> Result<Option<Tokens>, Error> {
-        let Renew { key, owner, .. } = request;
-        let Some((name, fingerprint)) = self.attempts.ask_for(key, *owner, node, Instant::now())
-        else {
+    pub(super) async fn heal(&self, gap: &Gap) -> Result<Option<Tokens>, Error> {
+        let Gap {
+            request,
+            attempt,
+            node,
+        } = gap;
+        let Some((name, fingerprint)) = attempt.ask_missing(*node) else {
             return Ok(None);
         };
-        let part = PartOf {
-            key,
-            owner: *owner,
-            node,
-            name,
-        };
         let request = Acquire {
-            key: key.clone(),
+            key: request.key.clone(),
             owner: name,
             lease: request.lease,
             block: request.refill.max(1),
@@ -92,28 +73,19 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let asking = self.ask(node, request.clone());
-        let mut asking = Round::new([(node, asking)], self.node_timeout);
-        let Some((_, outcome)) = asking.next().await else {
-            self.health.heard(node, false);
-            self.attempts.rename(part);
+        let asking = self.nodes[*node].acquire(attempt, request);
+        let Some(outcome) = timeout(self.node_timeout, asking).await else {
+            self.health.heard(*node, false);
             let nodes = self.nodes.len();
             return Err(Failures::default().no_quorum(nodes, nodes - 1));
         };
-        let is_wanted = self.attempts.answered(part, request.queueing, &outcome);
-        if !is_wanted {
-            self.end_unwanted(node, &request, name, &outcome);
-        }
-        let answer = outcome.into_result();
-        self.health.heard(node, is_answered(&answer));
-        let is_in_time = self.attempts.may_heal(key, *owner, Instant::now());
-        match answer? {
-            Acquired::Granted(grant) if is_wanted && is_in_time => Ok(Some(grant.tokens)),
-            Acquired::Granted(_) if is_wanted => {
-                self.give_back(part, &request);
+        match outcome.into_result()? {
+            Acquired::Granted(grant) if attempt.is_healed(*node) => Ok(Some(grant.tokens)),
+            Acquired::Granted(_) => {
+                self.give_back(attempt, *node);
                 Ok(None)
             }
-            Acquired::Granted(_) | Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
+            Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
         }
     }
 }

@@ -41,8 +41,15 @@ impl Shared {
                             if hint == Hint::Reconnected {
                                 stores[node].hurry();
                             }
-                            let is_leading = health.leading() == Some(node);
-                            drop(sender.send(in_the_quorum(hint, is_leading)));
+                            // The head of another queue would only take that node away from the leading
+                            // attempt, and so asks later, in case that the leading attempt does not come.
+                            let hint = match hint {
+                                Hint::Free(key) if health.leading() != Some(node) => {
+                                    Hint::Next(key)
+                                }
+                                hint => hint,
+                            };
+                            drop(sender.send(hint));
                         }
                         None => return,
                     },
@@ -50,16 +57,5 @@ impl Shared {
             }
         });
         hints
-    }
-}
-
-/// Turns [`Hint::Free`] into [`Hint::Next`] unless the hint is from the leading node.
-///
-/// A free key is meant for the head of the leading node's queue. The head of another node's queue would only take
-/// that node away from the leading attempt, and so asks later, in case that the leading attempt does not come.
-fn in_the_quorum(hint: Hint, is_leading: bool) -> Hint {
-    match hint {
-        Hint::Free(key) if !is_leading => Hint::Next(key),
-        hint => hint,
     }
 }

@@ -3,10 +3,12 @@
 //! The same [`Ends`] as in the core keep every name that was given to the node until its end is
 //! confirmed or its time is over. What the quorum gives up it can therefore forget:
 //!
-//! 1. A question that is dropped, or whose outcome is not known, becomes an ending in doubt.
+//! 1. A question that is dropped, also with its runtime, or whose outcome is not known, becomes an
+//!    ending in doubt, and its attempt takes another name. A grant under a name that was given up
+//!    meanwhile is ended, too.
 //! 2. A release that fails is repeated. A name that is released twice has one ending.
-//! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends
-//!    ([`unused_name`](Node::unused_name)).
+//! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends, or whose
+//!    release had an unknown outcome and may come late (`attempts`).
 //! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS)
 //!    to forget. It could answer none of them, and each would leave another ending behind.
 //! 5. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
@@ -15,19 +17,20 @@
 use std::{
     fmt,
     future::ready,
-    iter::successors,
     ops::Deref,
     sync::{Arc, Weak},
 };
 
 use super::{
     super::{
-        Acquire, Acquired, Answer, Ending, Endings, Hints, Instance, Outcome, Owner, Queueing,
-        Release, Released, Store, StoreFuture,
+        Acquire, Acquired, Answer, Endings, Hints, Instance, Outcome, Owner, Queueing, Release,
+        Released, Store, StoreFuture,
         ends::{Confirmation, Ends, NewEnd},
         home::Home,
     },
-    attempts::next_name,
+    attempts::Attempt,
+    failures::is_answer,
+    health::Health,
 };
 use crate::{
     Error, ErrorKind, LockKey,
@@ -44,7 +47,10 @@ const MOST_ENDINGS: usize = 16;
 pub(super) struct Node(Arc<Inner>);
 
 struct Inner {
+    /// The index of the node.
+    at: usize,
     store: Arc<dyn Store>,
+    health: Arc<Health>,
     state: Mutex<State>,
     /// Tells the task that repeats that its next round has changed.
     changed: Notify,
@@ -56,68 +62,74 @@ struct State {
     ends: Ends,
     /// The node has answered the last release.
     answers: bool,
+    /// How many releases had an unknown outcome.
+    unknown: u64,
     /// Alive while a task repeats the releases that have failed.
     repeater: Weak<()>,
 }
 
-/// A name that the node is asked for. Dropping the question before its answer gives up the name.
+/// A question for the part of an attempt. Dropping the question before its answer gives up the name.
 struct Question {
     node: Arc<Inner>,
-    /// Ends the name.
-    end: Release,
+    attempt: Arc<Attempt>,
+    name: Owner,
+    queueing: Queueing,
     is_answered: bool,
 }
 
 impl Node {
-    pub(super) fn new(store: Arc<dyn Store>, home: Home) -> Self {
+    pub(super) fn new(at: usize, store: Arc<dyn Store>, health: Arc<Health>, home: Home) -> Self {
         Self(Arc::new(Inner {
+            at,
             store,
+            health,
             state: Mutex::default(),
             changed: Notify::new(),
             home,
         }))
     }
 
-    /// The first name of an attempt that the node need not forget.
-    pub(super) fn unused_name(&self, key: &LockKey, owner: Owner) -> Owner {
-        let ends = &self.0.state.lock().ends;
-        let names = successors(Some(owner), |name| Some(next_name(*name)));
-        let mut unused = names.skip_while(|name| ends.contains(key, *name));
-        unused.next().unwrap_or(owner)
+    /// Whether the node has to forget a name.
+    pub(super) fn is_ending(&self, key: &LockKey, name: Owner) -> bool {
+        self.0.state.lock().ends.contains(key, name)
     }
 
-    /// Asks the node for a key. The call is made now, and carries the endings of the key beside
-    /// those that the request names. `is_silent`: the node has not answered its last call.
+    /// How many releases had an unknown outcome, and may come late.
+    pub(super) fn unknown_releases(&self) -> u64 {
+        self.0.state.lock().unknown
+    }
+
+    /// Asks the node for its part of an attempt, under the name in the request. The call is made
+    /// now, and carries the endings of the key beside those that the request names. The answer is
+    /// noted in the attempt. A grant that the attempt does not want any more is ended.
     pub(super) fn acquire(
         &self,
+        attempt: &Arc<Attempt>,
         mut request: Acquire,
-        is_silent: bool,
     ) -> StoreFuture<Outcome<Acquired>> {
+        let mut question = Question {
+            node: self.0.clone(),
+            attempt: attempt.clone(),
+            name: request.owner,
+            queueing: request.queueing,
+            is_answered: false,
+        };
         let (is_away, carried) = {
             let state = self.0.state.lock();
-            let has_enough = state.ends.len() >= MOST_ENDINGS;
-            let carried = state.ends.to_carry(&request.key);
-            (is_silent && has_enough && !state.answers, carried)
+            let has_enough = state.ends.len() >= MOST_ENDINGS && !state.answers;
+            let is_away = has_enough && self.0.health.is_silent(self.0.at);
+            (is_away, state.ends.to_carry(&request.key))
         };
         self.0.go_on();
         if is_away {
-            let error = Error::new(ErrorKind::Unreachable, "the node does not answer");
-            return Box::pin(ready(Outcome::Refused(error)));
+            let refused = Outcome::Refused(unreachable("the node does not answer"));
+            return Box::pin(ready(question.answered(refused)));
         }
         let is_carried = |owner| carried.iter().any(|end| end.owner == owner);
         request.ends.retain(|end| !is_carried(end.owner));
         request.ends.extend(carried);
-        let mut question = Question {
-            node: self.0.clone(),
-            end: end_of(&request, request.owner, true),
-            is_answered: false,
-        };
         let asking = self.0.store.acquire(request);
-        Box::pin(async move {
-            let outcome = asking.await;
-            question.answered(&outcome);
-            outcome
-        })
+        Box::pin(async move { question.answered(asking.await) })
     }
 
     /// Ends the lease or the place of a name. The release goes on if the future is dropped.
@@ -129,8 +141,7 @@ impl Node {
                 Ok(Ok(())) => Ok(Released::Freed),
                 Ok(Err(error)) if error.kind() == ErrorKind::Lost => Ok(Released::NotOurs),
                 Ok(Err(error)) => Err(error),
-                Err(_) => Err(Error::new(
-                    ErrorKind::Unreachable,
+                Err(_) => Err(unreachable(
                     "the lease's time was over before the node has answered the release",
                 )),
             }
@@ -249,6 +260,7 @@ impl Endings for Inner {
         let told = {
             let mut state = self.state.lock();
             state.answers = matches!(outcome, Outcome::Answered(_));
+            state.unknown += u64::from(matches!(outcome, Outcome::Unknown(_)));
             state.ends.released(key, owner, outcome, now())
         };
         if let Some((caller, result)) = told.caller {
@@ -262,33 +274,55 @@ impl Endings for Inner {
 }
 
 impl Question {
-    fn answered(&mut self, outcome: &Outcome<Acquired>) {
+    /// Notes the answer. What the node has granted or queued under a name that was given up
+    /// meanwhile is ended: the release of the name may have overtaken the question.
+    fn answered(&mut self, outcome: Outcome<Acquired>) -> Outcome<Acquired> {
+        let (node, attempt) = (&self.node, &self.attempt);
+        let is_wanted = attempt.answered(node.at, self.name, self.queueing, &outcome);
+        let is_heard = match &outcome {
+            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) if !is_wanted => {
+                node.end(attempt.end_of(self.name, false), None);
+                true
+            }
+            Outcome::Answered(_) => true,
+            Outcome::Refused(error) | Outcome::Unknown(error) => is_answer(error),
+        };
+        node.health.heard(node.at, is_heard);
         self.is_answered = !matches!(outcome, Outcome::Unknown(_));
+        outcome
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.node.end(self.end.clone(), None);
+            self.attempt.give_up(self.node.at, self.name);
+            let end = self.attempt.end_of(self.name, true);
+            self.node.end(end, None);
         }
     }
 }
 
-/// Ends what a node may have of an attempt under this name.
-pub(super) fn end_of(request: &Acquire, name: Owner, in_doubt: bool) -> Release {
-    // How long a lease, or a place in a queue, lasts without a release; what comes late lasts as
-    // long from then on.
-    let lasts = match request.queueing {
-        Queueing::Wait { deadline, .. } => request.lease.max(deadline),
-        Queueing::No | Queueing::Skip => request.lease,
-    };
-    Release {
-        key: request.key.clone(),
-        owner: name,
-        mode: request.mode,
-        ending: Ending::Free,
-        in_doubt,
-        owed_for: lasts.saturating_mul(1 + u32::from(in_doubt)),
+/// A part of an attempt that was given up. Dropping this value ends the part on its node, also if
+/// that happens with a runtime.
+pub(super) struct Leaving {
+    node: Arc<Inner>,
+    pub(super) end: Release,
+}
+
+impl Leaving {
+    pub(super) fn new(node: &Node, end: Release) -> Self {
+        let node = node.0.clone();
+        Self { node, end }
     }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.node.end(self.end.clone(), None);
+    }
+}
+
+fn unreachable(message: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, message)
 }

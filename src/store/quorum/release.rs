@@ -11,38 +11,32 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{Part, next_name},
+    attempts::Attempt,
     ballot::majority,
     failures::{Failures, is_answer},
+    node::Leaving,
     round::Round,
 };
 use crate::{
     Error, LockKey,
     store::{
-        Acquire, Acquired, Answer, Ending, Inspection, Mode, Outcome, Owner, Queueing, Release,
-        Released,
+        Acquire, Acquired, Answer, Ending, Inspection, Mode, Outcome, Queueing, Release, Released,
     },
-    time::later,
+    time::{later, timeout},
 };
-
-/// A record, and how long the record is kept.
-#[derive(Clone)]
-struct Record {
-    content: Bytes,
-    retain: Duration,
-}
 
 impl Shared {
     /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the release by
     /// themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
-        let until = later(Instant::now(), request.owed_for);
-        let parts = match self.attempts.end(&request.key, request.owner, until) {
-            Some(parts) => parts,
+        let Release { key, owner, .. } = &request;
+        let attempt = match self.attempts.find(key, *owner) {
+            Some(attempt) => attempt,
             // The nodes have ended the attempt, or will.
             None if request.in_doubt => return answer.give(Outcome::Answered(Released::NotOurs)),
-            None => self.attempts.unknown_parts(request.owner),
+            None => self.attempts.unknown(key, *owner, request.mode),
         };
+        let parts = attempt.end(later(Instant::now(), request.owed_for));
         let mut releasing = Vec::new();
         for (node, part) in parts.iter().enumerate() {
             if part.may_be_there() {
@@ -55,7 +49,7 @@ impl Shared {
             }
         }
         let releasing = Round::new(releasing, self.node_timeout);
-        let ending = self.clone().end(request, parts, releasing);
+        let ending = self.clone().end(request.ending, attempt, releasing);
         let mut ending = Box::pin(async move {
             answer.give(match ending.await {
                 Ok(released) => Outcome::Answered(released),
@@ -74,19 +68,21 @@ impl Shared {
     /// failed are kept for the next release.
     async fn end(
         self: Arc<Self>,
-        request: Release,
-        parts: Vec<Part>,
+        ending: Ending,
+        attempt: Arc<Attempt>,
         releasing: Round<Result<Released, Error>>,
     ) -> Result<Released, Error> {
         let released = self.count_released(releasing).await?;
-        self.attempts.remove(&request.key, request.owner);
-        if let (Released::Freed, Ending::Record { content, retain }) = (released, request.ending) {
+        self.attempts.remove(&attempt);
+        let is_record = matches!(ending, Ending::Record { .. });
+        if released == Released::Freed && is_record {
             // Nodes without a part get the record as well: with more copies, fewer failures can lose the record.
-            let record = Record { content, retain };
-            let others = parts.iter().enumerate();
-            for (node, part) in others.filter(|(_, part)| !part.is_held()) {
-                let (key, name) = (request.key.clone(), next_name(part.name));
-                let adding = self.clone().add_record(key, record.clone(), (node, name));
+            let others = attempt.successor(self.node_timeout * 10);
+            let parts = attempt.parts().into_iter().enumerate();
+            for (node, _) in parts.filter(|(_, part)| !part.is_held()) {
+                let adding = self
+                    .clone()
+                    .add_record(others.clone(), ending.clone(), node);
                 self.home.spawn(adding);
             }
         }
@@ -110,20 +106,20 @@ impl Shared {
                 None => return Err(failures.no_quorum(nodes, freed + not_ours)),
             }
         }
-        match freed >= majority {
-            true => Ok(Released::Freed),
-            false => Ok(Released::NotOurs),
+        if freed >= majority {
+            Ok(Released::Freed)
+        } else {
+            Ok(Released::NotOurs)
         }
     }
 
     /// Adds the record to a node that had no part in the lease, if the key is free there.
-    async fn add_record(self: Arc<Self>, key: LockKey, record: Record, at: (usize, Owner)) {
-        let (node, owner) = at;
-        let lease = self.node_timeout * 10;
+    async fn add_record(self: Arc<Self>, attempt: Arc<Attempt>, record: Ending, node: usize) {
+        let name = attempt.parts()[node].name;
         let request = Acquire {
-            key: key.clone(),
-            owner,
-            lease,
+            key: attempt.key.clone(),
+            owner: name,
+            lease: self.node_timeout * 10,
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
@@ -131,17 +127,12 @@ impl Shared {
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let taking = self.ask(node, request);
-        let mut answer = Round::new([(node, taking)], self.node_timeout);
-        if let Some((_, Outcome::Answered(Acquired::Granted(_)))) = answer.next().await {
-            let Record { content, retain } = record;
+        let taking = self.nodes[node].acquire(&attempt, request);
+        let answer = timeout(self.node_timeout, taking).await;
+        if let Some(Outcome::Answered(Acquired::Granted(_))) = answer {
             self.nodes[node].end(Release {
-                key,
-                owner,
-                ending: Ending::Record { content, retain },
-                owed_for: lease,
-                mode: Mode::Exclusive,
-                in_doubt: false,
+                ending: record,
+                ..attempt.end_of(name, false)
             });
         }
     }
@@ -149,27 +140,18 @@ impl Shared {
     /// Adds the record to nodes that granted a lease to an attempt which found the record on another node.
     pub(super) async fn copy_record(
         self: Arc<Self>,
-        request: Acquire,
+        key: LockKey,
         record: Bytes,
-        missing: Vec<(usize, Owner)>,
+        mut missing: Vec<Leaving>,
     ) {
         let asked = Instant::now();
-        let ending = match self.record_remaining(&request.key, &record).await {
-            Some(retain) => Ending::Record {
-                content: record,
-                retain: retain.saturating_sub(asked.elapsed()),
-            },
-            None => Ending::Free,
-        };
-        for (node, owner) in missing {
-            self.nodes[node].end(Release {
-                key: request.key.clone(),
-                owner,
-                ending: ending.clone(),
-                owed_for: request.lease,
-                mode: Mode::Exclusive,
-                in_doubt: false,
-            });
+        if let Some(retain) = self.record_remaining(&key, &record).await {
+            for leaving in &mut missing {
+                leaving.end.ending = Ending::Record {
+                    content: record.clone(),
+                    retain: retain.saturating_sub(asked.elapsed()),
+                };
+            }
         }
     }
 

@@ -16,303 +16,191 @@
 
 use std::sync::Arc;
 
-use futures_util::{
-    Stream, StreamExt,
-    stream::{self, FuturesUnordered},
-};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout_at},
-};
+use futures_util::{StreamExt, future::join_all, stream};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     Shared,
-    attempts::{Part, PartOf},
+    attempts::Attempt,
     ballot::majority,
     failures::{Failures, is_answer},
+    heal::Gap,
 };
 use crate::{
-    store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture, Tokens},
-    time::later,
+    store::{Owner, Renew, RenewAnswers, Renewed, Tokens},
+    time::{later, timeout_at},
 };
 
-type NodeAnswers = std::pin::Pin<Box<dyn Stream<Item = FromNode> + Send>>;
-
-/// A node's message about a batch of renewals.
-enum FromNode {
-    Answer {
-        node: usize,
-        /// The index of the lease.
-        lease: usize,
-        name: Owner,
-        answer: Renewed,
-    },
-    /// The node has no further answers.
-    End { node: usize },
-}
-
-/// One batch of renewals.
+/// The renewal of one lease, with the answers of the nodes so far.
 struct Renewal {
     store: Arc<Shared>,
-    requests: Arc<[Renew]>,
-    counts: Vec<RenewalCount>,
-    /// Nodes that have not given all of their answers.
-    pending: Vec<usize>,
+    request: Renew,
+    attempt: Arc<Attempt>,
     sent: Instant,
-    /// Leases whose result is certain, but which need another call for their answer.
-    judging: FuturesUnordered<StoreFuture<(usize, Renewed)>>,
-    answers: mpsc::UnboundedSender<(usize, Renewed)>,
-}
-
-/// The nodes' answers for one lease.
-#[derive(Default)]
-pub(super) struct RenewalCount {
+    /// Each answer, with its node. Ends when no node will answer any more.
+    answers: mpsc::UnboundedReceiver<(usize, Renewed)>,
+    /// The nodes that have not answered, each with the attempt's name there.
+    pending: Vec<(usize, Owner)>,
     /// How many nodes hold the lease.
-    pub(super) ours: usize,
-    pub(super) not_ours: usize,
+    ours: usize,
+    not_ours: usize,
     others_wait: bool,
     /// The tokens of the nodes that granted a refill.
-    pub(super) tokens: Vec<(usize, Tokens)>,
+    tokens: Vec<(usize, Tokens)>,
     /// Nodes that lack the lease.
-    pub(super) gaps: Vec<usize>,
-    /// Nodes that have not answered.
-    pending: Vec<usize>,
-    pub(super) failures: Failures,
-    is_judged: bool,
+    gaps: Vec<usize>,
+    failures: Failures,
+}
+
+/// The renewals that a node is asked for in one call, and where each answer goes.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Renew>,
+    answers: Vec<mpsc::UnboundedSender<(usize, Renewed)>>,
 }
 
 impl Shared {
-    /// Sends all renewals now.
+    /// Sends all renewals now. The leases are judged in the background, where slow nodes are heard after the answers.
     pub(super) fn start_renewal(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
-        for request in &requests {
-            self.note_lease(request.lease);
-        }
-        let asked = requests.len();
         let (answers, mut receiver) = mpsc::unbounded_channel();
-        let (renewal, from_nodes) = Renewal::start(self.clone(), requests, answers);
-        self.home.spawn(renewal.run(from_nodes));
-        // The background task goes on to hear the remaining nodes after the last answer.
+        let asked = requests.len();
+        let (renewals, hearing) = self.send_renewals(requests);
+        self.home.spawn(hearing);
+        let store = self.clone();
+        self.home.spawn(async move {
+            let renewing = renewals.into_iter().enumerate();
+            let renewing = renewing.map(|(lease, renewal)| {
+                let answers = answers.clone();
+                renewal.run(move |answer| drop(answers.send((lease, answer))))
+            });
+            let gaps: Vec<Gap> = join_all(renewing).await.into_iter().flatten().collect();
+            store.heal_all(&gaps).await;
+        });
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
+    }
+
+    /// Sends one batch to each node, with the leases that the node has a part in. Returns the renewals, with the task
+    /// that hears the nodes.
+    fn send_renewals(
+        self: &Arc<Self>,
+        requests: Vec<Renew>,
+    ) -> (Vec<Renewal>, impl Future<Output = ()> + Send + use<>) {
+        let mut batches: Vec<Batch> = self.nodes.iter().map(|_| Batch::default()).collect();
+        let renewal = |request| Renewal::new(self, request, &mut batches);
+        let renewals = requests.into_iter().map(renewal).collect();
+        let batches = batches.into_iter().enumerate();
+        let asked = batches.filter(|(_, batch)| !batch.requests.is_empty());
+        let hearing = asked.map(|(node, batch)| {
+            let answers = self.nodes[node].renew(batch.requests);
+            self.clone().hear(node, answers, batch.answers)
+        });
+        let hearing = join_all(hearing);
+        (renewals, async move { drop(hearing.await) })
+    }
+
+    /// Hands the answers of a node to their renewals, until the node's time is over.
+    async fn hear(
+        self: Arc<Self>,
+        node: usize,
+        mut answers: RenewAnswers,
+        to: Vec<mpsc::UnboundedSender<(usize, Renewed)>>,
+    ) {
+        let until = later(Instant::now(), self.node_timeout);
+        loop {
+            let (lease, answer) = match timeout_at(until, answers.next()).await {
+                Some(Some(answer)) => answer,
+                Some(None) => return,
+                None => return self.health.heard(node, false),
+            };
+            let is_unreachable = matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
+            self.health.heard(node, !is_unreachable);
+            let _ = to[lease].send((node, answer));
+        }
     }
 }
 
 impl Renewal {
-    /// Sends all renewals now. Returns the messages of the nodes with the renewal that hears them.
-    fn start(
-        store: Arc<Shared>,
-        requests: Vec<Renew>,
-        answers: mpsc::UnboundedSender<(usize, Renewed)>,
-    ) -> (Self, stream::SelectAll<NodeAnswers>) {
-        let mut renewal = Self {
-            store,
-            counts: requests.iter().map(|_| RenewalCount::default()).collect(),
-            requests: requests.into(),
-            pending: Vec::new(),
+    /// Adds the renewal to the batches of the nodes that have a part in the lease.
+    fn new(store: &Arc<Shared>, request: Renew, batches: &mut [Batch]) -> Self {
+        store.note_lease(request.lease);
+        let Renew { key, owner, .. } = &request;
+        let attempt = store.attempts.find(key, *owner);
+        let attempt = attempt.unwrap_or_else(|| store.attempts.unknown(key, *owner, request.mode));
+        let (sender, answers) = mpsc::unbounded_channel();
+        let (mut pending, mut gaps) = (Vec::new(), Vec::new());
+        for (node, part) in attempt.parts().into_iter().enumerate() {
+            if part.is_held() {
+                pending.push((node, part.name));
+                batches[node].answers.push(sender.clone());
+                batches[node].requests.push(Renew {
+                    owner: part.name,
+                    ..request.clone()
+                });
+            } else if part.is_missing() {
+                gaps.push(node);
+            }
+        }
+        Self {
+            store: store.clone(),
+            request,
+            attempt,
             sent: Instant::now(),
-            judging: FuturesUnordered::new(),
             answers,
-        };
-        let from_nodes = renewal.ask();
-        (renewal, from_nodes)
-    }
-
-    /// Sends one batch to each node, with the leases that the node has a part in.
-    fn ask(&mut self) -> stream::SelectAll<NodeAnswers> {
-        let attempts = &self.store.attempts;
-        let parts = self.requests.iter().map(|Renew { key, owner, .. }| {
-            let parts = attempts.parts(key, *owner);
-            parts.unwrap_or_else(|| attempts.unknown_parts(*owner))
-        });
-        let parts: Vec<Vec<Part>> = parts.collect();
-        let mut from_nodes = stream::SelectAll::new();
-        for (node, store) in self.store.nodes.iter().enumerate() {
-            let mut batch = Vec::new();
-            for (lease, parts) in parts.iter().enumerate() {
-                if parts[node].is_held() {
-                    batch.push((lease, parts[node].name));
-                    self.counts[lease].pending.push(node);
-                } else if parts[node].is_missing() {
-                    self.counts[lease].gaps.push(node);
-                }
-            }
-            if batch.is_empty() {
-                continue;
-            }
-            self.pending.push(node);
-            let renew = |(lease, name): &(usize, Owner)| Renew {
-                owner: *name,
-                ..self.requests[*lease].clone()
-            };
-            let answers = store.renew(batch.iter().map(renew).collect());
-            let answers = answers.map(move |(at, answer)| FromNode::Answer {
-                node,
-                lease: batch[at].0,
-                name: batch[at].1,
-                answer,
-            });
-            let end = stream::iter([FromNode::End { node }]);
-            from_nodes.push(Box::pin(answers.chain(end)) as NodeAnswers);
-        }
-        from_nodes
-    }
-
-    /// Hears the nodes until all have answered or the timeout has passed, and answers each renewal as soon as
-    /// possible.
-    async fn run(mut self, mut from_nodes: stream::SelectAll<NodeAnswers>) {
-        let until = later(self.sent, self.store.node_timeout);
-        let mut is_heard = false;
-        (0..self.requests.len()).for_each(|lease| self.judge_if_known(lease));
-        while !is_heard || !self.judging.is_empty() {
-            tokio::select! {
-                biased;
-                Some((lease, answer)) = self.judging.next(), if !self.judging.is_empty() => {
-                    let _ = self.answers.send((lease, answer));
-                }
-                said = timeout_at(until, from_nodes.next()), if !is_heard => match said {
-                    Ok(Some(said)) => self.hear(said),
-                    Ok(None) => is_heard = true,
-                    Err(_) => {
-                        is_heard = true;
-                        self.give_up_pending();
-                    }
-                },
-            }
-        }
-        self.heal_the_rest();
-    }
-
-    fn hear(&mut self, said: FromNode) {
-        match said {
-            FromNode::Answer {
-                node,
-                lease,
-                name,
-                answer,
-            } => {
-                let is_unreachable =
-                    matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
-                self.store.health.heard(node, !is_unreachable);
-                if matches!(answer, Renewed::NotOurs) {
-                    // The part is healed under a new name. The answer of another renewal, which the node gave before
-                    // that and which is heard later, is about the old one.
-                    let Renew { key, owner, .. } = &self.requests[lease];
-                    let part = PartOf {
-                        key,
-                        owner: *owner,
-                        node,
-                        name,
-                    };
-                    self.store.attempts.rename(part);
-                }
-                self.counts[lease].add(node, answer);
-                self.judge_if_known(lease);
-            }
-            FromNode::End { node } => self.forget(node),
+            pending,
+            ours: 0,
+            not_ours: 0,
+            others_wait: false,
+            tokens: Vec::new(),
+            gaps,
+            failures: Failures::default(),
         }
     }
 
-    /// Notes that no further answers will come from a node.
-    fn forget(&mut self, node: usize) {
-        self.pending.retain(|pending| *pending != node);
-        for lease in 0..self.counts.len() {
-            let pending = &mut self.counts[lease].pending;
-            if pending.contains(&node) {
-                pending.retain(|pending| *pending != node);
-                self.judge_if_known(lease);
-            }
+    /// Answers as soon as the nodes that have not answered cannot change the result, and hears these nodes then.
+    /// Returns the gaps of a lease that has a majority without them.
+    async fn run(mut self, answer: impl FnOnce(Renewed)) -> Vec<Gap> {
+        while !self.is_known() {
+            self.hear_next().await;
+        }
+        answer(self.judge().await);
+        while !self.pending.is_empty() {
+            self.hear_next().await;
+        }
+        let is_lost = self.not_ours >= self.majority();
+        if is_lost {
+            Vec::new()
+        } else {
+            self.take_gaps()
         }
     }
 
-    /// Marks the nodes that have not answered within the timeout as silent.
-    fn give_up_pending(&mut self) {
-        for node in std::mem::take(&mut self.pending) {
-            self.store.health.heard(node, false);
-            self.forget(node);
-        }
+    fn majority(&self) -> usize {
+        majority(self.store.nodes.len())
     }
 
-    /// Answers the renewal of a lease, if the nodes that have not answered cannot change the result.
-    fn judge_if_known(&mut self, lease: usize) {
-        let (store, count) = (&self.store, &mut self.counts[lease]);
-        let majority = majority(store.nodes.len());
-        let mut pending = count.pending.iter();
-        let is_answer_due = pending.any(|node| !store.health.is_silent(*node));
-        let is_known = count.ours >= majority
-            || count.not_ours >= majority
-            || count.pending.is_empty()
-            || !is_answer_due && count.ours + count.gaps.len() >= majority;
-        if count.is_judged || !is_known {
+    /// Whether the nodes that have not answered cannot change the result, or are not worth waiting for.
+    fn is_known(&self) -> bool {
+        let (majority, health) = (self.majority(), &self.store.health);
+        let mut pending = self.pending.iter();
+        let is_answer_due = pending.any(|(node, _)| !health.is_silent(*node));
+        self.ours >= majority
+            || self.not_ours >= majority
+            || self.pending.is_empty()
+            || !is_answer_due && self.ours + self.gaps.len() >= majority
+    }
+
+    async fn hear_next(&mut self) {
+        let Some((node, answer)) = self.answers.recv().await else {
+            self.pending.clear();
             return;
-        }
-        count.is_judged = true;
-        if count.not_ours >= majority {
-            let _ = self.answers.send((lease, Renewed::NotOurs));
-            return;
-        }
-        let judged = RenewalCount {
-            ours: count.ours,
-            not_ours: count.not_ours,
-            others_wait: count.others_wait,
-            tokens: std::mem::take(&mut count.tokens),
-            // Nodes that the majority needs are healed now, the others later.
-            gaps: match count.ours < majority {
-                true => std::mem::take(&mut count.gaps),
-                false => Vec::new(),
-            },
-            failures: std::mem::take(&mut count.failures),
-            ..RenewalCount::default()
         };
-        let request = self.requests[lease].clone();
-        let judging = self.store.clone().judge(request, judged, self.sent);
-        self.judging
-            .push(Box::pin(async move { (lease, judging.await) }));
-    }
-
-    /// Heals the gaps of leases that have a majority without them.
-    fn heal_the_rest(self) {
-        let majority = majority(self.store.nodes.len());
-        let leases = self.counts.iter().enumerate();
-        let gaps = leases
-            .filter(|(_, count)| count.not_ours < majority)
-            .flat_map(|(lease, count)| count.gaps.iter().map(move |node| (lease, *node)));
-        let gaps: Vec<(usize, usize)> = gaps.collect();
-        if !gaps.is_empty() {
-            let home = self.store.home.clone();
-            home.spawn(self.store.heal_all(self.requests, gaps));
-        }
-    }
-}
-
-impl Shared {
-    /// Completes the answer for one lease: heals the nodes that a majority needs, and makes the token counters agree.
-    async fn judge(
-        self: Arc<Self>,
-        request: Renew,
-        mut count: RenewalCount,
-        sent: Instant,
-    ) -> Renewed {
-        let majority = majority(self.nodes.len());
-        if count.ours < majority && count.ours + count.gaps.len() >= majority {
-            self.heal_now(&request, &mut count).await;
-        }
-        if count.ours < majority {
-            let (nodes, ours) = (self.nodes.len(), count.ours);
-            let reason = format!("{ours} of {nodes} nodes have renewed the lease");
-            return Renewed::Unknown(count.failures.no_majority(nodes, reason));
-        }
-        if let Some(until) = self.valid_until(sent, request.lease) {
-            self.attempts.confirm(&request.key, request.owner, until);
-        }
-        Renewed::Renewed {
-            tokens: self.refill(&request, &count.tokens).await,
-            others_wait: count.others_wait,
-        }
-    }
-}
-
-impl RenewalCount {
-    fn add(&mut self, node: usize, answer: Renewed) {
-        self.pending.retain(|pending| *pending != node);
+        let pending = self
+            .pending
+            .iter()
+            .position(|(pending, _)| *pending == node);
+        let Some((_, name)) = pending.map(|at| self.pending.swap_remove(at)) else {
+            return;
+        };
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -323,11 +211,62 @@ impl RenewalCount {
                 self.tokens.extend(tokens.map(|tokens| (node, tokens)));
             }
             Renewed::NotOurs => {
+                // The part is healed under a new name. The answer of another renewal, which the node gave before
+                // that and which is heard later, is about the old one.
+                self.attempt.give_up(node, name);
                 self.not_ours += 1;
                 self.gaps.push(node);
             }
             Renewed::Unknown(error) => self.failures.add(error),
         }
+    }
+
+    /// The answer for the lease: heals the nodes that a majority needs, and makes the token counters agree.
+    async fn judge(&mut self) -> Renewed {
+        let (nodes, majority) = (self.store.nodes.len(), self.majority());
+        if self.not_ours >= majority {
+            return Renewed::NotOurs;
+        }
+        if self.ours < majority && self.ours + self.gaps.len() >= majority {
+            self.heal_now().await;
+        }
+        if self.ours < majority {
+            let reason = format!("{} of {nodes} nodes have renewed the lease", self.ours);
+            return Renewed::Unknown(self.failures.no_majority(nodes, reason));
+        }
+        if let Some(until) = self.store.valid_until(self.sent, self.request.lease) {
+            self.attempt.confirm(until);
+        }
+        Renewed::Renewed {
+            tokens: self.store.refill(&self.request, &self.tokens).await,
+            others_wait: self.others_wait,
+        }
+    }
+
+    /// Heals all gaps of a lease that needs them for a majority.
+    async fn heal_now(&mut self) {
+        let gaps = self.take_gaps();
+        let healing = gaps.iter().map(|gap| self.store.heal(gap));
+        for (gap, healed) in gaps.iter().zip(join_all(healing).await) {
+            match healed {
+                Ok(Some(tokens)) => {
+                    self.ours += 1;
+                    self.tokens.push((gap.node, tokens));
+                }
+                Ok(None) => {}
+                Err(error) => self.failures.add(error),
+            }
+        }
+    }
+
+    fn take_gaps(&mut self) -> Vec<Gap> {
+        let gaps = std::mem::take(&mut self.gaps).into_iter();
+        let gap = |node| Gap {
+            request: self.request.clone(),
+            attempt: self.attempt.clone(),
+            node,
+        };
+        gaps.map(gap).collect()
     }
 }
 
@@ -350,14 +289,14 @@ mod tests {
             refill: 0,
             mode: Mode::Exclusive,
         };
-        let (answers, _answers) = mpsc::unbounded_channel();
-        let (mut late, mut from_nodes) =
-            Renewal::start(store.0.clone(), vec![renewal.clone()], answers);
+        let (mut late, hearing) = store.0.send_renewals(vec![renewal.clone()]);
         store.renew(vec![renewal]).collect::<Vec<_>>().await;
         tokio::time::sleep(std::time::Duration::from_millis(1)).await; // node 2 is healed
         assert!(!nodes[2].is_empty());
-        while let Some(said) = from_nodes.next().await {
-            late.hear(said);
+        hearing.await;
+        let mut late = late.remove(0);
+        while !late.pending.is_empty() {
+            late.hear_next().await;
         }
         let releasing = store.end(release(a, Ending::Free));
         releasing.await.unwrap();

@@ -3,9 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{advance, sleep};
+use futures_util::StreamExt;
+use tokio::time::{Instant, advance, sleep};
 
-use super::{super::*, QuorumStore, attempts::next_name, node::Node};
+use super::{
+    super::*,
+    QuorumStore,
+    attempts::{Attempts, later_name},
+    health::Health,
+    node::Node,
+};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -136,7 +143,7 @@ async fn an_attempt_number_without_room_for_names_is_refused() {
     let (_nodes, store) = quorum();
     let last = owner((1 << 48) - 1);
     store.ask_for(request(last, Queueing::No)).await.unwrap();
-    let next = next_name(owner(0));
+    let next = later_name(owner(0), 1);
     let error = store
         .ask_for(request(next, Queueing::No))
         .await
@@ -146,9 +153,16 @@ async fn an_attempt_number_without_room_for_names_is_refused() {
 
 /// A node, and its store.
 fn node() -> (FaultyStore, Node) {
-    let store = FaultyStore::new();
-    let node = Node::new(std::sync::Arc::new(store.clone()), home::Home::default());
+    let (store, health) = (FaultyStore::new(), Arc::new(Health::new(1)));
+    let node = Node::new(0, Arc::new(store.clone()), health, home::Home::default());
     (store, node)
+}
+
+/// Asks a node for the part of an attempt.
+fn ask(node: &Node, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
+    let (attempt, _) = Attempts::new(1).enter(&request, &[], Instant::now());
+    attempt.ask();
+    node.acquire(&attempt, request)
 }
 
 /// Longer than the longest pause between two rounds.
@@ -160,7 +174,7 @@ async fn a_question_that_is_dropped_has_one_ending() {
         let (store, node) = node();
         let a = owner(1);
         store.set_fault(Some(fault));
-        let asking = node.acquire(request(a, Queueing::No), false);
+        let asking = ask(&node, request(a, Queueing::No));
         assert_eq!(node.endings(), 0);
         drop(asking);
         assert_eq!(node.endings(), 1);
@@ -170,10 +184,6 @@ async fn a_question_that_is_dropped_has_one_ending() {
             (node.endings(), store.calls().releases),
             (1, 1),
             "{fault:?}"
-        );
-        assert_eq!(
-            node.unused_name(&release(a, Ending::Free).key, a),
-            next_name(a)
         );
         store.set_fault(None);
         assert_eq!(node.endings(), 0);
@@ -187,9 +197,7 @@ async fn a_question_of_unknown_outcome_leaves_nothing() {
     let (store, node) = node();
     for number in 0..200 {
         store.set_fault(Some(Fault::Late));
-        let outcome = node
-            .acquire(request(owner(number), Queueing::Skip), false)
-            .await;
+        let outcome = ask(&node, request(owner(number), Queueing::Skip)).await;
         let is_unknown = matches!(outcome, Outcome::Unknown(_));
         if !is_unknown {
             node.end(release(owner(number), Ending::Free));
@@ -211,11 +219,11 @@ async fn a_question_of_unknown_outcome_leaves_nothing() {
 async fn an_ending_whose_caller_has_gone_away_is_carried() {
     let (store, node) = node();
     let (a, b) = (owner(1), owner(2));
-    node.acquire(request(a, Queueing::No), false).await;
+    ask(&node, request(a, Queueing::No)).await;
     store.set_fault(Some(Fault::Unreachable));
     drop(node.release(release(a, Ending::Free)));
     store.set_fault(None);
-    let answer = node.acquire(request(b, Queueing::No), false).await;
+    let answer = ask(&node, request(b, Queueing::No)).await;
     assert!(
         matches!(answer, Outcome::Answered(Acquired::Granted(_))),
         "{answer:?}"
@@ -224,17 +232,18 @@ async fn an_ending_whose_caller_has_gone_away_is_carried() {
     assert_eq!(node.endings(), 0);
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap()
+}
+
 #[test]
 fn releases_are_repeated_on_the_next_runtime() {
     let (store, node) = node();
-    let runtime = || {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().start_paused(true).build().unwrap()
-    };
     for how in ["call", "watch"] {
         let a = owner(1);
         runtime().block_on(async {
-            node.acquire(request(a, Queueing::No), false).await;
+            ask(&node, request(a, Queueing::No)).await;
             store.set_fault(Some(Fault::Unreachable));
             node.end(release(a, Ending::Free));
             sleep(ROUNDS).await;
@@ -243,7 +252,7 @@ fn releases_are_repeated_on_the_next_runtime() {
         assert_eq!(node.endings(), 1, "nobody repeats without a runtime");
         runtime().block_on(async {
             if how == "call" {
-                drop(node.acquire(other_key(owner(2)), false).await);
+                drop(ask(&node, other_key(owner(2))).await);
             } else {
                 drop(node.watch(a.instance));
             }
@@ -300,4 +309,102 @@ async fn a_silent_node_has_few_names_to_forget() {
         .unwrap();
     sleep(ROUNDS).await;
     assert!(!nodes[2].is_empty(), "the node is asked again");
+}
+
+/// The task that waits for node 2 ends with its runtime, after a vote or while it heals.
+#[test]
+fn a_part_is_healed_although_the_question_for_it_ended_with_its_runtime() {
+    for (at_the_vote, in_the_heal) in [(Fault::Hang, None), (Fault::Unreachable, Some(Fault::Hang))]
+    {
+        let (nodes, store) = quorum();
+        let a = owner(1);
+        let renew = async || {
+            let renewals = store.renew(vec![Renew {
+                key: release(a, Ending::Free).key,
+                owner: a,
+                lease: MINUTE,
+                refill: 0,
+                mode: Mode::Exclusive,
+            }]);
+            renewals.collect::<Vec<_>>().await;
+            sleep(Duration::from_millis(1)).await;
+        };
+        runtime().block_on(async {
+            nodes[2].set_fault(Some(at_the_vote));
+            store.ask_for(request(a, Queueing::No)).await.unwrap();
+            if in_the_heal.is_some() {
+                nodes[2].set_fault(in_the_heal);
+                renew().await;
+            }
+        });
+        nodes[2].set_fault(None);
+        assert!(nodes[2].is_empty(), "what came late was ended");
+        runtime().block_on(renew());
+        assert!(!nodes[2].is_empty(), "{in_the_heal:?}");
+        runtime()
+            .block_on(store.end(release(a, Ending::Free)))
+            .unwrap();
+        assert!(nodes.iter().all(FaultyStore::is_empty));
+    }
+}
+
+/// The record is copied in a task, which ends with its runtime before it has begun.
+#[test]
+fn an_attempt_that_finds_a_record_leaves_no_lease_behind_when_its_runtime_ends() {
+    let (nodes, store) = quorum();
+    let (a, b) = (owner(1), owner(2));
+    let record = Ending::Record {
+        content: Bytes::from_static(b"done"),
+        retain: MINUTE,
+    };
+    let found = runtime().block_on(async {
+        nodes[0].ask_for(request(a, Queueing::No)).await.unwrap();
+        nodes[0].end(release(a, record)).await.unwrap();
+        let claim = Acquire {
+            fingerprint: Some(Bytes::from_static(b"claim")),
+            ..request(b, Queueing::No)
+        };
+        store.ask_for(claim).await.unwrap()
+    });
+    assert!(matches!(found, Acquired::Recorded(_)), "{found:?}");
+    assert!(nodes[1].is_empty() && nodes[2].is_empty());
+}
+
+/// A release of the first name may come late, and must not end the later lease.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_was_given_up_is_not_used_again_by_the_same_owner() {
+    let (nodes, store) = quorum();
+    let a = owner(1);
+    for down in [true, false] {
+        let fault = down.then_some(Fault::Unreachable);
+        nodes[1].set_fault(fault);
+        nodes[2].set_fault(fault);
+        let answer = store.ask_for(request(a, Queueing::No)).await;
+        assert_eq!(answer.is_err(), down);
+        assert_eq!(nodes[0].is_empty(), down);
+    }
+    nodes[0].end(release(a, Ending::Free)).await.unwrap();
+    assert!(!nodes[0].is_empty(), "the lease has another name");
+}
+
+/// A release whose outcome is not known is repeated, and may still come after the repetition was answered.
+#[tokio::test(start_paused = true)]
+async fn a_name_whose_release_may_come_late_is_not_used_again() {
+    let (nodes, store) = quorum();
+    for number in 0..100 {
+        let a = owner(number);
+        store.ask_for(request(a, Queueing::No)).await.unwrap();
+        nodes[0].set_fault(Some(Fault::Late));
+        store.end(release(a, Ending::Free)).await.unwrap();
+        sleep(ROUNDS).await;
+        nodes[0].set_fault(None);
+        sleep(ROUNDS).await;
+        if store.0.nodes[0].unknown_releases() > 0 {
+            store.ask_for(request(a, Queueing::No)).await.unwrap();
+            nodes[0].end(release(a, Ending::Free)).await.unwrap();
+            assert!(!nodes[0].is_empty(), "the lease has another name");
+            return;
+        }
+    }
+    panic!("every release was answered");
 }

@@ -15,21 +15,18 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::{Asking, Part, PartOf},
+    attempts::Attempt,
     ballot::{Ballot, Verdict},
-    failures::is_answered,
-    node::end_of,
     round::Round,
 };
 use crate::{
-    store::{Acquire, Acquired, End, Outcome, Owner, Queueing, StoreFuture},
+    store::{Acquire, Acquired, End, Outcome, Queueing},
     time::later,
 };
 
-/// One vote, with the names that the nodes were asked under and the answers so far.
+/// One vote, with the answers so far. Dropping it gives up the questions that were not answered.
 pub(super) struct Vote {
     pub(super) queueing: Queueing,
-    names: Vec<Owner>,
     pub(super) ballot: Ballot,
     questions: Round<Outcome<Acquired>>,
     opened: Instant,
@@ -37,46 +34,34 @@ pub(super) struct Vote {
     pub(super) took: Duration,
 }
 
-/// The attempt's part on a node, under the name that the vote used.
-fn part_of<'a>(request: &'a Acquire, node: usize, names: &[Owner]) -> PartOf<'a> {
-    PartOf {
-        key: &request.key,
-        owner: request.owner,
-        node,
-        name: names[node],
-    }
-}
-
 impl Shared {
-    /// Asks all nodes.
-    pub(super) fn open_vote(&self, request: &Acquire, queueing: Queueing, asking: Asking) -> Vote {
-        let Asking { names, given_up } = asking;
-        for (node, name) in given_up {
-            self.nodes[node].end(end_of(request, name, true));
-        }
-        let carried = self.carried(request).into_iter().enumerate();
-        let questions = carried.map(|(node, ends)| {
+    /// Asks all nodes, unless the attempt was ended in the meantime.
+    pub(super) fn open_vote(
+        &self,
+        attempt: &Arc<Attempt>,
+        request: &Acquire,
+        queueing: Queueing,
+    ) -> Option<Vote> {
+        let asking = attempt.ask()?.into_iter().zip(self.carried(request));
+        let questions = asking.enumerate().map(|(node, (asked, ends))| {
+            if let Some(name) = asked.given_up {
+                self.nodes[node].end(attempt.end_of(name, true));
+            }
             let request = Acquire {
-                owner: names[node],
+                owner: asked.name,
                 queueing,
                 ends,
                 ..request.clone()
             };
-            (node, self.ask(node, request))
+            (node, self.nodes[node].acquire(attempt, request))
         });
-        Vote {
+        Some(Vote {
             queueing,
             questions: Round::new(questions, self.node_timeout),
-            ballot: Ballot::new(names.len()),
-            names,
+            ballot: Ballot::new(self.nodes.len()),
             opened: Instant::now(),
             took: Duration::ZERO,
-        }
-    }
-
-    /// Asks one node.
-    pub(super) fn ask(&self, node: usize, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
-        self.nodes[node].acquire(request, self.health.is_silent(node))
+        })
     }
 
     /// What each node ends before it looks at the attempt: the parts of the owners that the caller ends. Of attempts
@@ -84,8 +69,9 @@ impl Shared {
     fn carried(&self, request: &Acquire) -> Vec<Vec<End>> {
         let mut carried = vec![Vec::new(); self.nodes.len()];
         for end in &request.ends {
-            let parts = self.attempts.parts(&request.key, end.owner);
-            for (node, part) in parts.into_iter().flatten().enumerate() {
+            let attempt = self.attempts.find(&request.key, end.owner);
+            let parts = attempt.map(|attempt| attempt.parts()).into_iter().flatten();
+            for (node, part) in parts.enumerate() {
                 if part.may_be_there() {
                     carried[node].push(End {
                         owner: part.name,
@@ -111,7 +97,7 @@ impl Shared {
             let Some((node, answer)) = answer else {
                 break;
             };
-            self.note(vote, request, node, answer);
+            self.note(vote, node, answer);
         }
         self.health.mark_silent(&vote.questions);
     }
@@ -144,44 +130,11 @@ impl Shared {
         waits.then_some(end)
     }
 
-    /// Notes the answer of a node. Returns whether the attempt still has the name that the node was asked under.
-    fn note(
-        &self,
-        vote: &mut Vote,
-        request: &Acquire,
-        node: usize,
-        outcome: Outcome<Acquired>,
-    ) -> bool {
-        let part = part_of(request, node, &vote.names);
-        let is_wanted = self.attempts.answered(part, vote.queueing, &outcome);
-        if !is_wanted {
-            self.end_unwanted(node, request, part.name, &outcome);
-        }
-        let answer = outcome.into_result();
+    fn note(&self, vote: &mut Vote, node: usize, outcome: Outcome<Acquired>) {
         vote.took = vote.opened.elapsed();
-        self.health.heard(node, is_answered(&answer));
         self.health.took(node, vote.took);
-        vote.ballot.add(node, answer, self.is_young(node));
-        is_wanted
-    }
-
-    /// Ends what a node has granted or queued under a name that was given up meanwhile. The release of the name may have
-    /// overtaken the question.
-    pub(super) fn end_unwanted(
-        &self,
-        node: usize,
-        request: &Acquire,
-        name: Owner,
-        outcome: &Outcome<Acquired>,
-    ) {
-        let has_part = match outcome {
-            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) => true,
-            Outcome::Answered(Acquired::Recorded(_)) => false,
-            Outcome::Refused(_) | Outcome::Unknown(_) => false,
-        };
-        if has_part {
-            self.nodes[node].end(end_of(request, name, false));
-        }
+        let is_young = self.is_young(node);
+        vote.ballot.add(node, outcome.into_result(), is_young);
     }
 
     /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so
@@ -196,68 +149,51 @@ impl Shared {
     pub(super) fn end_lost_vote(
         self: &Arc<Self>,
         vote: Vote,
-        request: &Acquire,
+        attempt: &Arc<Attempt>,
         keeps_grants: bool,
     ) {
         if !keeps_grants {
             for node in vote.ballot.granted() {
-                self.give_back(part_of(request, node, &vote.names), request);
+                self.give_back(attempt, node);
             }
         }
         if matches!(vote.queueing, Queueing::Wait { .. }) {
-            self.hear_the_rest(vote, request);
-            return;
-        }
-        for node in vote.questions.pending() {
-            self.attempts.rename(part_of(request, node, &vote.names));
+            self.hear_the_rest(vote, attempt);
         }
     }
 
     /// Waits in the background for nodes that are slower than the majority. Until their time is over, they may still
     /// join the lease or queue the attempt.
-    pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, request: &Acquire) {
+    pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, attempt: &Arc<Attempt>) {
         if vote.questions.pending().next().is_some() {
-            let hearing = self.clone().hear_late(vote, request.clone());
+            let hearing = self.clone().hear_late(vote, attempt.clone());
             self.home.spawn(hearing);
         }
     }
 
     /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
-    async fn hear_late(self: Arc<Self>, mut vote: Vote, request: Acquire) {
+    async fn hear_late(self: Arc<Self>, mut vote: Vote, attempt: Arc<Attempt>) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, outcome)) = vote.questions.next().await {
             let is_grant = matches!(outcome, Outcome::Answered(Acquired::Granted(_)));
-            let is_wanted = self.note(&mut vote, &request, node, outcome);
-            if is_grant && is_wanted && !is_granted {
+            self.note(&mut vote, node, outcome);
+            if is_grant && !is_granted {
                 // The caller was answered that the key is held.
-                self.give_back(part_of(&request, node, &vote.names), &request);
+                self.give_back(&attempt, node);
             }
         }
         self.health.mark_silent(&vote.questions);
-        for node in vote.questions.pending() {
-            self.attempts.rename(part_of(&request, node, &vote.names));
-        }
         drop(vote.questions);
         if is_granted {
             // Makes the counters agree, so that the next turn does not have to wait for that.
-            let _ = self.agree(&request.key, &vote.ballot.tokens()).await;
+            let _ = self.agree(&attempt.key, &vote.ballot.tokens()).await;
         }
     }
 
-    /// Ends the attempt on one node, and takes a new name there.
-    pub(super) fn give_back(&self, part: PartOf<'_>, request: &Acquire) {
-        self.attempts.rename(part);
-        self.nodes[part.node].end(end_of(request, part.name, false));
-    }
-
-    /// Ends the parts of an attempt, each given with its node.
-    pub(super) fn leave<'a>(
-        &self,
-        request: &Acquire,
-        parts: impl Iterator<Item = (usize, &'a Part)>,
-    ) {
-        for (node, part) in parts.filter(|(_, part)| part.may_be_there()) {
-            self.nodes[node].end(end_of(request, part.name, part.is_in_doubt()));
+    /// Returns the grant of one node.
+    pub(super) fn give_back(&self, attempt: &Attempt, node: usize) {
+        if let Some(name) = attempt.give_back(node) {
+            self.nodes[node].end(attempt.end_of(name, false));
         }
     }
 }
