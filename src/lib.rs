@@ -26,6 +26,7 @@ pub use self::store::RedisStore;
 pub use self::{
     error::{Error, ErrorKind},
     http::{
+        gate,
         idempotency::{self, IdempotencyLayer},
         lock::{self, DistributedLockLayer, LeaseLoss},
         read_body::{self, ReadBodyLayer},

@@ -172,7 +172,7 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Gives the inner service a [`RequestBody`](crate::read_body::RequestBody). Default: the same type of body, which must implement
+    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body, which must implement
     /// `From<Bytes>`, as axum's does, and hyper's `Incoming` and tonic's do not.
     pub fn any_body(self) -> IdempotencyLayer<AnyBody> {
         IdempotencyLayer {

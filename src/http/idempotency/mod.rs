@@ -24,9 +24,7 @@
 //! | `once.rs` | the same outside of HTTP |
 
 mod begin;
-mod body;
 mod fingerprint;
-mod future;
 mod header;
 #[cfg(feature = "json")]
 mod json;
@@ -57,11 +55,9 @@ pub(crate) use {
     keep::Keeping,
     read::{Response as ReadResponse, response as read_response},
     record::{Answer, Outcome, Record, Tombstone},
-    run::{is_endless, run_to_end},
+    run::is_endless,
 };
 
-pub use body::IdempotentBody;
-pub use future::ResponseFuture;
 pub use kept::KeptAnswers;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]

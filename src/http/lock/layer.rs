@@ -7,7 +7,7 @@ use http::{Method, Response};
 use tower_layer::Layer;
 
 use super::{
-    DetachedLockLayer, DistributedLock, LeaseLoss,
+    DistributedLock, LeaseLoss,
     settings::{Methods, Modes, Settings},
 };
 use crate::{
@@ -457,10 +457,11 @@ impl DistributedLockLayer {
     ///
     /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("payment").path()).detached();
     /// ```
-    pub fn detached(self) -> DetachedLockLayer {
-        DetachedLockLayer::new(self.set(|settings| settings.detached = true))
+    pub fn detached(self) -> Self {
+        self.set(|settings| settings.detached = true)
     }
 
+    #[cfg(test)]
     pub(super) fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }

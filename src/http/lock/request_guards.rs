@@ -15,9 +15,10 @@ use std::{error::Error as StdError, fmt, sync::Arc};
 
 use http::Extensions;
 
-use super::{LeaseLoss, held::TaskTurns};
+use super::LeaseLoss;
 use crate::{
     LockGuard, LockKey, Locks,
+    http::gate::{Guards, TaskTurns},
     locks::{WeakGuard, reentry::WeakGuards},
 };
 
@@ -142,14 +143,9 @@ impl RequestGuards {
         guards.innermost.is_at_work() && !guards.outer.iter().any(Passed::is_at_work)
     }
 
-    /// Whether the innermost lock's layer has locked the request, or would have.
-    pub(super) fn is_locked(extensions: &Extensions) -> bool {
-        Self::innermost_lock(extensions).is_ok_and(Passed::is_at_work)
-    }
-
     /// The turns of all lock layers, for the task of the request's handler.
     pub(crate) fn for_task(extensions: &Extensions) -> TaskTurns {
-        let (mut cancelling, mut others) = (Vec::new(), Vec::new());
+        let (mut cancelling, mut others) = (Guards::new(), Guards::new());
         for passed in extensions.get::<Self>().iter().flat_map(|it| it.inward()) {
             match passed.by {
                 Layer::Lock {

@@ -12,7 +12,7 @@ use crate::{
     Error, Locks,
     key::DeriveKey,
     locks::{Busy, Holding, permit},
-    rejection::{Rejection, Renderer},
+    rejection::Renderer,
     store::Mode,
 };
 
@@ -139,11 +139,6 @@ impl Settings {
     pub(super) fn count_handler(&self, extensions: &Extensions) -> Option<Busy> {
         let counts = !self.detached && RequestGuards::counts_handler(extensions);
         counts.then(|| self.locks.busy())
-    }
-
-    /// The refusal for an error of the locks.
-    pub(super) fn refuse(&self, error: Error) -> Rejection {
-        Rejection::from_error(error, self.retry_after)
     }
 }
 

@@ -24,7 +24,6 @@
 #![doc = reason_docs!()]
 
 mod asked;
-pub(crate) mod body_error;
 mod encode;
 pub(crate) mod grpc;
 mod layer;
