@@ -13,6 +13,7 @@ pub mod store;
 
 #[cfg(all(test, shuttle))]
 mod checker;
+mod defaults;
 mod error;
 mod http;
 mod lease;
@@ -28,7 +29,7 @@ pub use self::{
     http::{
         gate,
         idempotency::{self, IdempotencyLayer},
-        lock::{self, DistributedLockLayer, LeaseLoss},
+        lock::{self, DistributedLockLayer, OnLoss},
         read_body::{self, ReadBodyLayer},
         rejection,
         single_flight::{self, SingleFlightLayer},

@@ -53,7 +53,7 @@ async fn the_layer_works_in_and_around_nested_routers() {
 
 #[tokio::test]
 async fn a_key_without_a_route_works_around_a_router() {
-    let lock = DistributedLockLayer::new(Locks::in_memory(), key::path());
+    let lock = DistributedLockLayer::new(Locks::in_memory(), key::request().path());
     let app = ServiceBuilder::new().layer(lock).service(routes());
     let answer = Server::start_service(app).await.post("/accounts/7").await;
     assert_eq!(answer.text(), "path=/accounts/7");
@@ -94,7 +94,8 @@ async fn a_service_may_have_any_error() {
             _ => Ok(http::Response::new(Body::empty())),
         }
     });
-    let lock = DistributedLockLayer::new(Locks::in_memory(), key::path()).reject_if_held();
+    let lock =
+        DistributedLockLayer::new(Locks::in_memory(), key::request().path()).reject_if_held();
     let service = ServiceBuilder::new().layer(lock).service(service);
     let post = |path| Request::post(path).body(Body::empty()).unwrap();
     let odd = service.clone().oneshot(post("/odd")).await.unwrap_err();
@@ -112,7 +113,7 @@ fn futures_and_bodies_are_send() {
     let request = || Request::post("/").body(Body::empty()).unwrap();
     let service =
         service_fn(async |_: Request| Ok::<_, std::io::Error>(http::Response::new(Body::empty())));
-    let layer = DistributedLockLayer::new(Locks::in_memory(), key::path());
+    let layer = DistributedLockLayer::new(Locks::in_memory(), key::request().path());
     drop(send(
         ServiceBuilder::new()
             .layer(layer.clone())

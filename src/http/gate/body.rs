@@ -26,7 +26,9 @@ pub struct Body<B> {
     #[pin]
     rest: Rest<B>,
     /// The turn of a response whose body holds it. Declared below the rest, which is dropped first.
-    turn: Option<HeldTurn>,
+    ///
+    /// Boxed, because most bodies hold none, and are moved often.
+    turn: Option<Box<HeldTurn>>,
 }
 
 /// The part of the body after the frames that were read.
@@ -61,7 +63,7 @@ impl<B> Body<B> {
 
     /// Holds a turn until the body has ended.
     pub(crate) fn holding(self, turn: HeldTurn) -> Self {
-        let turn = Some(turn);
+        let turn = Some(Box::new(turn));
         Self { turn, ..self }
     }
 }

@@ -62,28 +62,17 @@ impl Instead {
     fn outcome(&self) -> Idempotent {
         match self {
             Self::Again(_) => Idempotent::Replayed,
-            Self::Refuse(rejection) => match rejection.reason() {
-                Reason::KeyReused => Idempotent::Conflict,
-                Reason::InProgress => Idempotent::InProgress,
-                Reason::OutcomeUnknown => Idempotent::Unknown,
-                Reason::BadKey
-                | Reason::MissingIdempotencyKey
-                | Reason::BadIdempotencyKey
-                | Reason::BodyBroken
-                | Reason::LeaseLost
-                | Reason::AnswerNotKept
-                | Reason::BodyTooLarge
-                | Reason::Held
-                | Reason::NoPermit
-                | Reason::TooManyRunning
-                | Reason::Panicked
-                | Reason::RecordUnreadable
-                | Reason::Misconfigured
-                | Reason::LineFull
-                | Reason::TooManyKeys
-                | Reason::StoreUnreachable
-                | Reason::Closed => Idempotent::Failed,
-            },
+            Self::Refuse(rejection) => {
+                // The counts of all reasons are in another metric.
+                let known = [
+                    (Reason::KeyReused, Idempotent::Conflict),
+                    (Reason::InProgress, Idempotent::InProgress),
+                    (Reason::OutcomeUnknown, Idempotent::Unknown),
+                ];
+                let mut known = known.into_iter();
+                let found = known.find(|(reason, _)| *reason == rejection.reason());
+                found.map_or(Idempotent::Failed, |(_, outcome)| outcome)
+            }
         }
     }
 

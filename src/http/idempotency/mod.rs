@@ -19,9 +19,11 @@
 //! | `layer.rs`, `settings.rs`, `header.rs`, `scope.rs` | the options, and the claim of a request |
 //! | `begin.rs`, `read.rs`, `fingerprint.rs`, `json.rs`, `multipart.rs` | from the request to the claimed key |
 //! | `run.rs`, `policy.rs` | the handler, and the decision about its answer |
-//! | `keep.rs`, `record.rs`, `replayed.rs`, `kept.rs` | the record in the store |
+//! | `keep.rs`, `record.rs`, `replayed.rs` | the record in the store |
 //! | `settle.rs` | operators: requests whose process has died |
 //! | `once.rs` | the same outside of HTTP |
+
+#![deny(clippy::wildcard_enum_match_arm)]
 
 mod begin;
 mod fingerprint;
@@ -29,7 +31,6 @@ mod header;
 #[cfg(feature = "json")]
 mod json;
 mod keep;
-mod kept;
 mod layer;
 mod multipart;
 mod once;
@@ -58,7 +59,6 @@ pub(crate) use {
     run::is_endless,
 };
 
-pub use kept::KeptAnswers;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::{Json, JsonError};

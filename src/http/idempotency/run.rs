@@ -334,8 +334,7 @@ impl Running {
         let kept = keeping.keep(self.begun.into_guard()).await;
         if kept == Kept::Yes {
             let (scope, retain) = (&self.claim.scope, self.settings.retain);
-            let sum = self.settings.kept.add(scope, bytes, retain);
-            trace::stored(scope.as_str(), bytes, retain, sum.records, sum.bytes);
+            trace::stored(scope.as_str(), bytes, retain);
         }
         kept
     }

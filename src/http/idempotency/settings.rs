@@ -8,11 +8,11 @@ use http::{HeaderName, Method, Response};
 use super::{
     fingerprint::{Comparison, Fingerprint, Silence},
     header::Source,
-    kept::KeptByScope,
     policy::{Answered, ErrorPolicy, Keep},
 };
 use crate::{
     Locks,
+    defaults::idempotency as defaults,
     key::DeriveKey,
     locks::{Holding, Wait},
     rejection::{Asked, Rejection, Renderer},
@@ -68,7 +68,6 @@ pub(super) struct Settings {
     pub(super) keep: Policy,
     pub(super) keep_errors: Vec<ErrorPolicy>,
     pub(super) max_running: Option<usize>,
-    pub(super) kept: Arc<KeptByScope>,
     pub(super) renderer: Renderer,
 }
 
@@ -77,7 +76,7 @@ impl Settings {
         Self {
             locks,
             scope,
-            retain: Duration::from_secs(24 * 3600),
+            retain: defaults::RETAIN,
             holding: Holding::default(),
             at_most_once: false,
             methods: vec![Method::POST, Method::PATCH],
@@ -86,16 +85,15 @@ impl Settings {
             source: Source::default(),
             comparison: Comparison::default(),
             never_replayed: Vec::new(),
-            wait: Wait::AtMost(Duration::from_secs(5)),
-            max_request: 1024 * 1024,
-            max_response: 1024 * 1024,
-            retry_after: Duration::from_secs(1),
-            store_within: Duration::from_secs(5),
-            read_within: Duration::from_secs(5),
+            wait: Wait::AtMost(defaults::WAIT),
+            max_request: defaults::MAX_REQUEST,
+            max_response: defaults::MAX_RESPONSE,
+            retry_after: defaults::RETRY_AFTER,
+            store_within: defaults::STORE_WITHIN,
+            read_within: defaults::READ_WITHIN,
             keep: Arc::new(Keep::by_status),
             keep_errors: Vec::new(),
             max_running: None,
-            kept: Arc::default(),
             renderer: Renderer::default(),
         }
     }

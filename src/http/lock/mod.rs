@@ -16,16 +16,16 @@
 //! ```
 //!
 //! Handlers find their turn with [`LockGuard::from_extensions`](crate::LockGuard::from_extensions) or
-//! [`LockGuards`], and with axum as arguments:
+//! [`AllGuards`], and with axum as arguments:
 //!
 //! ```
-//! use tower_distributed_lock::{LockGuard, lock::LockGuards};
+//! use tower_distributed_lock::{LockGuard, lock::AllGuards};
 //!
 //! async fn transfer(guard: LockGuard) -> String {
 //!     format!("done, with token {}", guard.token())
 //! }
 //!
-//! async fn between_two_accounts(guards: LockGuards) -> String {
+//! async fn between_two_accounts(guards: AllGuards) -> String {
 //!     format!("{} keys are locked", guards.all().len())
 //! }
 //!
@@ -44,6 +44,6 @@ mod settings;
 
 pub use layer::DistributedLockLayer;
 pub(crate) use request_guards::RequestGuards;
-pub use request_guards::{LockGuards, NoGuard, NotLocked};
+pub use request_guards::{AllGuards, NoGuard, NotLocked};
 pub use service::DistributedLock;
-pub use settings::{Fenced, LeaseLoss};
+pub use settings::{Fenced, OnLoss};

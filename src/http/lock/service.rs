@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    LeaseLoss,
+    OnLoss,
     end::{End, lost_in_handler},
     request_guards::{NotLocked, RequestGuards},
     settings::Settings,
@@ -104,13 +104,15 @@ enum Turn {
 
 /// A turn to wait for.
 struct Wanted {
-    /// In the order of the key function, each once. Keys that layers further out have locked come
-    /// with their guard.
-    keys: SmallVec<[(LockKey, Option<LockGuard>); 1]>,
+    keys: Keys,
     mode: Mode,
     /// How long the request waits at most; not at all if `None`.
     wait: Option<Duration>,
 }
+
+/// Keys in the order of the key function, each once. Those that layers further out have locked come
+/// with their guard.
+type Keys = SmallVec<[(LockKey, Option<LockGuard>); 1]>;
 
 /// Decides the way of a request: by its method, then by its key, then by the turns that layers
 /// further out hold.
@@ -121,41 +123,40 @@ fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
     let mode = settings.modes.of(&parts.method);
     let mode = settings.locks.check_holding(settings.holding).and(mode);
     let mode = mode.map_err(|error| Rejection::misconfigured(error.to_string()))?;
-    let keys = match settings.key.derive(parts) {
-        Ok(Derived::Key(key)) => smallvec![key],
-        Ok(Derived::Keys(keys)) => each_once(keys, settings.max_keys_per_request)?,
-        Ok(Derived::NoLock) => SmallVec::<[LockKey; 1]>::new(),
+    let with_guard = |parts: &Parts, key: LockKey| {
+        let held = RequestGuards::find(&parts.extensions, &settings.locks, &key);
+        (key, held)
+    };
+    let keys: Keys = match settings.key.derive(parts) {
+        Ok(Derived::Key(key)) => smallvec![with_guard(parts, key)],
+        Ok(Derived::Keys(keys)) => {
+            let keys = each_once(keys, settings.max_keys_per_request)?;
+            keys.into_iter().map(|key| with_guard(parts, key)).collect()
+        }
+        Ok(Derived::NoLock) => Keys::new(),
         Ok(Derived::NoRoute) => return Ok(Plan::Pass(NotLocked::NoRoute)),
         Err(error) => return Err(Rejection::from_key_error(error)),
     };
     if keys.is_empty() {
         return Ok(Plan::Pass(NotLocked::NoKey));
     }
-    let keys = keys.into_iter().map(|key| {
-        let held = RequestGuards::find(&parts.extensions, &settings.locks, &key);
-        (key, held)
-    });
-    let keys: SmallVec<[_; 1]> = keys.collect();
-    let mut held = keys.iter().flat_map(|(_, held)| held);
+    let mut held = keys.iter().filter_map(|(_, held)| held.as_ref());
     if let Some(held) = held.find(|held| !is_enough(held, mode)) {
         return Err(other_mode(held, mode));
     }
-    let held: Option<Guards> = keys.iter().map(|(_, held)| held.clone()).collect();
-    Ok(Plan::Run(match held {
-        Some(held) => Turn::Held(held),
-        None => Turn::Wanted(Wanted {
-            keys,
-            mode,
-            wait: settings.wait.map(|wait| within_deadline(parts, wait)),
-        }),
-    }))
+    if keys.iter().all(|(_, held)| held.is_some()) {
+        let held = keys.into_iter().filter_map(|(_, held)| held);
+        return Ok(Plan::Run(Turn::Held(held.collect())));
+    }
+    let wait = settings.wait.map(|wait| within_deadline(parts, wait));
+    Ok(Plan::Run(Turn::Wanted(Wanted { keys, mode, wait })))
 }
 
 /// The keys of a request, each once.
 ///
 /// Clients may decide the number of keys, so that the work is linear and ends at the limit.
-fn each_once(keys: Vec<LockKey>, limit: usize) -> Result<SmallVec<[LockKey; 1]>, Rejection> {
-    let (mut known, mut wanted) = (KeyMap::default(), SmallVec::new());
+fn each_once(keys: Vec<LockKey>, limit: usize) -> Result<Vec<LockKey>, Rejection> {
+    let (mut known, mut wanted) = (KeyMap::default(), Vec::new());
     for key in keys {
         if known.insert(key.clone(), ()).is_some() {
             continue;
@@ -192,7 +193,7 @@ where
     };
     let guards = match turn {
         Turn::Held(guards) => Ok(guards),
-        Turn::Wanted(wanted) => match acquire(&settings, wanted).await {
+        Turn::Wanted(wanted) => match acquire(&settings, &wanted).await {
             Ok(guards) => guards,
             Err(error) => return refuse(error),
         },
@@ -202,15 +203,12 @@ where
         request.extensions_mut(),
         guards.as_deref().map_err(|reason| *reason),
     );
-    let mut turn = HeldTurn::new(
-        guards.unwrap_or_default(),
-        settings.loss == LeaseLoss::Cancel,
-    );
+    let mut turn = HeldTurn::new(guards.unwrap_or_default(), settings.loss == OnLoss::Cancel);
 
     let readied = turn.while_held(|_, cx| service.poll_ready(cx)).await;
     let is_ready = readied.transpose()?.is_some();
     // A handler that has not begun is not begun under a lost lease, not even with
-    // `LeaseLoss::Finish`. Nothing was done, and the request can be sent again.
+    // `OnLoss::Finish`. Nothing was done, and the request can be sent again.
     if !is_ready || turn.is_lost() {
         let detail = "the lease was lost before the handler could begin";
         return refuse(Error::new(ErrorKind::Held, detail));
@@ -261,13 +259,12 @@ fn under<T>(held: &Held, guards: &[LockGuard], step: impl FnOnce() -> T) -> T {
 }
 
 /// Waits for the turn. A layer that fails open lets the request go on without one.
-async fn acquire(settings: &Settings, wanted: Wanted) -> Result<Result<Guards, NotLocked>, Error> {
+async fn acquire(settings: &Settings, wanted: &Wanted) -> Result<Result<Guards, NotLocked>, Error> {
     if settings.fail_open && settings.outage.is_on() {
         trace::unlocked();
         return Ok(Err(NotLocked::FailedOpen));
     }
-    let outcome = lock_all(settings, wanted).await;
-    match outcome {
+    match lock_all(settings, wanted).await {
         Err(error) if settings.fail_open && error.kind() == ErrorKind::Unreachable => {
             if settings.outage.begin() {
                 trace::failed_open(&error);
@@ -288,7 +285,7 @@ async fn acquire(settings: &Settings, wanted: Wanted) -> Result<Result<Guards, N
 
 /// Takes one key after another, in one fixed order, within one limit for all. On an error, the
 /// taken keys are released.
-async fn lock_all(settings: &Settings, wanted: Wanted) -> Result<Guards, Error> {
+async fn lock_all(settings: &Settings, wanted: &Wanted) -> Result<Guards, Error> {
     let Wanted { keys, mode, wait } = wanted;
     let until = wait.map(|limit| later(Instant::now(), limit));
     // Takes one key, within the time that is left.
@@ -300,7 +297,7 @@ async fn lock_all(settings: &Settings, wanted: Wanted) -> Result<Guards, Error> 
         } = *settings;
         settings
             .locks
-            .lock_for_layer(key, mode, wait, holding, fail_open)
+            .lock_for_layer(key, *mode, wait, holding, fail_open)
             .await
     };
     if let [(key, None)] = keys.as_slice() {
