@@ -16,7 +16,7 @@ The same key for another amount: 422.
 #[tokio::main]
 async fn main() -> io::Result<()> {
     let locks = Locks::in_memory(); // one process; `Locks::redis(url)` for a fleet
-    let tenant = key::header("x-tenant-id"); // a real service takes it from its authentication
+    let tenant = key::request().header("x-tenant-id"); // a real service takes it from its authentication
 
     let app = Router::new()
         .route("/payments", post(pay))

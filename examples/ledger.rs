@@ -35,8 +35,8 @@ use book::{Account, Book, Entry};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, time::timeout};
 use tower_distributed_lock::{
-    DistributedLockLayer, IdempotencyLayer, LeaseLoss, LockGuard, Locks, key,
-    lock::{Fenced, LockGuards},
+    DistributedLockLayer, IdempotencyLayer, LockGuard, Locks, OnLoss, key,
+    lock::{AllGuards, Fenced},
     store::{MemoryStore, QuorumStore, RedisStore},
 };
 
@@ -121,8 +121,8 @@ async fn main() -> book::Result<()> {
     let lease = Duration::from_millis(setting("LEASE_MS", 30_000)?);
     let wait = Duration::from_millis(setting("WAIT_MS", 5_000)?);
     let loss = match setting("LOSS", "cancel".to_owned())?.as_str() {
-        "cancel" => LeaseLoss::Cancel,
-        "finish" => LeaseLoss::Finish,
+        "cancel" => OnLoss::Cancel,
+        "finish" => OnLoss::Finish,
         other => return Err(format!("LOSS is `cancel` or `finish`, not `{other}`").into()),
     };
     let grace = Duration::from_millis(setting("GRACE_MS", 10_000)?);
@@ -151,7 +151,8 @@ async fn main() -> book::Result<()> {
     let lock = DistributedLockLayer::new(locks.clone(), account)
         .wait(wait)
         .on_lease_loss(loss);
-    let once = IdempotencyLayer::new(locks.clone(), key::extension::<Tenant>("tenant")).wait(wait);
+    let once = IdempotencyLayer::new(locks.clone(), key::request().extension::<Tenant>("tenant"))
+        .wait(wait);
     let app = Router::new()
         .route("/payments", post(pay).route_layer(once).get(payments))
         .route("/accounts/{id}/deposits", post(deposit).route_layer(lock))
@@ -237,7 +238,7 @@ async fn pay(
     State(ledger): State<Ledger>,
     Extension(tenant): Extension<Tenant>,
     Query(work): Query<Work>,
-    guards: LockGuards,
+    guards: AllGuards,
     Json(payment): Json<Payment>,
 ) -> Result<Response, Failure> {
     tokio::time::sleep(Duration::from_millis(work.work_ms)).await;

@@ -13,6 +13,7 @@ pub mod store;
 
 #[cfg(all(test, shuttle))]
 mod checker;
+mod defaults;
 mod error;
 mod http;
 mod lease;
@@ -26,8 +27,9 @@ pub use self::store::RedisStore;
 pub use self::{
     error::{Error, ErrorKind},
     http::{
+        gate,
         idempotency::{self, IdempotencyLayer},
-        lock::{self, DistributedLockLayer, LeaseLoss},
+        lock::{self, DistributedLockLayer, OnLoss},
         read_body::{self, ReadBodyLayer},
         rejection,
         single_flight::{self, SingleFlightLayer},

@@ -40,7 +40,7 @@ impl Payments for Book {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = Locks::in_memory(); // one process; `Locks::redis(url)` for a fleet
-    let tenant = key::header("x-tenant-id"); // a real service takes it from its authentication
+    let tenant = key::request().header("x-tenant-id"); // a real service takes it from its authentication
     // The message names the account as well. A real service checks that both agree.
     let account = key::name("account").header("x-account-id");
 

@@ -188,7 +188,7 @@
 //! - before an effect that nothing protects, call [`confirm`](crate::LockGuard::confirm). This shortens the dangerous time to a round trip; it does
 //!   not close it;
 //! - for work that must not be cut off, use [`detached`](crate::DistributedLockLayer::detached), or
-//!   [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) with a [`Fenced`](crate::lock::Fenced) answer.
+//!   [`OnLoss::Finish`](crate::OnLoss::Finish) with a [`Fenced`](crate::lock::Fenced) answer.
 //!
 //! # When a client disconnects
 //!
@@ -211,7 +211,7 @@
 //! reach them, and they keep their key, and the keys of all lock layers further out, until they
 //! end. The loss of a lease does reach them: a layer that cancels its handler on a loss cancels it
 //! wherever the handler runs, and an idempotency key is then left with *outcome unknown*. With
-//! [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) at each lock layer around it, nothing but the
+//! [`OnLoss::Finish`](crate::OnLoss::Finish) at each lock layer around it, nothing but the
 //! end of the process cuts a handler off.
 //!
 //! # Sources

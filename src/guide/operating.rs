@@ -176,7 +176,7 @@
 //! | handler that outlasts the grace | its key | its client |
 //! |---|---|---|
 //! | of a plain lock | lost with [`Loss::Closed`](crate::Loss::Closed), and released | 409 |
-//! | of a lock with [`LeaseLoss::Finish`](crate::LeaseLoss::Finish) | lost and released; the handler goes on until the process ends | 409, if the handler ends in time |
+//! | of a lock with [`OnLoss::Finish`](crate::OnLoss::Finish) | lost and released; the handler goes on until the process ends | 409, if the handler ends in time |
 //! | of an idempotent request | stays in the store until the lease expires | none: the connection closes. A retry waits for the lease, and then runs the handler again |
 //!
 //! # Reading the keys with redis-cli
@@ -375,7 +375,7 @@
 //! | 423 for many keys, after a deployment or crash | processes ended without [`close`](crate::Locks::close); keys are free after the lease | the shutdown code; a shorter lease |
 //! | 423 for requests that should not exclude each other | the key is too coarse: a part is missing | the key in Redis |
 //! | 429 `no-permit` | all permits of the key are in use | the number of [`permits`](crate::DistributedLockLayer::permits); time of the handler |
-//! | two requests run at once | different keys for one resource (`/7` and `/07` without [`param_as`](crate::key::param_as()), two prefixes, two formats), a method that is not locked, `fail_open`, a lost lease | the keys in Redis; `lock.lost`, `lock.failed_open` |
+//! | two requests run at once | different keys for one resource (`/7` and `/07` without [`param_as`](crate::key::RequestKey::param_as), two prefixes, two formats), a method that is not locked, `fail_open`, a lost lease | the keys in Redis; `lock.lost`, `lock.failed_open` |
 //! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_away`: it names the cause and the fix |
 //! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |
 //! | 503 `too-many-keys` | more than 131,072 keys in use in one process | a client that invents keys; [`max_keys`](crate::LocksBuilder::max_keys) |

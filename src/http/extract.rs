@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use crate::{
     LockGuard,
-    lock::{LockGuards, NoGuard},
+    lock::{AllGuards, NoGuard},
     rejection::{Asked, Rejection},
 };
 
@@ -37,7 +37,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for LockGuard {
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for LockGuards {
+impl<S: Sync> FromRequestParts<S> for AllGuards {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {

@@ -4,6 +4,7 @@
 #[macro_use]
 mod reasons;
 
+pub mod gate;
 pub mod idempotency;
 pub mod lock;
 pub mod read_body;

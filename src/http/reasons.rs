@@ -1,5 +1,7 @@
 //! The table of all refusals: everything that is known of a reason is in its row.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use http::StatusCode;
 
 /// What a refusal means for a second run of the request.

@@ -29,7 +29,7 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 ///     .route_layer(DistributedLockLayer::new(locks, both));
 /// ```
 ///
-/// The handler takes [`LockGuards`](crate::lock::LockGuards). A key function that returns
+/// The handler takes [`AllGuards`](crate::lock::AllGuards). A key function that returns
 /// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. Where the request decides the number of keys, give the
 /// layer a closure that returns [`Derived::Keys`].
 pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {
@@ -64,7 +64,7 @@ impl DeriveKey for AllOf {
             match key.derive(parts)? {
                 Derived::Key(key) => keys.push(key),
                 Derived::Keys(more) => keys.extend(more),
-                none => nothing = none,
+                none @ (Derived::NoLock | Derived::NoRoute) => nothing = none,
             }
         }
         Ok(match keys.is_empty() {

@@ -91,6 +91,11 @@ impl RequestKey {
 
     /// Writes all parts, from a request or from values of the program.
     fn write(&self, values: &Values<'_>) -> Result<LockKey, KeyError> {
+        if self.parts.is_empty() {
+            return Err(KeyError::misconfigured(
+                "the key has no parts: add one to `key::request()`",
+            ));
+        }
         let mut key = String::with_capacity(TYPICAL_LEN);
         for (at, part) in self.parts.iter().enumerate() {
             if at > 0 {

@@ -20,8 +20,8 @@ type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// A key made of parts of the request, in the order written.
 ///
-/// Begun by one of the functions of [this module](super), such as [`name`](super::name()); see there for the rules of all
-/// parts.
+/// Begun by [`key::name`](super::name()) or [`key::request`](super::request()); see [this
+/// module](super) for the rules of all parts.
 ///
 /// ```
 /// use http::Request;
@@ -49,11 +49,12 @@ pub struct RequestKey {
 
 impl RequestKey {
     /// The default of [`max_value_len`](Self::max_value_len), in bytes.
-    pub const DEFAULT_MAX_VALUE_LEN: usize = 512;
+    pub const DEFAULT_MAX_VALUE_LEN: usize = crate::defaults::key::MAX_VALUE_LEN;
 
-    pub(super) fn of(source: Source) -> Self {
+    /// A key without parts, to which at least one is added.
+    pub(super) fn new() -> Self {
         Self {
-            parts: vec![Part::new(source)],
+            parts: Vec::new(),
             max_value_len: Self::DEFAULT_MAX_VALUE_LEN,
             secret: None,
             condition: None,
@@ -173,7 +174,9 @@ impl RequestKey {
     }
 
     fn last(&mut self) -> &mut Part {
-        self.parts.last_mut().expect("a key begins with a part")
+        self.parts
+            .last_mut()
+            .expect("a part comes before its options")
     }
 
     /// Locks only requests that fulfil the condition; others pass straight through. Default: all requests.

@@ -17,7 +17,7 @@ use crate::Error;
 /// use tower_distributed_lock::key::{self, DeriveKey};
 ///
 /// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
-/// let error = key::header("x-order-id").derive(&mut parts).unwrap_err();
+/// let error = key::request().header("x-order-id").derive(&mut parts).unwrap_err();
 /// assert!(error.is_bad_request());
 /// assert_eq!(error.to_string(), "the header `x-order-id` is missing");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -30,7 +30,7 @@ pub struct KeyError {
 
 /// What kind of failure a [`KeyError`] is.
 ///
-/// | kind | a request to a layer with `key::query("id")` |
+/// | kind | a request to a layer with `key::request().query("id")` |
 /// |---|---|
 /// | [`Missing`](Self::Missing) | `/orders` |
 /// | [`Doubled`](Self::Doubled) | `/orders?id=1&id=2` |

@@ -21,9 +21,10 @@
 //! # Which parts
 //!
 //! Two requests that must not run at once need equal keys; all others should have different ones. Begin with a
-//! [`name`] for the kind of thing, then whose it is ([`extension`], set by an authentication layer; a [`header`]
-//! can be forged), then which one it is (`param`, `path`, [`query`], [`from_fn`]). Everything that does not
-//! identify the resource, such as the method, would give the resource a second key.
+//! [`name`] for the kind of thing, then whose it is ([`extension`](RequestKey::extension), set by an authentication layer; a
+//! [`header`](RequestKey::header) can be forged), then which one it is (`param`, [`path`](RequestKey::path),
+//! [`query`](RequestKey::query), [`from_fn`](RequestKey::from_fn)). Everything that does not identify the resource, such as
+//! the method, would give the resource a second key.
 //!
 //! Where parts are not enough, implement [`DeriveKey`], for example with a closure.
 //!
@@ -71,6 +72,8 @@
 //! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run
 //! for it.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 mod all;
 mod assemble;
 #[cfg(feature = "axum")]
@@ -98,8 +101,6 @@ pub(crate) use hash::KeyMap;
 #[cfg(feature = "redis")]
 pub(crate) use hash::stable as stable_hash;
 pub use lock_key::LockKey;
-pub use select::{extension, extension_with, from_fn, header, host, method, name, path, query};
-#[cfg(feature = "axum")]
-pub use select::{param, param_as, route};
+pub use select::{name, request};
 pub use values::KeyValues;
 pub use view::{RequestExtensions, RequestView};

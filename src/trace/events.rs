@@ -172,24 +172,9 @@ pub(crate) fn kept(result: KeepResult) {
     record!(metrics::RECORDS.count(&[result as usize]));
 }
 
-/// A record is in the store. `scope_records` and `scope_bytes` are the sums for its scope. The scope may be personal data, and so
-/// the level is debug.
-pub(crate) fn stored(
-    scope: &str,
-    bytes: usize,
-    retain: Duration,
-    scope_records: u64,
-    scope_bytes: u64,
-) {
-    event!(
-        debug,
-        scope,
-        bytes,
-        ?retain,
-        scope_records,
-        scope_bytes,
-        "idempotency.stored"
-    );
+/// A record is in the store. The scope may be personal data, and so the level is debug.
+pub(crate) fn stored(scope: &str, bytes: usize, retain: Duration) {
+    event!(debug, scope, bytes, ?retain, "idempotency.stored");
 }
 
 /// An answer was not recorded, so a repeated request will not get it. `why` names the fix.

@@ -6,7 +6,7 @@ use axum::{Router, routing::post};
 use http::StatusCode;
 use tower::{ServiceBuilder, limit::GlobalConcurrencyLimitLayer};
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, Locks,
+    DistributedLockLayer, LockGuard, Locks, OnLoss,
     store::{Fault, FaultyStore},
 };
 
@@ -82,7 +82,7 @@ async fn a_lost_lease_cancels_the_handler_of_a_client_that_has_gone() {
 
 #[tokio::test]
 async fn a_lost_lease_is_409_in_both_modes() {
-    for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+    for loss in [OnLoss::Cancel, OnLoss::Finish] {
         let (store, gate) = (FaultyStore::new(), Gate::default());
         let locks = watchful(&store);
         let server = Server::start(gated(lock(&locks).on_lease_loss(loss), &gate)).await;
@@ -90,13 +90,13 @@ async fn a_lost_lease_is_409_in_both_modes() {
         gate.arrival().await;
         take_away(&store).await;
         eventually("the loss is told", || locks.stats().leases == 0).await;
-        if loss == LeaseLoss::Finish {
+        if loss == OnLoss::Finish {
             assert_eq!(gate.inside(), 1);
             gate.open();
         }
         let answer = within("the answer", answer).await.unwrap();
         assert_eq!(answer.status, StatusCode::CONFLICT);
-        let finished = usize::from(loss == LeaseLoss::Finish);
+        let finished = usize::from(loss == OnLoss::Finish);
         eventually("the handler has ended", || gate.inside() == 0).await;
         assert_eq!((gate.finished(), gate.dropped()), (finished, 1 - finished));
     }

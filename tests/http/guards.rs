@@ -12,7 +12,7 @@ use http_body_util::Full;
 use tower::{ServiceBuilder, service_fn};
 use tower_distributed_lock::{
     DistributedLockLayer, Error, ErrorKind, LockGuard, Locks, Status, key,
-    lock::{LockGuards, NoGuard, NotLocked},
+    lock::{AllGuards, NoGuard, NotLocked},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ async fn a_missing_guard_is_refused_with_the_reason() {
 }
 
 /// Finds both guards by name, and the guard that an extractor without a name gets.
-async fn names(guards: LockGuards, innermost: LockGuard) -> String {
+async fn names(guards: AllGuards, innermost: LockGuard) -> String {
     let key = |name| guards.named(name).map(|guard| guard.key().to_string());
     assert_eq!(guards.named("other").unwrap_err(), NoGuard::NoLayer);
     format!(
@@ -93,7 +93,7 @@ async fn plain(request: Request<axum::body::Body>) -> Result<Response<Full<Bytes
 
 #[tokio::test]
 async fn a_plain_service_finds_its_guard_among_the_extensions() {
-    let lock = DistributedLockLayer::new(Locks::in_memory(), key::path());
+    let lock = DistributedLockLayer::new(Locks::in_memory(), key::request().path());
     let server = Server::start_service(ServiceBuilder::new().layer(lock).service_fn(plain)).await;
     assert_eq!(server.post("/orders/42").await.text(), "path=/orders/42");
     let safe = server.send(http::Method::GET, "/orders/42").await;

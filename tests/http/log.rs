@@ -68,7 +68,7 @@ async fn every_refusal_is_logged_with_its_instance() {
     let locks = Locks::builder(store.clone()).build().unwrap();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).reject_if_held();
-    let needy = DistributedLockLayer::new(locks.clone(), key::header("x-tenant-id"));
+    let needy = DistributedLockLayer::new(locks.clone(), key::request().header("x-tenant-id"));
     let app = Router::new()
         .route("/accounts/{id}", post(|| async {}))
         .route("/about", post(|| async {}))

@@ -6,7 +6,7 @@ use axum::{Extension, Router, extract::Request, routing::post};
 use http::StatusCode;
 use tokio::sync::mpsc;
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, Loss,
+    DistributedLockLayer, LockGuard, LockKey, Locks, Loss, OnLoss,
     lock::Fenced,
     store::{Fault, FaultyStore, Store},
 };
@@ -25,7 +25,7 @@ fn assert_lost(answer: &Answer) {
     assert_eq!(answer.header("retry-after"), None);
 }
 
-fn gated(locks: &Locks, gate: &Gate, loss: LeaseLoss) -> Router {
+fn gated(locks: &Locks, gate: &Gate, loss: OnLoss) -> Router {
     let gate = gate.clone();
     let lock = lock(locks).on_lease_loss(loss);
     Router::new().route(
@@ -38,7 +38,7 @@ fn gated(locks: &Locks, gate: &Gate, loss: LeaseLoss) -> Router {
 async fn a_lost_lease_drops_the_handler_and_is_409() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = watchful(&store);
-    let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
+    let server = Server::start(gated(&locks, &gate, OnLoss::Cancel)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
     take_away(&store).await;
@@ -52,7 +52,7 @@ async fn a_store_that_hangs_past_the_lease_causes_a_409() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let builder = Locks::builder(store.clone()).lease(Duration::from_millis(900));
     let locks = builder.build().unwrap();
-    let server = Server::start(gated(&locks, &gate, LeaseLoss::Cancel)).await;
+    let server = Server::start(gated(&locks, &gate, OnLoss::Cancel)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;
     store.set_fault(Some(Fault::Hang));
@@ -76,7 +76,7 @@ async fn a_handler_that_may_finish_runs_to_its_end_and_the_client_gets_409() {
     let lock = lock(&locks);
     let app = Router::new().route(
         "/accounts/{id}",
-        handler.route_layer(lock.on_lease_loss(LeaseLoss::Finish)),
+        handler.route_layer(lock.on_lease_loss(OnLoss::Finish)),
     );
     let server = Server::start(app).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
@@ -102,7 +102,7 @@ async fn a_fenced_response_is_sent_although_the_lease_was_lost() {
     });
     for hold in [false, true] {
         let mut lock = lock(&locks)
-            .on_lease_loss(LeaseLoss::Finish)
+            .on_lease_loss(OnLoss::Finish)
             .confirm_before_response();
         if hold {
             lock = lock.hold_until_body_ends();
@@ -177,7 +177,7 @@ async fn a_turn_that_the_handler_released_itself_is_not_lost() {
     let confirmed = layer.clone().confirm_before_response();
     for lock in [
         layer.clone(),
-        layer.on_lease_loss(LeaseLoss::Finish),
+        layer.on_lease_loss(OnLoss::Finish),
         confirmed.clone(),
         confirmed.clone().reject_if_held(),
         confirmed.hold_until_body_ends(),

@@ -11,9 +11,9 @@ use axum::{
 use http::StatusCode;
 use tower::ServiceExt;
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, Locks,
+    DistributedLockLayer, LockGuard, Locks, OnLoss,
     key::{self, RequestKey},
-    lock::LockGuards,
+    lock::AllGuards,
     store::FaultyStore,
 };
 
@@ -39,13 +39,13 @@ async fn two_layers_of_one_key_share_one_turn() {
         DistributedLockLayer::reject_if_held,
         DistributedLockLayer::confirm_before_response,
         DistributedLockLayer::hold_until_body_ends,
-        |layer| layer.on_lease_loss(LeaseLoss::Finish),
+        |layer| layer.on_lease_loss(OnLoss::Finish),
     ];
     for (set_inner, set_outer) in set
         .iter()
         .flat_map(|one| set.iter().map(move |other| (one, other)))
     {
-        let handler = async |guards: LockGuards| {
+        let handler = async |guards: AllGuards| {
             let token = |name| guards.named(name).unwrap().token();
             assert_eq!(token("inner"), token("outer"));
             "one turn"
@@ -110,8 +110,8 @@ async fn the_inner_layers_body_keeps_the_turn_that_both_layers_share() {
 #[tokio::test]
 async fn a_lost_lease_is_409_through_both_layers() {
     for (inside, outside) in [
-        (LeaseLoss::Cancel, LeaseLoss::Finish),
-        (LeaseLoss::Finish, LeaseLoss::Cancel),
+        (OnLoss::Cancel, OnLoss::Finish),
+        (OnLoss::Finish, OnLoss::Cancel),
     ] {
         let (store, gate) = (FaultyStore::new(), Gate::default());
         let locks = watchful(&store);

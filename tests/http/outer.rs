@@ -11,7 +11,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use tokio::task::JoinHandle;
 use tower_distributed_lock::{
-    DistributedLockLayer, IdempotencyLayer, LeaseLoss, Locks, SingleFlightLayer, key,
+    DistributedLockLayer, IdempotencyLayer, Locks, OnLoss, SingleFlightLayer, key,
     store::FaultyStore,
 };
 
@@ -83,7 +83,7 @@ async fn send_and_leave(server: &Server, request: Request<Full<Bytes>>, gate: &G
 #[tokio::test]
 async fn the_next_request_does_not_run_beside_a_handler_whose_client_has_gone() {
     for inner in ALL {
-        for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+        for loss in [OnLoss::Cancel, OnLoss::Finish] {
             let (locks, gate) = (Locks::in_memory(), Gate::default());
             let outer = lock(&locks).on_lease_loss(loss);
             let server = serve(inner, outer, &locks, &gate).await;
@@ -134,7 +134,7 @@ async fn the_loss_of_an_outer_lock_cancels_a_handler_whose_client_has_gone() {
 #[tokio::test]
 async fn the_loss_of_an_outer_lock_is_answered_once_by_that_layer() {
     for inner in ALL {
-        for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+        for loss in [OnLoss::Cancel, OnLoss::Finish] {
             let (store, gate) = (FaultyStore::new(), Gate::default());
             let locks = watchful(&store);
             let outer = lock(&locks).on_lease_loss(loss);
@@ -142,13 +142,13 @@ async fn the_loss_of_an_outer_lock_is_answered_once_by_that_layer() {
             let answer = sending(&server, inner.request(1)).await;
             gate.arrival().await;
             take_away(&store).await;
-            if loss == LeaseLoss::Finish {
+            if loss == OnLoss::Finish {
                 eventually("the loss is told", || locks.stats().leases <= 1).await;
                 gate.open();
             }
             let answer = within("the answer", answer).await.unwrap();
             assert_eq!(answer.reason(), "lease-lost", "{inner:?}");
-            let finished = usize::from(loss == LeaseLoss::Finish);
+            let finished = usize::from(loss == OnLoss::Finish);
             eventually("the handler has ended", || gate.inside() == 0).await;
             assert_eq!((gate.finished(), gate.dropped()), (finished, 1 - finished));
             nothing_left(&locks).await;

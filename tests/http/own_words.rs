@@ -127,9 +127,9 @@ fn every_reason_has_its_own_code_at_the_end_of_its_type() {
 #[test]
 fn bodies_are_sync_if_their_parts_are() {
     fn is_sync<T: Sync + Send>() {}
-    is_sync::<tower_distributed_lock::lock::LockBody<Full<Bytes>>>();
+    is_sync::<tower_distributed_lock::gate::Body<Full<Bytes>>>();
     fn is_send<T: Send>() {}
-    is_send::<tower_distributed_lock::lock::LockBody<Body>>();
+    is_send::<tower_distributed_lock::gate::Body<Body>>();
 }
 
 #[tokio::test]

@@ -175,9 +175,9 @@ async fn bodies_of_hyper_itself_can_be_read() {
     use http_body_util::{BodyExt, Full};
     use hyper::body::Incoming;
     use tower::ServiceBuilder;
-    use tower_distributed_lock::{IdempotencyLayer, key, read_body::RequestBody};
+    use tower_distributed_lock::{IdempotencyLayer, gate, key};
 
-    type Twice = RequestBody<RequestBody<Incoming>>;
+    type Twice = gate::Body<gate::Body<Incoming>>;
     let locks = Locks::in_memory();
     let echo = async |request: http::Request<Twice>| {
         let body = request.into_body().collect().await.unwrap().to_bytes();

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, LockKey, Locks, ReadBodyLayer,
     key::{self, Derived, KeyError},
-    lock::LockGuards,
+    lock::AllGuards,
     read_body::WholeBody,
 };
 
@@ -27,7 +27,7 @@ fn both(locks: &Locks) -> DistributedLockLayer {
 
 fn transfers(lock: DistributedLockLayer, gate: &Gate) -> Router {
     let gate = gate.clone();
-    let handler = async move |guards: LockGuards| {
+    let handler = async move |guards: AllGuards| {
         gate.pass().await;
         let keys = guards.all();
         let keys: Vec<_> = keys.iter().map(|guard| guard.key().to_string()).collect();
@@ -146,7 +146,7 @@ async fn an_extractor_of_one_guard_is_refused_for_several_keys() {
         (answer.status.as_u16(), &*answer.reason()),
         (500, "misconfigured")
     );
-    assert!(answer.text().contains("LockGuards"), "{}", answer.text());
+    assert!(answer.text().contains("AllGuards"), "{}", answer.text());
     // The same key twice counts as one key.
     assert_eq!(server.post("/transfers/1/1").await.status, StatusCode::OK);
 }
@@ -184,7 +184,7 @@ fn accounts(parts: &mut Parts) -> Result<Derived, KeyError> {
 #[tokio::test]
 async fn keys_can_come_from_a_body_that_was_read() {
     let locks = Locks::in_memory();
-    let handler = async |guards: LockGuards, body: String| {
+    let handler = async |guards: AllGuards, body: String| {
         let second = LockKey::new("account,id=b").unwrap();
         assert!(guards.of(&second).is_some());
         format!("{} of {}", guards.all().len(), body.lines().count())

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tokio::{net::TcpListener, sync::oneshot, time::Instant};
 use tower::ServiceBuilder;
 use tower_distributed_lock::{
-    IdempotencyLayer, LeaseLoss, Locks, Loss, Stats, key,
+    IdempotencyLayer, Locks, Loss, OnLoss, Stats, key,
     store::{Fault, FaultyStore, Store},
 };
 
@@ -156,7 +156,7 @@ async fn a_handler_that_two_layers_have_failed_open_counts_once() {
 async fn a_detached_handler_that_does_not_end_is_reported_and_not_waited_for() {
     let (store, gate) = (FaultyStore::new(), Gate::default());
     let locks = Locks::builder(store.clone()).build().unwrap();
-    let layer = lock(&locks).on_lease_loss(LeaseLoss::Finish).detached();
+    let layer = lock(&locks).on_lease_loss(OnLoss::Finish).detached();
     let server = Server::start(to_the_end!(gate, layer)).await;
     let answer = tokio::spawn(server.post("/accounts/7"));
     gate.arrival().await;

@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_distributed_lock::{
-    DistributedLockLayer, LeaseLoss, LockGuard, LockKey, Locks, key,
+    DistributedLockLayer, LockGuard, LockKey, Locks, OnLoss, key,
     store::{FaultyStore, Store},
 };
 
@@ -33,7 +33,7 @@ fn request() -> Req {
 }
 
 fn lock(locks: &Locks) -> DistributedLockLayer {
-    DistributedLockLayer::new(locks.clone(), key::path())
+    DistributedLockLayer::new(locks.clone(), key::request().path())
 }
 
 async fn is_free(locks: &Locks) -> bool {
@@ -91,7 +91,7 @@ async fn a_handler_is_dropped_before_its_turn_ends() {
             }
         })
     };
-    for layer in [lock(&locks), lock(&locks).on_lease_loss(LeaseLoss::Finish)] {
+    for layer in [lock(&locks), lock(&locks).on_lease_loss(OnLoss::Finish)] {
         let mut handling = Box::pin(layer.layer(service.clone()).oneshot(request()));
         tokio::time::timeout(Duration::from_secs(1), &mut handling)
             .await
@@ -134,7 +134,7 @@ async fn a_request_dropped_while_its_service_gets_ready_frees_its_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_does_not_begin_under_a_lease_that_was_lost_meanwhile() {
-    for loss in [LeaseLoss::Cancel, LeaseLoss::Finish] {
+    for loss in [OnLoss::Cancel, OnLoss::Finish] {
         let store = FaultyStore::new();
         let locks = Locks::builder(store.clone()).build().unwrap();
         let slow = Slow::new(Poll::Pending);

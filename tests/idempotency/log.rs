@@ -105,11 +105,10 @@ async fn an_answer_that_cannot_be_kept_is_logged_at_once_with_the_fix() {
     ignore = "without the feature there is no log"
 )]
 #[tokio::test]
-async fn each_record_is_logged_with_its_size_and_the_sums_of_its_scope() {
+async fn each_record_is_logged_with_its_scope_and_its_size() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
-    let layer = layer(&Locks::in_memory());
-    let app = app(layer.clone(), async || "paid");
+    let app = app(layer(&Locks::in_memory()), async || "paid");
     for key in ["one", "two"] {
         let request = http::Request::post("/pay").header("x-tenant-id", "acme");
         send(&app, request.header("idempotency-key", key)).await;
@@ -122,13 +121,7 @@ async fn each_record_is_logged_with_its_size_and_the_sums_of_its_scope() {
     let [_, line] = &stored[..] else {
         panic!("{lines:?}");
     };
-    let sum = layer.kept()[0].1.bytes;
-    for field in [
-        "scope=\"x-tenant-id=acme\"",
-        &format!(" bytes={} ", sum / 2),
-        "scope_records=2",
-        &format!("scope_bytes={sum}"),
-    ] {
+    for field in ["scope=\"x-tenant-id=acme\"", " bytes=", " retain="] {
         assert!(line.contains(field), "{line} has no {field}");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn lock_key() -> LockKey {
 }
 
 pub(crate) fn layer(locks: &Locks) -> IdempotencyLayer {
-    IdempotencyLayer::new(locks.clone(), key::header("x-tenant-id"))
+    IdempotencyLayer::new(locks.clone(), key::request().header("x-tenant-id"))
 }
 
 /// All paths and methods lead to the handler.

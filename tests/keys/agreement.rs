@@ -56,7 +56,7 @@ fn hostile_path(rng: &mut Rng) -> String {
 
 #[tokio::test]
 async fn params_are_equal_to_those_of_the_handler() {
-    let key = || key::param("id").or("-").param("rest").or("-");
+    let key = || key::request().param("id").or("-").param("rest").or("-");
     let routes = Router::new()
         .route("/{id}", any(handler))
         .route("/one/{id}", any(handler))
@@ -121,7 +121,7 @@ async fn query_parameters_are_equal_to_those_of_the_handler() {
     };
     let router = Router::new()
         .route("/", any(handler))
-        .route_layer(observed(key::query("q")));
+        .route_layer(observed(key::request().query("q")));
     for query in [
         "q=a+b",
         "q=a%20b",

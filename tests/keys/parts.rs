@@ -8,7 +8,7 @@ use tower_distributed_lock::key::{self, KeyErrorKind, RequestKey};
 use crate::{key_of, refusal};
 
 fn tenant() -> RequestKey {
-    key::header("X-Tenant-Id")
+    key::request().header("X-Tenant-Id")
 }
 
 fn get(uri: &str) -> Builder {
@@ -77,19 +77,22 @@ fn hosts_are_canonical_and_have_no_port() {
         "Example.com.:80",
     ] {
         assert_eq!(
-            key_of(&key::host(), get("/").header("host", host)),
+            key_of(&key::request().host(), get("/").header("host", host)),
             "host=example.com"
         );
         let uri = format!("https://{host}/");
-        assert_eq!(key_of(&key::host(), get(&uri)), "host=example.com");
+        assert_eq!(
+            key_of(&key::request().host(), get(&uri)),
+            "host=example.com"
+        );
         // HTTP/2 may send both.
         let both = get(&uri)
             .version(Version::HTTP_2)
             .header("host", "example.com");
-        assert_eq!(key_of(&key::host(), both), "host=example.com");
+        assert_eq!(key_of(&key::request().host(), both), "host=example.com");
     }
     let v6 = get("/").header("host", "[2001:DB8::1]:8080");
-    assert_eq!(key_of(&key::host(), v6), "host=%5B2001:db8::1%5D");
+    assert_eq!(key_of(&key::request().host(), v6), "host=%5B2001:db8::1%5D");
 }
 
 #[test]
@@ -109,13 +112,13 @@ fn a_missing_doubled_or_malformed_host_is_refused() {
         (get("/").header("host", "u@a"), KeyErrorKind::Malformed),
         (get("http://u@a/"), KeyErrorKind::Malformed),
     ] {
-        assert_eq!(refusal(&key::host(), request).0, kind);
+        assert_eq!(refusal(&key::request().host(), request).0, kind);
     }
 }
 
 #[test]
 fn a_query_parameter_is_there_once_in_utf8() {
-    let q = key::query("q");
+    let q = key::request().query("q");
     for same in ["/?q=a+b", "/?q=a%20b", "/?x=1&%71=a+b&&y"] {
         assert_eq!(key_of(&q, get(same)), "q=a%20b");
     }
@@ -136,12 +139,15 @@ fn a_query_parameter_is_there_once_in_utf8() {
 #[test]
 fn a_path_has_no_query_and_is_one_in_every_form_of_uri() {
     for uri in ["/a%3Ab", "/a:b?x=1", "http://example.com/a:b"] {
-        assert_eq!(key_of(&key::path(), get(uri)), "path=/a:b");
+        assert_eq!(key_of(&key::request().path(), get(uri)), "path=/a:b");
     }
-    assert_eq!(key_of(&key::path(), Request::options("*")), "path=%2A");
+    assert_eq!(
+        key_of(&key::request().path(), Request::options("*")),
+        "path=%2A"
+    );
     let connect = Request::connect(Uri::from_static("example.com:80"));
     assert_eq!(
-        refusal(&key::path(), connect),
+        refusal(&key::request().path(), connect),
         bad(KeyErrorKind::Empty, "the path is empty")
     );
 }
@@ -149,23 +155,29 @@ fn a_path_has_no_query_and_is_one_in_every_form_of_uri() {
 #[test]
 fn a_long_path_is_hashed_under_a_label_of_its_own() {
     let long = format!("/{}", "a".repeat(600));
-    let hashed = key_of(&key::path(), get(&long));
+    let hashed = key_of(&key::request().path(), get(&long));
     assert_eq!(hashed.len(), "path#sha256=".len() + 64);
     assert!(hashed.starts_with("path#sha256="));
     // The same path in another form, and a forged label.
     assert_eq!(
-        key_of(&key::path(), get(&long.replace("/a", "/%61"))),
+        key_of(&key::request().path(), get(&long.replace("/a", "/%61"))),
         hashed
     );
     let forged = key_of(
-        &key::path(),
+        &key::request().path(),
         get(&format!("/{}", hashed.replace('#', "%23"))),
     );
     assert_ne!(forged, hashed);
-    assert_ne!(key_of(&key::path(), get(&format!("{long}b"))), hashed);
+    assert_ne!(
+        key_of(&key::request().path(), get(&format!("{long}b"))),
+        hashed
+    );
     // A path of exactly the limit is not hashed.
     let limit = format!("/{}", "a".repeat(511));
-    assert_eq!(key_of(&key::path(), get(&limit)), format!("path={limit}"));
+    assert_eq!(
+        key_of(&key::request().path(), get(&limit)),
+        format!("path={limit}")
+    );
 }
 
 struct Tenant(&'static str);
@@ -181,7 +193,7 @@ impl fmt::Display for Tenant {
 
 #[test]
 fn a_missing_extension_is_the_servers_fault() {
-    let wanted = key::extension::<Arc<Tenant>>("tenant");
+    let wanted = key::request().extension::<Arc<Tenant>>("tenant");
     let with = |name| get("/").extension(Arc::new(Tenant(name)));
     assert_eq!(key_of(&wanted, with("a,b")), "tenant=a%2Cb");
     for (request, text) in [
@@ -206,7 +218,7 @@ fn a_missing_extension_is_the_servers_fault() {
 #[test]
 fn a_long_extension_is_hashed() {
     let long = get("/").extension("t".repeat(513));
-    let hashed = key_of(&key::extension::<String>("tenant"), long);
+    let hashed = key_of(&key::request().extension::<String>("tenant"), long);
     assert!(hashed.starts_with("tenant#sha256="), "{hashed}");
 }
 
@@ -216,10 +228,10 @@ fn an_extension_is_written_by_a_closure() {
         tenant: u64,
     }
     let user = Arc::new(User { tenant: 7 });
-    let wanted = key::extension_with("tenant", |user: &Arc<User>| user.tenant);
+    let wanted = key::request().extension_with("tenant", |user: &Arc<User>| user.tenant);
     assert_eq!(key_of(&wanted, get("/").extension(user)), "tenant=7");
     assert_eq!(refusal(&wanted, get("/")).0, KeyErrorKind::Misconfigured);
-    let empty = key::extension_with("tenant", |_: &u8| "");
+    let empty = key::request().extension_with("tenant", |_: &u8| "");
     let (kind, _) = refusal(&empty, get("/").extension(7_u8));
     assert_eq!(kind, KeyErrorKind::Misconfigured);
 }
@@ -245,7 +257,7 @@ fn a_typed_part_has_one_form() {
 
 #[test]
 fn a_closure_may_borrow_from_the_request() {
-    let wanted = key::from_fn("device", |request| {
+    let wanted = key::request().from_fn("device", |request| {
         let agent = request.headers.get("user-agent")?.to_str().ok()?;
         Some(agent.split('/').next()?.into())
     });
@@ -255,7 +267,8 @@ fn a_closure_may_borrow_from_the_request() {
 
 #[test]
 fn a_closure_finds_a_value_or_none() {
-    let found = |text: Option<&'static str>| key::from_fn("x", move |_| text.map(Into::into));
+    let found =
+        |text: Option<&'static str>| key::request().from_fn("x", move |_| text.map(Into::into));
     assert_eq!(key_of(&found(Some("v")), get("/")), "x=v");
     assert_eq!(
         refusal(&found(None), get("/")),

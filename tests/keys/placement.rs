@@ -28,8 +28,8 @@ async fn route_layer_knows_the_route_and_is_not_run_for_a_404() {
 #[tokio::test]
 async fn layer_knows_the_route_and_lets_a_404_pass() {
     // The missing header does not matter: there is nothing to lock.
-    let with_header = key::header("x-tenant-id").param("id");
-    for key in [account(), key::route(), with_header] {
+    let with_header = key::request().header("x-tenant-id").param("id");
+    for key in [account(), key::request().route(), with_header] {
         let router = routes().layer(observed(key));
         assert_eq!(
             outcome(router.clone(), "/nowhere").await,
@@ -49,9 +49,9 @@ async fn layer_knows_the_route_and_lets_a_404_pass() {
 async fn a_layer_around_a_router_is_a_misconfiguration_that_names_the_fix() {
     for key in [
         account(),
-        key::route(),
-        key::param("id").or("none"),
-        key::route().optional(),
+        key::request().route(),
+        key::request().param("id").or("none"),
+        key::request().route().optional(),
     ] {
         let service = ServiceBuilder::new().layer(observed(key)).service(routes());
         let response = send(service, "POST", "/accounts/7").await;
@@ -61,7 +61,7 @@ async fn a_layer_around_a_router_is_a_misconfiguration_that_names_the_fix() {
     }
     // A key without a route works around a router.
     let service = ServiceBuilder::new()
-        .layer(observed(key::path()))
+        .layer(observed(key::request().path()))
         .service(routes());
     let response = send(service, "POST", "/accounts/7").await;
     let derived = outcome_in(&response).unwrap();
@@ -233,7 +233,7 @@ async fn a_closure_sees_path_parameters() {
         Some(Ok(Derived::NoRoute))
     );
     // A part that is missing for another reason is refused, also where a closure has asked for a parameter before.
-    let either = key::from_fn("id", |request| {
+    let either = key::request().from_fn("id", |request| {
         let id = request.param("id").map(str::to_owned);
         Some(id.unwrap_or_else(|| "none".into()).into())
     });

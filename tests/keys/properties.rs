@@ -232,7 +232,7 @@ fn rewritten(segments: &[Vec<u8>], rng: &mut Rng) -> String {
 
 #[test]
 fn one_path_has_one_key_and_two_have_two() {
-    let key = key::path();
+    let key = key::request().path();
     let (mut rng, mut parts) = (Rng::new(3), request());
     for _ in 0..100_000 {
         let segment = |rng: &mut Rng| -> Vec<u8> {

@@ -14,7 +14,7 @@ use tower_distributed_lock::{
 use crate::{key_of, parts_of, refusal};
 
 fn tenant() -> RequestKey {
-    key::header("X-Tenant-Id")
+    key::request().header("X-Tenant-Id")
 }
 
 fn get(uri: &str) -> Builder {
@@ -42,11 +42,11 @@ fn parts_are_combined_in_the_order_written() {
         "n,path=/a,method=POST,host=example.com,q=1,x-tenant-id=acme,user=7,v=HTTP/1.1"
     );
     assert_eq!(
-        key_of(&key::method().path(), request()),
+        key_of(&key::request().method().path(), request()),
         "method=POST,path=/a"
     );
     assert_eq!(
-        key_of(&key::path().method(), request()),
+        key_of(&key::request().path().method(), request()),
         "path=/a,method=POST"
     );
 }
@@ -61,12 +61,12 @@ fn a_value_gives_the_same_key_from_every_source() {
             .header("host", "v")
     };
     let keys = [
-        key::header("x"),
-        key::query("x"),
-        key::extension::<&str>("x"),
-        key::extension_with("x", |text: &&str| *text),
-        key::from_fn("x", |_| Some("v".into())),
-        key::host().labelled("x"),
+        key::request().header("x"),
+        key::request().query("x"),
+        key::request().extension::<&str>("x"),
+        key::request().extension_with("x", |text: &&str| *text),
+        key::request().from_fn("x", |_| Some("v".into())),
+        key::request().host().labelled("x"),
     ];
     for wanted in keys {
         assert_eq!(key_of(&wanted, request()), "x=v", "{wanted:?}");
@@ -76,16 +76,16 @@ fn a_value_gives_the_same_key_from_every_source() {
 #[test]
 fn names_labels_and_values_cannot_be_mistaken_for_each_other() {
     let request = || get("/v").header("x", "v");
-    let found = |label| key::from_fn(label, |_| Some("v".into()));
+    let found = |label| key::request().from_fn(label, |_| Some("v".into()));
     let keys = [
         key::name("v"),
         key::name("x"),
-        key::header("x"),
+        key::request().header("x"),
         key::name("x=v"),
         found("x=v"),
         found("x,x"),
         key::name("x").name("v"),
-        key::header("x").name("x"),
+        key::request().header("x").name("x"),
     ];
     let mut texts: Vec<_> = keys
         .iter()
@@ -103,12 +103,12 @@ fn a_fallback_gives_the_key_of_its_value() {
     assert_eq!(key_of(&wanted, get("/")), sent);
     assert_eq!(sent, "x-tenant-id=a%2Cb");
 
-    let wanted = key::host().or("Shop.example");
+    let wanted = key::request().host().or("Shop.example");
     let sent = key_of(&wanted, get("/").header("host", "Shop.example"));
     assert_eq!(key_of(&wanted, get("/")), sent);
     assert_eq!(sent, "host=shop.example");
 
-    let wanted = key::from_fn("tenant", |request| {
+    let wanted = key::request().from_fn("tenant", |request| {
         Some(request.headers.get("x-tenant")?.to_str().ok()?.into())
     });
     let wanted = wanted.or("default-tenant").max_value_len(8);
@@ -120,7 +120,7 @@ fn a_fallback_gives_the_key_of_its_value() {
 #[test]
 #[should_panic(expected = "no request can send the fallback `a b c d/`")]
 fn a_fallback_that_no_request_can_send_is_refused_at_once() {
-    let _ = key::host().or("a b c d/");
+    let _ = key::request().host().or("a b c d/");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_malformed_part_is_not_absent() {
 
 #[test]
 fn a_fallback_applies_to_the_previous_part() {
-    let wanted = key::header("a").or("1").header("b").or("2");
+    let wanted = key::request().header("a").or("1").header("b").or("2");
     assert_eq!(key_of(&wanted, get("/").header("b", "3")), "a=1,b=3");
     assert_eq!(key_of(&wanted, get("/").header("a", "3")), "a=3,b=2");
 }
@@ -233,15 +233,15 @@ fn a_key_function_of_the_program_decides() {
 fn a_part_that_cannot_work_panics_in_the_builder() {
     let panics = |f: fn() -> RequestKey| assert!(std::panic::catch_unwind(f).is_err());
     panics(|| key::name(""));
-    panics(|| key::query(""));
-    panics(|| key::header("x y"));
-    panics(|| key::header("x").or(""));
+    panics(|| key::request().query(""));
+    panics(|| key::request().header("x y"));
+    panics(|| key::request().header("x").or(""));
     panics(|| key::name("x").or("y"));
-    panics(|| key::path().optional());
-    panics(|| key::method().or("GET"));
-    panics(|| key::path().hashed_with("short"));
+    panics(|| key::request().path().optional());
+    panics(|| key::request().method().or("GET"));
+    panics(|| key::request().path().hashed_with("short"));
     panics(|| key::name("x").labelled("y"));
-    panics(|| key::header("x").labelled(""));
+    panics(|| key::request().header("x").labelled(""));
     panics(|| key::name("x").parsed_as::<u64>());
     panics(|| key::name("x").value("", 1));
     panics(|| key::name("x").value("y", 1).optional());

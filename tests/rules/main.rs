@@ -22,13 +22,11 @@
 mod call;
 mod pair;
 mod pins;
-#[allow(dead_code)] // shared with the stress test
-#[path = "../support/random.rs"]
-mod random;
 mod run;
 mod sequence;
-#[path = "../support/mod.rs"]
-mod support;
+
+use test_support as support;
+use test_support::random;
 
 use self::run::{compare, number, seed_of_today};
 

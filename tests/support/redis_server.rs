@@ -106,7 +106,7 @@ impl RedisServer {
     }
 
     /// A connection of the test's own, for messages.
-    pub(crate) async fn subscription(&self) -> redis::aio::PubSub {
+    pub async fn subscription(&self) -> redis::aio::PubSub {
         let client = Client::open(self.url()).unwrap();
         client.get_async_pubsub().await.expect("the server is up")
     }

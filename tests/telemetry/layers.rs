@@ -106,7 +106,7 @@ async fn replays_conflicts_and_records_are_counted() {
 async fn single_flights_are_counted_by_role() {
     let scrape = Scrape::new();
     let _recording = scrape.start();
-    let flight = SingleFlightLayer::new(Locks::in_memory(), key::path());
+    let flight = SingleFlightLayer::new(Locks::in_memory(), key::request().path());
     let slow = axum::routing::get(|| tokio::time::sleep(Duration::from_millis(100)));
     let app = Router::new().route("/report", slow).route_layer(flight);
     let get = || {

@@ -57,7 +57,7 @@
 //! }
 //!
 //! fn app(locks: Locks) -> Router {
-//!     let tenant = key::extension_with("tenant", |user: &User| user.tenant.clone());
+//!     let tenant = key::request().extension_with("tenant", |user: &User| user.tenant.clone());
 //!     let account = key::name("account")
 //!         .extension_with("tenant", |user: &User| user.tenant.clone())
 //!         .param_as::<u64>("id");
@@ -114,8 +114,8 @@
 //! # The tenant comes from the authentication
 //!
 //! A client that can choose the tenant of a key can block the requests of every tenant and, with idempotency, read their answers. A header such as
-//! `x-tenant-id` can be sent by anyone who reaches the service. [`key::extension`](crate::key::extension()) and
-//! [`key::extension_with`](crate::key::extension_with()) read what an authentication layer has stored in the request, as above. A request without
+//! `x-tenant-id` can be sent by anyone who reaches the service. [`extension`](crate::key::RequestKey::extension) and
+//! [`extension_with`](crate::key::RequestKey::extension_with) read what an authentication layer has stored in the request, as above. A request without
 //! that extension is refused with 500, because the layer that sets it is missing. A header is a sound source only behind a gateway that
 //! removes the client's own.
 //!
@@ -126,9 +126,9 @@
 //!
 //! ```
 //! use axum::{Router, routing::post};
-//! use tower_distributed_lock::{DistributedLockLayer, Locks, key, lock::LockGuards};
+//! use tower_distributed_lock::{DistributedLockLayer, Locks, key, lock::AllGuards};
 //!
-//! async fn transfer(guards: LockGuards) -> String {
+//! async fn transfer(guards: AllGuards) -> String {
 //!     let tokens = guards.all().into_iter().map(|guard| guard.token());
 //!     format!("{:?}", tokens.collect::<Vec<_>>()) // one for each account, in the order of the keys
 //! }
@@ -213,7 +213,7 @@
 //! }
 //!
 //! let locks = Locks::in_memory();
-//! let tenant = key::extension_with("tenant", |user: &User| user.tenant);
+//! let tenant = key::request().extension_with("tenant", |user: &User| user.tenant);
 //! // The message names the account as well: the handler checks that both agree.
 //! let account = key::name("account")
 //!     .extension_with("tenant", |user: &User| user.tenant)

@@ -10,25 +10,26 @@
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
 
-use std::{error::Error as StdError, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, request::Parts};
 use http_body::Body;
 
 use super::{
-    body::IdempotentBody,
     fingerprint::Fingerprint,
-    read::{self, Unread},
     record::{Answer, Outcome, Record, Tombstone},
-    scope::Counted,
-    settings::{Claim, Settings},
+    scope::{self, Counted},
+    service::Claim,
+    settings::Settings,
     settle,
 };
 use crate::{
     Error, ErrorKind, LockGuard,
+    http::gate::{self, BoxError},
     lock::RequestGuards,
     locks::NoTurn,
+    read_body::read,
     rejection::{Asked, Reason, Rejection},
     trace::{self, Idempotent},
 };
@@ -61,28 +62,17 @@ impl Instead {
     fn outcome(&self) -> Idempotent {
         match self {
             Self::Again(_) => Idempotent::Replayed,
-            Self::Refuse(rejection) => match rejection.reason() {
-                Reason::KeyReused => Idempotent::Conflict,
-                Reason::InProgress => Idempotent::InProgress,
-                Reason::OutcomeUnknown => Idempotent::Unknown,
-                Reason::BadKey
-                | Reason::MissingIdempotencyKey
-                | Reason::BadIdempotencyKey
-                | Reason::BodyBroken
-                | Reason::LeaseLost
-                | Reason::AnswerNotKept
-                | Reason::BodyTooLarge
-                | Reason::Held
-                | Reason::NoPermit
-                | Reason::TooManyRunning
-                | Reason::Panicked
-                | Reason::RecordUnreadable
-                | Reason::Misconfigured
-                | Reason::LineFull
-                | Reason::TooManyKeys
-                | Reason::StoreUnreachable
-                | Reason::Closed => Idempotent::Failed,
-            },
+            Self::Refuse(rejection) => {
+                // The counts of all reasons are in another metric.
+                let known = [
+                    (Reason::KeyReused, Idempotent::Conflict),
+                    (Reason::InProgress, Idempotent::InProgress),
+                    (Reason::OutcomeUnknown, Idempotent::Unknown),
+                ];
+                let mut known = known.into_iter();
+                let found = known.find(|(reason, _)| *reason == rejection.reason());
+                found.map_or(Idempotent::Failed, |(_, outcome)| outcome)
+            }
         }
     }
 
@@ -91,12 +81,12 @@ impl Instead {
         self,
         settings: &Settings,
         asked: Asked,
-    ) -> Response<IdempotentBody<B>> {
+    ) -> Response<gate::Body<B>> {
         let outcome = self.outcome();
         trace::idempotent(outcome);
         let mut response = match self {
             Self::Again(answer) => answer.into_response(),
-            Self::Refuse(rejection) => settings.render(rejection, asked).map(IdempotentBody::whole),
+            Self::Refuse(rejection) => settings.render(rejection, asked).map(gate::Body::whole),
         };
         if outcome == Idempotent::Replayed {
             let headers = response.headers_mut();
@@ -114,13 +104,12 @@ pub(super) async fn begin<B>(
     body: B,
 ) -> Result<(First, Bytes), Instead>
 where
-    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let body = match read::request(body, settings.max_request).await {
-        Ok(body) => body,
-        Err(unread) => return Err(not_read(unread).with_idempotency_key(&claim.name).into()),
-    };
-    let counted = settings.enter(&claim)?;
+    // Before the key is claimed: a slow upload holds no key.
+    let body = read(body, settings.max_request).await;
+    let body = body.map_err(|rejection| rejection.with_idempotency_key(&claim.name))?;
+    let counted = enter(&settings, &claim)?;
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings.locks.claim(
         &claim.key,
@@ -169,17 +158,15 @@ where
     }
 }
 
-/// The refusal of a request whose body could not be read.
-fn not_read(unread: Unread) -> Rejection {
-    match unread {
-        Unread::TooLarge => Rejection::new(
-            Reason::BodyTooLarge,
-            "the request's body is too large to be read before it runs",
-        ),
-        Unread::Broken(cause) => {
-            Rejection::new(Reason::BodyBroken, "the request's body broke off").with_cause(cause)
-        }
-    }
+/// Counts the request, whose body was read, among the requests of the scope that are under way in this process.
+fn enter(settings: &Settings, claim: &Claim) -> Result<Counted, Rejection> {
+    let counted = scope::enter(&settings.locks, &claim.scope, settings.max_running);
+    counted.ok_or_else(|| {
+        let detail = "too many requests of this client are under way";
+        Rejection::new(Reason::TooManyRunning, detail)
+            .with_idempotency_key(&claim.name)
+            .with_retry_after(settings.retry_after)
+    })
 }
 
 /// The answer to a request whose key has a record.

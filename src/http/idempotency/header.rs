@@ -46,7 +46,7 @@ impl Source {
     pub(super) fn name(&self) -> Cow<'_, str> {
         match self {
             Self::Header(name) if *name != IDEMPOTENCY_KEY => name.as_str().into(),
-            _ => "Idempotency-Key".into(),
+            Self::Header(_) | Self::Computed(_) => "Idempotency-Key".into(),
         }
     }
 }

@@ -7,13 +7,13 @@ use http::{HeaderName, Method, Response, request};
 use tower_layer::Layer;
 
 use super::{
-    Idempotency, KeptAnswers,
+    Idempotency,
     header::Source,
     policy::{Answered, ErrorPolicy, Keep},
     settings::Settings,
 };
 use crate::{
-    LockKey, Locks,
+    Locks,
     key::DeriveKey,
     locks::Wait,
     read_body::{AnyBody, SameBody},
@@ -72,7 +72,7 @@ use crate::{
 ///
 /// Two tenants with the same `Idempotency-Key` must not see each other's answers. The key is therefore looked up within a
 /// *scope*, which is derived from the request like a lock's key. The scope has no default:
-/// [`key::extension`](crate::key::extension) for a tenant that an authentication layer has set is the first choice. For a
+/// [`extension`](crate::key::RequestKey::extension) for a tenant that an authentication layer has set is the first choice. For a
 /// service with a single client, use `key::name("everybody")`.
 ///
 /// # Where to put it
@@ -100,8 +100,8 @@ use crate::{
 /// `max_response` of 1 MiB, 900 GB. Lower `max_response` to the size of real answers, and put a rate limit per tenant outside of the layer.
 ///
 /// There is no hard limit: a process knows only its own records, and refusing a payment by such a count would be wrong more often than right.
-/// To see which scope takes the room, read [`kept`](Self::kept), or the event `idempotency.stored` (at debug level, with the scope, the
-/// record's bytes, and the sums for the scope). On Redis, `maxmemory-policy noeviction` is a must.
+/// To see which scope takes the room, sum up the event `idempotency.stored` (at debug level, with the scope and the record's bytes), or
+/// list the keys of the store. On Redis, `maxmemory-policy noeviction` is a must.
 ///
 /// # Options
 ///
@@ -136,7 +136,7 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let service = ServiceBuilder::new()
-///     .layer(IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id")))
+///     .layer(IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id")))
 ///     .service_fn(async |_: Request<Full<Bytes>>| {
 ///         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("paid")))
 ///     });
@@ -172,7 +172,7 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Gives the inner service a [`RequestBody`](crate::read_body::RequestBody). Default: the same type of body, which must implement
+    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body, which must implement
     /// `From<Bytes>`, as axum's does, and hyper's `Incoming` and tonic's do not.
     pub fn any_body(self) -> IdempotencyLayer<AnyBody> {
         IdempotencyLayer {
@@ -197,7 +197,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // A payout that may have happened is never sent again by itself. After a crash, a person decides within a week.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .at_most_once()
     ///     .retain(Duration::from_secs(7 * 24 * 3600));
     /// ```
@@ -239,7 +239,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // PUT /orders/<id chosen by the client>
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .key_from(|request| Some(request.uri.path().strip_prefix("/orders/")?.to_owned()));
     /// ```
     pub fn key_from(
@@ -257,7 +257,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // A retry in another language would get an answer in the first one: refuse the retry with 422 instead.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .compare_headers([header::ACCEPT_LANGUAGE]);
     /// ```
     pub fn compare_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
@@ -272,7 +272,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // `{"a":1,"b":2}` and `{ "b": 2, "a": 1 }` are one request.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .compare_json_values();
     /// ```
     #[cfg(feature = "json")]
@@ -286,7 +286,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // A client adds the time of sending in the last line of each body, which must not count.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .fingerprint_with(|request, body| {
     ///         let end = body.iter().rposition(|byte| *byte == b'\n').unwrap_or(body.len());
     ///         [request.uri.path().as_bytes(), &body[..end]].concat()
@@ -308,7 +308,7 @@ impl<M> IdempotencyLayer<M> {
     /// use http::HeaderName;
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .never_replay([HeaderName::from_static("x-ratelimit-remaining")]);
     /// ```
     pub fn never_replay(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
@@ -316,7 +316,7 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.never_replayed.extend(names))
     }
 
-    /// How long an answer is kept. Default: 24 hours.
+    /// How long an answer is kept. Default: 24 h.
     pub fn retain(self, retain: Duration) -> Self {
         self.set(|settings| settings.retain = retain)
     }
@@ -327,7 +327,7 @@ impl<M> IdempotencyLayer<M> {
     /// use http::Method;
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .methods([Method::POST, Method::PATCH, Method::DELETE]);
     /// ```
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
@@ -343,7 +343,7 @@ impl<M> IdempotencyLayer<M> {
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .required() // 400 without an `Idempotency-Key`
     ///     .strict(); // 400 for a key without double quotes
     /// ```
@@ -369,7 +369,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // Clients try again by themselves, after three seconds.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .reject_if_running()
     ///     .retry_after(Duration::from_secs(3));
     /// ```
@@ -389,7 +389,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // The answers of this route have a few hundred bytes.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .max_response(4 * 1024)
     ///     .max_request(64 * 1024);
     /// ```
@@ -420,27 +420,10 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
     ///
     /// // One tenant cannot take all capacity: its ninth request at a time gets 429.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id")).max_running(8);
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id")).max_running(8);
     /// ```
     pub fn max_running(self, requests: usize) -> Self {
         self.set(|settings| settings.max_running = Some(requests))
-    }
-
-    /// The room that the answers of this layer and its clones take in the store, by scope, the largest first. Only records that this
-    /// process has stored count, until they expire or up to a sixteenth of [`retain`](Self::retain) later. For a metric of the whole
-    /// fleet, add up those of all processes.
-    ///
-    /// ```
-    /// # use tower_distributed_lock::{IdempotencyLayer, Locks, key};
-    /// # let (locks, tenant) = (Locks::in_memory(), key::header("x-tenant-id"));
-    /// let layer = IdempotencyLayer::new(locks, tenant);
-    /// let exported = layer.clone(); // for the task that exports metrics
-    /// for (scope, kept) in exported.kept() {
-    ///     println!("{scope}: {} answers, {} bytes", kept.records, kept.bytes);
-    /// }
-    /// ```
-    pub fn kept(&self) -> Vec<(LockKey, KeptAnswers)> {
-        self.settings.kept.all()
     }
 
     /// The value of `Retry-After` in refusals that a later try may avoid. Default: 1 s.
@@ -453,7 +436,7 @@ impl<M> IdempotencyLayer<M> {
     ///
     /// ```
     /// # use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
-    /// # let (locks, tenant) = (Locks::in_memory(), key::header("x-tenant-id"));
+    /// # let (locks, tenant) = (Locks::in_memory(), key::request().header("x-tenant-id"));
     /// let layer = IdempotencyLayer::new(locks, tenant).keep(|answer| match answer.status().as_u16() {
     ///     409 => Keep::Yes, // in this service: done already
     ///     _ => Keep::by_status(answer),
@@ -475,7 +458,7 @@ impl<M> IdempotencyLayer<M> {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
     ///
     /// // `LoadShedLayer` inside of this layer refuses a request before the handler begins.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .keep_error(|_: &Overloaded| Keep::No);
     /// ```
     pub fn keep_error<E: StdError + 'static>(

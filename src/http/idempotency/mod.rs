@@ -19,19 +19,18 @@
 //! | `layer.rs`, `settings.rs`, `header.rs`, `scope.rs` | the options, and the claim of a request |
 //! | `begin.rs`, `read.rs`, `fingerprint.rs`, `json.rs`, `multipart.rs` | from the request to the claimed key |
 //! | `run.rs`, `policy.rs` | the handler, and the decision about its answer |
-//! | `keep.rs`, `record.rs`, `replayed.rs`, `kept.rs` | the record in the store |
+//! | `keep.rs`, `record.rs`, `replayed.rs` | the record in the store |
 //! | `settle.rs` | operators: requests whose process has died |
 //! | `once.rs` | the same outside of HTTP |
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 mod begin;
-mod body;
 mod fingerprint;
-mod future;
 mod header;
 #[cfg(feature = "json")]
 mod json;
 mod keep;
-mod kept;
 mod layer;
 mod multipart;
 mod once;
@@ -57,12 +56,9 @@ pub(crate) use {
     keep::Keeping,
     read::{Response as ReadResponse, response as read_response},
     record::{Answer, Outcome, Record, Tombstone},
-    run::{is_endless, run_to_end},
+    run::is_endless,
 };
 
-pub use body::IdempotentBody;
-pub use future::ResponseFuture;
-pub use kept::KeptAnswers;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::{Json, JsonError};

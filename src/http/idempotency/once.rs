@@ -229,9 +229,10 @@ impl Locks {
             }
             Err(no_turn) => {
                 let error = no_turn.into_error();
-                trace::idempotent(match error.kind() {
-                    ErrorKind::Held => Idempotent::InProgress,
-                    _ => Idempotent::Failed,
+                trace::idempotent(if error.kind() == ErrorKind::Held {
+                    Idempotent::InProgress
+                } else {
+                    Idempotent::Failed
                 });
                 return Err(error.into());
             }
@@ -271,7 +272,7 @@ impl Locks {
                 ErrorKind::Lost,
                 "the lease was lost during the work, and another call has begun the same work since",
             ))),
-            kept => Ok(Once {
+            kept @ (Kept::Yes | Kept::No | Kept::Unknown) => Ok(Once {
                 value,
                 replayed: false,
                 // With a `retain` of zero, nothing is kept.

@@ -89,7 +89,7 @@ impl Keep {
     /// use axum::{Extension, http::StatusCode, response::{IntoResponse, Response}};
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
     ///
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
     ///     .keep(Keep::unless_rolled_back);
     ///
     /// # struct Transaction;
@@ -131,10 +131,10 @@ impl Keep {
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
     ///
     /// // A report that is only computed.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::header("x-tenant-id"))
-    ///     .keep(Keep::only_success); // a retry after a 500 runs the handler again
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
+    ///     .keep(Keep::when_errors_do_nothing); // a retry after a 500 runs the handler again
     /// ```
-    pub fn only_success(answer: &Answered<'_>) -> Self {
+    pub fn when_errors_do_nothing(answer: &Answered<'_>) -> Self {
         if answer.is_success() {
             Self::Yes
         } else {

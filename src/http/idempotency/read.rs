@@ -1,50 +1,18 @@
-//! Reading bodies, up to a limit.
-//!
-//! A request's body is read before the key is claimed, so that a slow upload holds no key. A response's body is read before the
-//! response goes out, so that the record is in the store when the client has the answer.
+//! Reading a response's body, up to a limit: before the response goes out, so that the record is in
+//! the store when the client has the answer.
 
-use std::{error::Error as StdError, future::poll_fn, pin::Pin, time::Duration};
+use std::{future::poll_fn, pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{IdempotentBody, Rest};
-use crate::{read_body::Joined, rejection::body_error, time::later};
-
-/// Why a request's body could not be read.
-pub(super) enum Unread {
-    TooLarge,
-    Broken(Box<dyn StdError + Send + Sync>),
-}
-
-/// The whole body of a request.
-pub(super) async fn request<B>(body: B, limit: usize) -> Result<Bytes, Unread>
-where
-    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-{
-    if body.size_hint().lower() > limit as u64 {
-        return Err(Unread::TooLarge);
-    }
-    let mut body = std::pin::pin!(body);
-    let mut read = Joined::new(&body.size_hint(), limit);
-    while let Some(frame) = next(body.as_mut()).await {
-        let frame = frame.map_err(|error| {
-            let error = error.into();
-            match body_error::is_over_limit(&*error) {
-                true => Unread::TooLarge,
-                false => Unread::Broken(error),
-            }
-        })?;
-        let data = frame.into_data().unwrap_or_default();
-        if data.len() > limit - read.len() {
-            return Err(Unread::TooLarge);
-        }
-        read.push(data);
-    }
-    Ok(read.into_bytes())
-}
+use crate::{
+    http::gate::{self, BoxError, Rest},
+    read_body::Joined,
+    time::later,
+};
 
 /// The outcome of reading a response's body.
 pub(crate) enum Response<B> {
@@ -54,7 +22,7 @@ pub(crate) enum Response<B> {
         trailers: Option<HeaderMap>,
     },
     /// The body cannot be kept. The read part and the rest go out.
-    NotKept(IdempotentBody<B>, WhyNot),
+    NotKept(gate::Body<B>, WhyNot),
 }
 
 /// Why a response's body cannot be kept.
@@ -69,10 +37,10 @@ pub(crate) enum WhyNot {
 /// Reads a response's body, up to a limit and within a time.
 pub(crate) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
 where
-    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     if body.size_hint().lower() > limit as u64 {
-        return Response::NotKept(IdempotentBody::inner(body), WhyNot::TooLarge);
+        return Response::NotKept(gate::Body::inner(body), WhyNot::TooLarge);
     }
     let until = later(Instant::now(), within);
     let mut body = Box::pin(body);
@@ -99,10 +67,8 @@ where
             break (Rest::Boxed(body), WhyNot::TooLarge);
         }
     };
-    let data = Some(read.into_bytes()).filter(|data| !data.is_empty());
-    let frames = data.map(Frame::data).into_iter();
-    let frames = frames.chain(trailers.map(Frame::trailers));
-    Response::NotKept(IdempotentBody::read(frames, rest), why)
+    let body = gate::Body::read(read.into_bytes(), trailers, rest);
+    Response::NotKept(body, why)
 }
 
 async fn next<B: Body>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Data>, B::Error>> {

@@ -25,8 +25,11 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response};
 
-use super::{body::IdempotentBody, fingerprint::Fingerprint, replayed::replayed};
-use crate::rejection::Rejection;
+use super::{fingerprint::Fingerprint, replayed::replayed};
+use crate::{
+    http::gate::{self, Rest},
+    rejection::Rejection,
+};
 
 const VERSION: u8 = 3;
 
@@ -174,8 +177,8 @@ impl Answer {
     }
 
     /// The answer as a response.
-    pub(crate) fn into_response<B>(self) -> Response<IdempotentBody<B>> {
-        let body = IdempotentBody::with_trailers(self.body, self.trailers);
+    pub(crate) fn into_response<B>(self) -> Response<gate::Body<B>> {
+        let body = gate::Body::read(self.body, self.trailers, Rest::Nothing);
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;

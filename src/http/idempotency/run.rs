@@ -18,9 +18,7 @@
 //! | has answered or panicked, and the body, the policy or `on_rejection` panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
 
-use std::{
-    any::Any, error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc,
-};
+use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -30,19 +28,18 @@ use tower_service::Service;
 
 use super::{
     begin::First,
-    body::IdempotentBody,
     fingerprint::Fingerprint,
     keep::{Begun, Keeping, Kept},
     policy::{Answered, Keep},
     read::{self, WhyNot},
     record::{Answer, Outcome, Record, Tombstone},
     scope::Counted,
-    settings::{Claim, Settings},
+    service::Claim,
+    settings::Settings,
 };
 use crate::{
-    Locks,
-    lock::{RequestGuards, TaskTurns},
-    locks::reentry,
+    http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
+    lock::RequestGuards,
     rejection::{Reason, Rejection, grpc},
     trace,
 };
@@ -54,35 +51,16 @@ pub(super) async fn run<S, ReqBody, ResBody>(
     first: First,
     service: S,
     request: Request<ReqBody>,
-) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
+) -> Result<Response<gate::Body<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send, Error: Send>,
     S: Send + 'static,
     ReqBody: Send + 'static,
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let locks = first.settings.locks.clone();
     let turns = RequestGuards::for_task(request.extensions());
     run_to_end(&locks, first.run(turns, service, request)).await
-}
-
-/// Runs a future as a task, which goes on when this is dropped, and which [`Locks::close`] waits
-/// for. Its output is `None` if a layer further out has lost its lease, and answers.
-pub(crate) async fn run_to_end<T: Send + 'static>(
-    locks: &Locks,
-    future: impl Future<Output = Option<T>> + Send + 'static,
-) -> T {
-    let busy = locks.busy();
-    let task = trace::spawn(reentry::carry(async move {
-        let _busy = busy;
-        future.await
-    }));
-    match task.await {
-        Ok(Some(output)) => output,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The layer whose lease was lost answers, or the runtime shuts down.
-        Ok(None) | Err(_) => std::future::pending().await,
-    }
 }
 
 impl First {
@@ -91,10 +69,10 @@ impl First {
         mut turns: TaskTurns,
         mut service: S,
         request: Request<ReqBody>,
-    ) -> Option<Result<Response<IdempotentBody<ResBody>>, S::Error>>
+    ) -> Option<Result<Response<gate::Body<ResBody>>, S::Error>>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: 'static>,
-        ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
             return Some(Err(error));
@@ -109,7 +87,7 @@ impl First {
                 .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
             let response = self.settings.render(rejection, self.claim.asked);
-            return Some(Ok(response.map(IdempotentBody::whole)));
+            return Some(Ok(response.map(gate::Body::whole)));
         }
         let handling = async move { service.call(request).await };
         let handling = turns.run(self.guard.hold().within(handling));
@@ -168,15 +146,15 @@ struct Running {
 /// A response, and the outcome that is recorded; `None` if nothing was done.
 struct Decided<B> {
     parts: response::Parts,
-    body: IdempotentBody<B>,
+    body: gate::Body<B>,
     outcome: Option<Outcome>,
 }
 
 impl Running {
     /// Ends the claim according to the answer, and returns the response.
-    async fn answered<B, E>(self, response: Response<B>) -> Result<Response<IdempotentBody<B>>, E>
+    async fn answered<B, E>(self, response: Response<B>) -> Result<Response<gate::Body<B>>, E>
     where
-        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let decided = AssertUnwindSafe(self.decide(response)).catch_unwind().await;
         let Decided {
@@ -202,7 +180,7 @@ impl Running {
     /// Reads the answer, as far as it can be kept, and decides what is recorded. Runs code of the program: its policy and its body.
     async fn decide<B>(&self, response: Response<B>) -> Decided<B>
     where
-        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (parts, body) = response.into_parts();
         let unknown = Outcome::Tombstone(Tombstone::Unknown);
@@ -212,7 +190,7 @@ impl Running {
         if let Some(Keep::No | Keep::Tombstone) = keep {
             return Decided {
                 parts,
-                body: IdempotentBody::inner(body),
+                body: gate::Body::inner(body),
                 outcome: (keep == Some(Keep::Tombstone)).then_some(unknown),
             };
         }
@@ -221,7 +199,7 @@ impl Running {
             trace::answer_not_kept(ENDLESS);
             return Decided {
                 parts,
-                body: IdempotentBody::inner(body),
+                body: gate::Body::inner(body),
                 outcome: Some(not_kept),
             };
         }
@@ -238,7 +216,7 @@ impl Running {
                     };
                 }
             };
-        let body = IdempotentBody::with_trailers(data.clone(), trailers.clone());
+        let body = gate::Body::read(data.clone(), trailers.clone(), Rest::Nothing);
         let outcome = match keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref())) {
             Keep::No => None,
             Keep::Tombstone => Some(unknown),
@@ -315,9 +293,9 @@ impl Running {
     async fn give_out<B>(
         self,
         mut parts: response::Parts,
-        body: IdempotentBody<B>,
+        body: gate::Body<B>,
         outcome: Outcome,
-    ) -> Response<IdempotentBody<B>> {
+    ) -> Response<gate::Body<B>> {
         let (settings, claim) = (self.settings.clone(), self.claim.clone());
         let stored = match self.end(outcome).await {
             Kept::Yes => return Response::from_parts(parts, body),
@@ -327,7 +305,7 @@ impl Running {
                     Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
                 return settings
                     .render(rejection, claim.asked)
-                    .map(IdempotentBody::whole);
+                    .map(gate::Body::whole);
             }
             Kept::No => "false",
             Kept::Unknown => "unknown",
@@ -356,8 +334,7 @@ impl Running {
         let kept = keeping.keep(self.begun.into_guard()).await;
         if kept == Kept::Yes {
             let (scope, retain) = (&self.claim.scope, self.settings.retain);
-            let sum = self.settings.kept.add(scope, bytes, retain);
-            trace::stored(scope.as_str(), bytes, retain, sum.records, sum.bytes);
+            trace::stored(scope.as_str(), bytes, retain);
         }
         kept
     }

@@ -1,23 +1,33 @@
-//! The service that the layer makes.
+//! The service: the claim of a request, and its way.
 
 use std::{
-    error::Error as StdError,
     marker::PhantomData,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{ResponseFuture, body::IdempotentBody, settings::Settings};
-use crate::{
-    lock::RequestGuards,
-    read_body::{Rebuild, SameBody},
-    rejection::Asked,
+use super::{
+    begin::begin,
+    run::run,
+    settings::{IdempotencyKey, Settings},
 };
+use crate::{
+    LockKey,
+    http::gate::{self, BoxError, ResponseFuture},
+    key::{self, Derived},
+    lock::RequestGuards,
+    locks::Wait,
+    read_body::{Rebuild, SameBody, WholeBody},
+    rejection::{Asked, Reason, Rejection, RequestId, grpc},
+};
+
+/// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
+const LABEL: &str = "idempotency";
 
 /// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
@@ -42,10 +52,10 @@ where
     M: Rebuild<ReqBody, Body: Send + 'static>,
     S: Service<Request<M::Body>, Response = Response<ResBody>> + Clone + Send + 'static,
     S: Service<Request<M::Body>, Future: Send, Error: Send>,
-    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    ReqBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<IdempotentBody<ResBody>>;
+    type Response = Response<gate::Body<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, M::Body, ResBody>;
 
@@ -55,26 +65,117 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let settings = &self.settings;
+        let (mut parts, body) = request.into_parts();
+        let claim = claim(settings, &mut parts);
         // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
-        let (mut parts, body) = request.into_parts();
-        match self.settings.claim(&mut parts) {
+        match claim {
             Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body))),
-            // A layer further out has claimed the same for this very request, and keeps the answer.
-            Ok(Some(claim))
-                if RequestGuards::find(&parts.extensions, &self.settings.locks, &claim.key)
-                    .is_some() =>
-            {
-                ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body)))
-            }
             Ok(Some(claim)) => {
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::claim::<M, ReqBody>(self.settings.clone(), claim, inner, request)
+                ResponseFuture::run(handle::<M, _, _, _>(
+                    settings.clone(),
+                    claim,
+                    inner,
+                    request,
+                ))
             }
-            Err(rejection) => {
-                let response = self.settings.render(rejection, Asked::by(&parts));
-                ResponseFuture::refuse(response.map(IdempotentBody::whole))
-            }
+            Err(rejection) => ResponseFuture::refuse(settings.render(rejection, Asked::by(&parts))),
         }
+    }
+}
+
+/// Claims the key, and runs the request or answers it.
+async fn handle<M, S, ReqBody, ResBody>(
+    settings: Arc<Settings>,
+    claim: Claim,
+    service: S,
+    request: Request<ReqBody>,
+) -> Result<Response<gate::Body<ResBody>>, S::Error>
+where
+    M: Rebuild<ReqBody, Body: Send + 'static>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>, Future: Send, Error: Send>,
+    S: Send + 'static,
+    ReqBody: Body<Data = Bytes, Error: Into<BoxError>>,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let asked = claim.asked;
+    let (mut parts, body) = request.into_parts();
+    match begin(settings.clone(), claim, &mut parts, body).await {
+        Ok((first, body)) => {
+            // Keys further in may come from the body.
+            parts.extensions.insert(WholeBody(body.clone()));
+            run(first, service, Request::from_parts(parts, M::whole(body))).await
+        }
+        Err(instead) => Ok(instead.into_response(&settings, asked)),
+    }
+}
+
+/// The claim of a request that has a key.
+#[derive(Debug, Clone)]
+pub(super) struct Claim {
+    pub(super) key: LockKey,
+    pub(super) scope: LockKey,
+    pub(super) name: IdempotencyKey,
+    pub(super) asked: Asked,
+    /// How long the request waits for a running request with the same key.
+    pub(super) wait: Wait,
+}
+
+/// The request's claim; `None` if the request passes straight through.
+///
+/// The scope counts before the header: a request out of scope, or without a route, needs no key.
+fn claim(settings: &Settings, parts: &mut Parts) -> Result<Option<Claim>, Rejection> {
+    if !settings.methods.contains(&parts.method) {
+        return Ok(None);
+    }
+    if let Err(error) = settings.locks.check_holding(settings.holding()) {
+        return Err(Rejection::misconfigured(error.to_string()));
+    }
+    let name = settings.source.read(parts, settings.strict);
+    if matches!(name, Ok(None)) && !(settings.required && key::may_have_route(parts)) {
+        return Ok(None);
+    }
+    let scope = match settings.scope.derive(parts) {
+        Ok(Derived::NoLock | Derived::NoRoute) => return Ok(None),
+        Ok(Derived::Key(scope)) => Ok(scope),
+        Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
+            "the scope of an idempotency layer is one key, not several".into(),
+        )),
+        Err(error) => Err(Rejection::from_key_error(error)),
+    };
+    let name = match name {
+        Ok(Some(name)) => IdempotencyKey(name.into()),
+        Ok(None) => {
+            return Err(Rejection::new(
+                Reason::MissingIdempotencyKey,
+                format!(
+                    "the request has no {}, and needs one",
+                    settings.source.name()
+                ),
+            ));
+        }
+        Err(detail) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
+    };
+    let scope = scope.map_err(|rejection| rejection.with_idempotency_key(&name))?;
+    RequestId::give(&mut parts.extensions);
+    let key = key::scoped(LABEL, &scope, name.as_str());
+    // A layer further out may have claimed the same for this very request, and keeps the answer.
+    let is_claimed = RequestGuards::find(&parts.extensions, &settings.locks, &key).is_some();
+    Ok((!is_claimed).then(|| Claim {
+        key,
+        scope,
+        name,
+        asked: Asked::by(parts),
+        wait: wait_of(settings, parts),
+    }))
+}
+
+/// A gRPC request waits no longer than its own deadline.
+fn wait_of(settings: &Settings, parts: &Parts) -> Wait {
+    match (settings.wait, grpc::timeout(&parts.headers)) {
+        (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
+        (wait, _) => wait,
     }
 }

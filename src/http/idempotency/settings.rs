@@ -1,26 +1,22 @@
-//! The options of a layer, and the claim of a request.
+//! The options of a layer.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response, request};
+use http::{HeaderName, Method, Response};
 
 use super::{
     fingerprint::{Comparison, Fingerprint, Silence},
     header::Source,
-    kept::KeptByScope,
     policy::{Answered, ErrorPolicy, Keep},
-    scope::{self, Counted},
 };
 use crate::{
-    LockKey, Locks,
-    key::{self, DeriveKey, Derived},
+    Locks,
+    defaults::idempotency as defaults,
+    key::DeriveKey,
     locks::{Holding, Wait},
-    rejection::{Asked, Reason, Rejection, Renderer, RequestId, grpc},
+    rejection::{Asked, Rejection, Renderer},
 };
-
-/// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
-const LABEL: &str = "idempotency";
 
 /// The request's `Idempotency-Key`: a request extension, and with the feature `axum` an extractor.
 ///
@@ -33,7 +29,7 @@ const LABEL: &str = "idempotency";
 /// }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(Arc<str>);
+pub struct IdempotencyKey(pub(super) Arc<str>);
 
 impl IdempotencyKey {
     /// The key as text, without quotes.
@@ -72,19 +68,7 @@ pub(super) struct Settings {
     pub(super) keep: Policy,
     pub(super) keep_errors: Vec<ErrorPolicy>,
     pub(super) max_running: Option<usize>,
-    pub(super) kept: Arc<KeptByScope>,
     pub(super) renderer: Renderer,
-}
-
-/// The claim of a request that has a key.
-#[derive(Debug, Clone)]
-pub(super) struct Claim {
-    pub(super) key: LockKey,
-    pub(super) scope: LockKey,
-    pub(super) name: IdempotencyKey,
-    pub(super) asked: Asked,
-    /// How long the request waits for a running request with the same key.
-    pub(super) wait: Wait,
 }
 
 impl Settings {
@@ -92,7 +76,7 @@ impl Settings {
         Self {
             locks,
             scope,
-            retain: Duration::from_secs(24 * 3600),
+            retain: defaults::RETAIN,
             holding: Holding::default(),
             at_most_once: false,
             methods: vec![Method::POST, Method::PATCH],
@@ -101,16 +85,15 @@ impl Settings {
             source: Source::default(),
             comparison: Comparison::default(),
             never_replayed: Vec::new(),
-            wait: Wait::AtMost(Duration::from_secs(5)),
-            max_request: 1024 * 1024,
-            max_response: 1024 * 1024,
-            retry_after: Duration::from_secs(1),
-            store_within: Duration::from_secs(5),
-            read_within: Duration::from_secs(5),
+            wait: Wait::AtMost(defaults::WAIT),
+            max_request: defaults::MAX_REQUEST,
+            max_response: defaults::MAX_RESPONSE,
+            retry_after: defaults::RETRY_AFTER,
+            store_within: defaults::STORE_WITHIN,
+            read_within: defaults::READ_WITHIN,
             keep: Arc::new(Keep::by_status),
             keep_errors: Vec::new(),
             max_running: None,
-            kept: Arc::default(),
             renderer: Renderer::default(),
         }
     }
@@ -132,72 +115,6 @@ impl Settings {
             .at_most_once
             .then(|| Silence::new(self.retain, self.locks.usual_lease()));
         fingerprint.to_claim(silence)
-    }
-
-    /// The request's claim; `None` if the request passes straight through.
-    ///
-    /// The scope counts before the header: a request out of scope, or without a route, needs no key.
-    pub(super) fn claim(&self, parts: &mut request::Parts) -> Result<Option<Claim>, Rejection> {
-        if !self.methods.contains(&parts.method) {
-            return Ok(None);
-        }
-        if let Err(error) = self.locks.check_holding(self.holding()) {
-            return Err(Rejection::misconfigured(error.to_string()));
-        }
-        let name = self.source.read(parts, self.strict);
-        if matches!(name, Ok(None)) && !(self.required && key::may_have_route(parts)) {
-            return Ok(None);
-        }
-        let scope = match self.scope.derive(parts) {
-            Ok(Derived::NoLock | Derived::NoRoute) => return Ok(None),
-            Ok(Derived::Key(scope)) => Ok(scope),
-            Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
-                "the scope of an idempotency layer is one key, not several".into(),
-            )),
-            Err(error) => Err(Rejection::from_key_error(error)),
-        };
-        let name = match name {
-            Ok(Some(name)) => IdempotencyKey(name.into()),
-            Ok(None) => {
-                return Err(Rejection::new(
-                    Reason::MissingIdempotencyKey,
-                    format!("the request has no {}, and needs one", self.source.name()),
-                ));
-            }
-            Err(detail) => return Err(Rejection::new(Reason::BadIdempotencyKey, detail)),
-        };
-        match scope {
-            Ok(scope) => {
-                RequestId::give(&mut parts.extensions);
-                Ok(Some(Claim {
-                    key: key::scoped(LABEL, &scope, name.as_str()),
-                    scope,
-                    name,
-                    asked: Asked::by(parts),
-                    wait: self.wait_of(parts),
-                }))
-            }
-            Err(rejection) => Err(rejection.with_idempotency_key(&name)),
-        }
-    }
-
-    /// A gRPC request waits no longer than its own deadline.
-    fn wait_of(&self, parts: &request::Parts) -> Wait {
-        match (self.wait, grpc::timeout(&parts.headers)) {
-            (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
-            (wait, _) => wait,
-        }
-    }
-
-    /// Counts the request, whose body was read, among the requests of the scope that are under way in this process.
-    pub(super) fn enter(&self, claim: &Claim) -> Result<Counted, Rejection> {
-        let counted = scope::enter(&self.locks, &claim.scope, self.max_running);
-        counted.ok_or_else(|| {
-            let detail = "too many requests of this client are under way";
-            Rejection::new(Reason::TooManyRunning, detail)
-                .with_idempotency_key(&claim.name)
-                .with_retry_after(self.retry_after)
-        })
     }
 
     pub(super) fn render(&self, rejection: Rejection, asked: Asked) -> Response<Bytes> {

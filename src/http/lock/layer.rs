@@ -7,7 +7,7 @@ use http::{Method, Response};
 use tower_layer::Layer;
 
 use super::{
-    DetachedLockLayer, DistributedLock, LeaseLoss,
+    DistributedLock, OnLoss,
     settings::{Methods, Modes, Settings},
 };
 use crate::{
@@ -163,7 +163,7 @@ impl DistributedLockLayer {
     }
 
     /// Names the layer, for handlers behind several layers
-    /// ([`LockGuards::named`](super::LockGuards::named)). Default: no name.
+    /// ([`AllGuards::named`](super::AllGuards::named)). Default: no name.
     ///
     /// Two layers of the same key are one turn. Different keys are locked from the outermost layer to the innermost, and
     /// all are held: nest them in the same order on all routes, or two requests may wait for each other.
@@ -171,7 +171,7 @@ impl DistributedLockLayer {
     /// ```
     /// use tower_distributed_lock::{
     ///     DistributedLockLayer, LockGuard, Locks, key,
-    ///     lock::{LockGuards, NoGuard},
+    ///     lock::{AllGuards, NoGuard},
     /// };
     ///
     /// let locks = Locks::in_memory();
@@ -179,7 +179,7 @@ impl DistributedLockLayer {
     /// let order = DistributedLockLayer::new(locks, key::name("order").path()).name("order");
     ///
     /// /// A handler behind both layers.
-    /// async fn close_order(guards: LockGuards) -> Result<String, NoGuard> {
+    /// async fn close_order(guards: AllGuards) -> Result<String, NoGuard> {
     ///     let order: LockGuard = guards.named("order")?;
     ///     Ok(format!("closed, with token {}", order.token()))
     /// }
@@ -269,7 +269,7 @@ impl DistributedLockLayer {
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
     ///
-    /// let both = key::all_of([key::query("from").labelled("id"), key::query("to").labelled("id")]);
+    /// let both = key::all_of([key::request().query("from").labelled("id"), key::request().query("to").labelled("id")]);
     /// let layer = DistributedLockLayer::new(Locks::in_memory(), both).max_keys_per_request(2);
     /// ```
     pub fn max_keys_per_request(self, limit: usize) -> Self {
@@ -349,16 +349,16 @@ impl DistributedLockLayer {
         self.set(|settings| settings.holding.max_hold = Some(longest))
     }
 
-    /// The fate of a handler whose lease is lost. Default: [`LeaseLoss::Cancel`].
+    /// The fate of a handler whose lease is lost. Default: [`OnLoss::Cancel`].
     ///
     /// ```
-    /// use tower_distributed_lock::{DistributedLockLayer, LeaseLoss, Locks, key};
+    /// use tower_distributed_lock::{DistributedLockLayer, OnLoss, Locks, key};
     ///
     /// // The handler must not be cut off: the handler checks its guard before each step.
     /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("import"))
-    ///     .on_lease_loss(LeaseLoss::Finish);
+    ///     .on_lease_loss(OnLoss::Finish);
     /// ```
-    pub fn on_lease_loss(self, loss: LeaseLoss) -> Self {
+    pub fn on_lease_loss(self, loss: OnLoss) -> Self {
         self.set(|settings| settings.loss = loss)
     }
 
@@ -450,17 +450,18 @@ impl DistributedLockLayer {
     ///
     /// [`Locks::close`] waits for such handlers. A lost lease still cancels them, unless
     /// [`on_lease_loss`](Self::on_lease_loss) of the layer that has lost its lease is
-    /// [`LeaseLoss::Finish`]. A request that waits for its turn is not detached yet.
+    /// [`OnLoss::Finish`]. A request that waits for its turn is not detached yet.
     ///
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
     ///
     /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("payment").path()).detached();
     /// ```
-    pub fn detached(self) -> DetachedLockLayer {
-        DetachedLockLayer::new(self.set(|settings| settings.detached = true))
+    pub fn detached(self) -> Self {
+        self.set(|settings| settings.detached = true)
     }
 
+    #[cfg(test)]
     pub(super) fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }

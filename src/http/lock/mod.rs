@@ -5,26 +5,27 @@
 //! A request goes through these stages:
 //!
 //! ```text
-//! plan ──▶ Pass ──────────────────────────────┐
-//!      ├─▶ Enter (a layer further out has     │
-//!      │          locked the same key) ───────┤
-//!      ├─▶ Refuse ──▶ a rejection             ▼
-//!      └─▶ Lock ──▶ Acquiring ──▶ Readying ──▶ Handling ──▶ Ending ──▶ the response
-//!                      │             │            │           the release is awaited, if the options say so
-//!                      └─────────────┴────────────┴──▶ the lease is lost, or the lock fails: a rejection
+//! plan ──▶ Pass ──▶ the inner service
+//!      ├─▶ a rejection
+//!      └─▶ Run ──▶ handle: acquire ──▶ ready ──▶ the handler ──▶ End ──▶ the response
+//!                  (not if a layer        │          │         the release is awaited, if
+//!                  further out has        │          │         the options say so
+//!                  locked the same key)   │          │
+//!                             │           │          │
+//!                             └───────────┴──────────┴──▶ the lease is lost, or the lock fails: a rejection
 //! ```
 //!
 //! Handlers find their turn with [`LockGuard::from_extensions`](crate::LockGuard::from_extensions) or
-//! [`LockGuards`], and with axum as arguments:
+//! [`AllGuards`], and with axum as arguments:
 //!
 //! ```
-//! use tower_distributed_lock::{LockGuard, lock::LockGuards};
+//! use tower_distributed_lock::{LockGuard, lock::AllGuards};
 //!
 //! async fn transfer(guard: LockGuard) -> String {
 //!     format!("done, with token {}", guard.token())
 //! }
 //!
-//! async fn between_two_accounts(guards: LockGuards) -> String {
+//! async fn between_two_accounts(guards: AllGuards) -> String {
 //!     format!("{} keys are locked", guards.all().len())
 //! }
 //!
@@ -34,22 +35,15 @@
 //! }
 //! ```
 
-mod detach;
-mod future;
-mod held;
+mod end;
 mod layer;
 mod outage;
 mod request_guards;
-mod response;
 mod service;
 mod settings;
 
-pub use detach::{Detach, DetachedFuture, DetachedLockLayer};
-pub use future::ResponseFuture;
-pub(crate) use held::TaskTurns;
 pub use layer::DistributedLockLayer;
 pub(crate) use request_guards::RequestGuards;
-pub use request_guards::{LockGuards, NoGuard, NotLocked};
-pub use response::LockBody;
+pub use request_guards::{AllGuards, NoGuard, NotLocked};
 pub use service::DistributedLock;
-pub use settings::{Fenced, LeaseLoss};
+pub use settings::{Fenced, OnLoss};

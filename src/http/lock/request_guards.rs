@@ -6,18 +6,19 @@
 //!   innermost  Lock("order"): 2 turns
 //!
 //! LockGuard::from_extensions        NoGuard::Several, because `order` has two keys
-//! LockGuards::named("tenant")       the guard of `tenant`
-//! LockGuards::named("idempotency")  the claim of the idempotent request
-//! LockGuards::all                   the guards of `tenant`, then those of `order`
+//! AllGuards::named("tenant")       the guard of `tenant`
+//! AllGuards::named("idempotency")  the claim of the idempotent request
+//! AllGuards::all                   the guards of `tenant`, then those of `order`
 //! ```
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 use http::Extensions;
 
-use super::{LeaseLoss, held::TaskTurns};
+use super::OnLoss;
 use crate::{
     LockGuard, LockKey, Locks,
+    http::gate::{Guards, TaskTurns},
     locks::{WeakGuard, reentry::WeakGuards},
 };
 
@@ -43,13 +44,13 @@ struct Passed {
 enum Layer {
     Lock {
         name: Option<Arc<str>>,
-        on_loss: LeaseLoss,
+        on_loss: OnLoss,
     },
     Idempotency,
 }
 
 impl Layer {
-    /// The name by which [`LockGuards`] find the layer's guard.
+    /// The name by which [`AllGuards`] find the layer's guard.
     fn name(&self) -> Option<&str> {
         match self {
             Self::Lock { name, .. } => name.as_deref(),
@@ -91,7 +92,7 @@ pub enum NoGuard {
     NotLocked(NotLocked),
     /// The request was locked, and its turn has ended.
     Ended,
-    /// The layer has locked several keys for the request, and no single token fences all of them: see [`LockGuards`].
+    /// The layer has locked several keys for the request, and no single token fences all of them: see [`AllGuards`].
     Several,
 }
 
@@ -100,7 +101,7 @@ impl RequestGuards {
     pub(super) fn add_lock(
         extensions: &mut Extensions,
         name: Option<Arc<str>>,
-        on_loss: LeaseLoss,
+        on_loss: OnLoss,
         guards: Result<&[LockGuard], NotLocked>,
     ) {
         let turns = guards.map(WeakGuards::of);
@@ -142,22 +143,17 @@ impl RequestGuards {
         guards.innermost.is_at_work() && !guards.outer.iter().any(Passed::is_at_work)
     }
 
-    /// Whether the innermost lock's layer has locked the request, or would have.
-    pub(super) fn is_locked(extensions: &Extensions) -> bool {
-        Self::innermost_lock(extensions).is_ok_and(Passed::is_at_work)
-    }
-
     /// The turns of all lock layers, for the task of the request's handler.
     pub(crate) fn for_task(extensions: &Extensions) -> TaskTurns {
-        let (mut cancelling, mut others) = (Vec::new(), Vec::new());
+        let (mut cancelling, mut others) = (Guards::new(), Guards::new());
         for passed in extensions.get::<Self>().iter().flat_map(|it| it.inward()) {
             match passed.by {
                 Layer::Lock {
-                    on_loss: LeaseLoss::Cancel,
+                    on_loss: OnLoss::Cancel,
                     ..
                 } => cancelling.extend(passed.guards()),
                 Layer::Lock {
-                    on_loss: LeaseLoss::Finish,
+                    on_loss: OnLoss::Finish,
                     ..
                 } => others.extend(passed.guards()),
                 // The claim ends with a record, which its own task stores.
@@ -214,7 +210,7 @@ impl LockGuard {
     /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that this request has passed.
     ///
     /// If that layer has not locked the request, the request has no guard, even if layers further out have locked it: a guard of
-    /// another key would fence the wrong resource. The guards of other layers are found by name, see [`LockGuards::named`].
+    /// another key would fence the wrong resource. The guards of other layers are found by name, see [`AllGuards::named`].
     ///
     /// With axum, take a `LockGuard` as a handler's argument instead.
     ///
@@ -249,25 +245,25 @@ impl LockGuard {
 /// key has none ([`NoGuard::NoLayer`]).
 ///
 /// ```
-/// use tower_distributed_lock::{LockGuard, LockKey, lock::LockGuards};
+/// use tower_distributed_lock::{LockGuard, LockKey, lock::AllGuards};
 ///
 /// /// The handler behind a layer that locks both accounts of a transfer.
-/// async fn transfer(guards: LockGuards) -> Result<String, tower_distributed_lock::Error> {
+/// async fn transfer(guards: AllGuards) -> Result<String, tower_distributed_lock::Error> {
 ///     let guards = guards.all();
 ///     LockGuard::run_with(&guards, async { /* move the money */ }).await?;
 ///     Ok(format!("moved, with {} tokens", guards.len()))
 /// }
 ///
-/// # fn of(guards: LockGuards) -> Result<(), tower_distributed_lock::Error> {
+/// # fn of(guards: AllGuards) -> Result<(), tower_distributed_lock::Error> {
 /// let account = guards.of(&LockKey::new("account,id=7")?); // the guard of one key
 /// # drop(account);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct LockGuards(Option<RequestGuards>);
+pub struct AllGuards(Option<RequestGuards>);
 
-impl LockGuards {
+impl AllGuards {
     /// The guards of the layers that this request has passed.
     pub fn from_extensions(extensions: &Extensions) -> Self {
         Self(extensions.get().cloned())
@@ -276,9 +272,9 @@ impl LockGuards {
     /// The guard of the layer with this name; of the innermost, if several layers have the name.
     ///
     /// ```
-    /// use tower_distributed_lock::{LockGuard, lock::{LockGuards, NoGuard}};
+    /// use tower_distributed_lock::{LockGuard, lock::{AllGuards, NoGuard}};
     ///
-    /// async fn close_order(guards: LockGuards) -> Result<u64, NoGuard> {
+    /// async fn close_order(guards: AllGuards) -> Result<u64, NoGuard> {
     ///     let order: LockGuard = guards.named("order")?; // `DistributedLockLayer::name("order")`
     ///     Ok(order.token())
     /// }
@@ -314,7 +310,7 @@ impl LockGuards {
     }
 }
 
-impl fmt::Debug for LockGuards {
+impl fmt::Debug for AllGuards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let passed = self.0.iter().flat_map(RequestGuards::inward);
         f.debug_list()
@@ -348,7 +344,7 @@ impl fmt::Display for NoGuard {
             ),
             Self::Ended => f.write_str("the request's turn has ended already"),
             Self::Several => f.write_str(
-                "the layer has locked several keys for the request: take `LockGuards` instead of one guard",
+                "the layer has locked several keys for the request: take `AllGuards` instead of one guard",
             ),
         }
     }

@@ -10,9 +10,10 @@ use http::{Extensions, Method};
 use super::{outage::Outage, request_guards::RequestGuards};
 use crate::{
     Error, Locks,
+    defaults::lock as defaults,
     key::DeriveKey,
     locks::{Busy, Holding, permit},
-    rejection::{Rejection, Renderer},
+    rejection::Renderer,
     store::Mode,
 };
 
@@ -25,7 +26,7 @@ use crate::{
 /// | fits | handlers whose steps can be repeated | handlers that check their guard, or that write with a token |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
-pub enum LeaseLoss {
+pub enum OnLoss {
     /// The handler's future is dropped at once, and the client gets 409.
     #[default]
     Cancel,
@@ -58,7 +59,7 @@ pub(super) struct Settings {
     /// How long a request waits for its turn; not at all if `None`.
     pub(super) wait: Option<Duration>,
     pub(super) holding: Holding,
-    pub(super) loss: LeaseLoss,
+    pub(super) loss: OnLoss,
     /// Whether handlers are tasks, which are counted where they are spawned.
     pub(super) detached: bool,
     pub(super) confirm: bool,
@@ -121,16 +122,16 @@ impl Settings {
             name: None,
             methods: Methods::Unsafe,
             modes: Modes::Exclusive,
-            max_keys_per_request: 64,
-            wait: Some(Duration::from_secs(5)),
+            max_keys_per_request: defaults::MAX_KEYS_PER_REQUEST,
+            wait: Some(defaults::WAIT),
             holding: Holding::default(),
-            loss: LeaseLoss::default(),
+            loss: OnLoss::default(),
             detached: false,
             confirm: false,
             hold_body: false,
             fail_open: false,
             outage: Arc::default(),
-            retry_after: Duration::from_secs(1),
+            retry_after: defaults::RETRY_AFTER,
             renderer: Renderer::default(),
         }
     }
@@ -139,11 +140,6 @@ impl Settings {
     pub(super) fn count_handler(&self, extensions: &Extensions) -> Option<Busy> {
         let counts = !self.detached && RequestGuards::counts_handler(extensions);
         counts.then(|| self.locks.busy())
-    }
-
-    /// The refusal for an error of the locks.
-    pub(super) fn refuse(&self, error: Error) -> Rejection {
-        Rejection::from_error(error, self.retry_after)
     }
 }
 

@@ -50,13 +50,13 @@ impl ReadBodyLayer {
         }
     }
 
-    /// Gives the inner service a [`RequestBody`](super::RequestBody). Default: the same type of body, which must implement
+    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body, which must implement
     /// `From<Bytes>`, as axum's does and hyper's `Incoming` does not.
     ///
     /// ```
     /// use tower_distributed_lock::ReadBodyLayer;
     ///
-    /// // For a service that hyper calls directly: the inner service takes a `RequestBody<Incoming>`.
+    /// // For a service that hyper calls directly: the inner service takes a `gate::Body<Incoming>`.
     /// let layer = ReadBodyLayer::new(64 * 1024).any_body();
     /// ```
     pub fn any_body(self) -> ReadBodyLayer<AnyBody> {

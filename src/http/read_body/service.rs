@@ -1,5 +1,7 @@
+//! The service: reads the body of a request, and passes the request on.
+
 use std::{
-    error::Error as StdError,
+    future::poll_fn,
     marker::PhantomData,
     task::{Context, Poll},
 };
@@ -9,8 +11,14 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{Rebuild, ResponseFuture, SameBody};
-use crate::{lock::LockBody, rejection::Renderer};
+use super::{
+    Rebuild, SameBody, WholeBody,
+    read::{check_declared, read},
+};
+use crate::{
+    http::gate::{self, BoxError, ResponseFuture},
+    rejection::{Asked, Renderer},
+};
 
 /// A service whose requests come with their whole body. See [`ReadBodyLayer`](super::ReadBodyLayer).
 #[derive(Debug, Clone)]
@@ -34,14 +42,15 @@ impl<S, M> ReadBody<S, M> {
 
 impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for ReadBody<S, M>
 where
-    M: Rebuild<ReqBody>,
-    S: Service<Request<M::Body>, Response = Response<ResBody>> + Clone,
-    ReqBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-    ResBody: Body<Data = Bytes>,
+    M: Rebuild<ReqBody, Body: Send + 'static>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>> + Clone + Send + 'static,
+    S: Service<Request<M::Body>, Future: Send, Error: Send>,
+    ReqBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    ResBody: 'static,
 {
-    type Response = Response<LockBody<ResBody>>;
+    type Response = Response<gate::Body<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, M, ReqBody>;
+    type Future = ResponseFuture<S, M::Body, ResBody>;
 
     /// Always ready: the inner service is made ready for a request once its body is there.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -49,12 +58,49 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        if let Err(rejection) = check_declared(request.body(), self.limit) {
+            let asked = Asked::of(request.headers(), request.extensions());
+            return ResponseFuture::refuse(self.renderer.render(&rejection.to(asked)));
+        }
         // The clone is made ready later, and `self.inner` never: no swap is needed.
-        ResponseFuture::new(
-            self.inner.clone(),
-            request,
-            self.limit,
-            self.renderer.clone(),
-        )
+        let inner = self.inner.clone();
+        if request.body().is_end_stream() {
+            return ResponseFuture::pass(inner, whole::<M, _>(request.map(|_| Bytes::new())));
+        }
+        let (limit, renderer) = (self.limit, self.renderer.clone());
+        ResponseFuture::run(handle::<M, _, _, _>(limit, renderer, inner, request))
     }
+}
+
+/// Reads the body, and calls the inner service.
+async fn handle<M, S, ReqBody, ResBody>(
+    limit: usize,
+    renderer: Renderer,
+    mut service: S,
+    request: Request<ReqBody>,
+) -> Result<Response<gate::Body<ResBody>>, S::Error>
+where
+    M: Rebuild<ReqBody>,
+    S: Service<Request<M::Body>, Response = Response<ResBody>>,
+    ReqBody: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let (parts, body) = request.into_parts();
+    let body = match read(body, limit).await {
+        Ok(body) => body,
+        Err(rejection) => {
+            let rejection = rejection.to(Asked::by(&parts));
+            return Ok(renderer.render(&rejection).map(gate::Body::whole));
+        }
+    };
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    let request = whole::<M, _>(Request::from_parts(parts, body));
+    let response = service.call(request).await?;
+    Ok(response.map(gate::Body::inner))
+}
+
+/// The request with a body that was read. Keys further in may come from the body.
+fn whole<M: Rebuild<B>, B>(mut request: Request<Bytes>) -> Request<M::Body> {
+    let body = WholeBody(request.body().clone());
+    request.extensions_mut().insert(body);
+    request.map(M::whole)
 }

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use http::{Extensions, request::Parts};
+use http::{Extensions, HeaderMap, request::Parts};
 
 use super::Protocol;
 
@@ -19,9 +19,14 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn by(parts: &Parts) -> Self {
+        Self::of(&parts.headers, &parts.extensions)
+    }
+
+    /// The request with these headers and extensions.
+    pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> Self {
         Self {
-            protocol: Protocol::of(&parts.headers),
-            request: parts.extensions.get().copied(),
+            protocol: Protocol::of(headers),
+            request: extensions.get().copied(),
         }
     }
 }

@@ -22,9 +22,9 @@
 //! | `idempotency_key` | the request's key, in refusals of the idempotency layer, if the key was readable |
 //!
 #![doc = reason_docs!()]
+#![deny(clippy::wildcard_enum_match_arm)]
 
 mod asked;
-pub(crate) mod body_error;
 mod encode;
 pub(crate) mod grpc;
 mod layer;
@@ -44,7 +44,9 @@ pub(crate) use self::{
     render::Renderer,
 };
 pub use super::reasons::Reason;
-use crate::{Error, ErrorKind, error::HeldBy, key::KeyError, trace};
+use crate::{
+    Error, ErrorKind, defaults::rejection::RETRY_AFTER, error::HeldBy, key::KeyError, trace,
+};
 
 /// A refusal: its reason, and its details for the client and the log.
 ///
@@ -352,13 +354,10 @@ impl StdError for Rejection {
         match &self.source {
             Some(Source::Error(error)) => Some(error),
             Some(Source::Cause(cause)) => Some(&**cause),
-            _ => None,
+            Some(Source::Misconfigured(_)) | None => None,
         }
     }
 }
-
-/// The `Retry-After` of refusals by the program.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The refusal of a layer, but not a retryable one: the program may have acted before the error. See
 /// [`nothing_done`](Rejection::nothing_done).

@@ -28,9 +28,7 @@
 //!                                                                       claims flight,1: granted, and runs
 //! ```
 
-use std::{
-    error::Error as StdError, future::poll_fn, panic::AssertUnwindSafe, sync::Arc, time::Duration,
-};
+use std::{future::poll_fn, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -45,12 +43,13 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockGuard, LockKey,
+    http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
     idempotency::{
-        Answer, Fingerprint, IdempotentBody, Keeping, Outcome, ReadResponse, Record, Tombstone,
-        is_endless, read_response, run_to_end,
+        Answer, Fingerprint, Keeping, Outcome, ReadResponse, Record, Tombstone, is_endless,
+        read_response,
     },
     key,
-    lock::{RequestGuards, TaskTurns},
+    lock::RequestGuards,
     locks::{Holding, NoTurn, Wait},
     trace,
 };
@@ -102,12 +101,12 @@ pub(super) async fn join<S, ReqBody, ResBody>(
     key: LockKey,
     mut service: S,
     request: Request<ReqBody>,
-) -> Result<Response<IdempotentBody<ResBody>>, S::Error>
+) -> Result<Response<gate::Body<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send, Error: Send>,
     S: Send + 'static,
     ReqBody: Send + 'static,
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     // A store that hangs delays a request no longer than a slow flight does.
     let role = timeout(settings.wait, role(&settings, &key)).await;
@@ -122,7 +121,7 @@ where
         Role::Alone => {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
-            Ok(response.map(IdempotentBody::inner))
+            Ok(response.map(gate::Body::inner))
         }
         Role::Lead(lead) => {
             // The waiting requests get the answer although this request's client goes away.
@@ -265,10 +264,10 @@ impl Lead {
         mut turns: TaskTurns,
         mut service: S,
         request: Request<ReqBody>,
-    ) -> Option<Result<Response<IdempotentBody<ResBody>>, S::Error>>
+    ) -> Option<Result<Response<gate::Body<ResBody>>, S::Error>>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-        ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let handling = turns.run(async move {
             poll_fn(|cx| service.poll_ready(cx)).await?;
@@ -292,13 +291,9 @@ impl Lead {
         }
     }
 
-    async fn share<B>(
-        self,
-        settings: &Settings,
-        response: Response<B>,
-    ) -> Response<IdempotentBody<B>>
+    async fn share<B>(self, settings: &Settings, response: Response<B>) -> Response<gate::Body<B>>
     where
-        B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (parts, body) = response.into_parts();
         let not_kept = Outcome::Tombstone(Tombstone::NotKept);
@@ -306,13 +301,13 @@ impl Lead {
             && (settings.share_uncacheable || !is_uncacheable(&parts.headers));
         if !is_for_all || is_endless(&parts) {
             self.end(settings, not_kept).await;
-            return Response::from_parts(parts, IdempotentBody::inner(body));
+            return Response::from_parts(parts, gate::Body::inner(body));
         }
         let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
             ReadResponse::Whole { data, trailers } => {
                 let answer = Answer::of(&parts, &[], trailers.clone(), data.clone());
-                let body = IdempotentBody::with_trailers(data, trailers);
+                let body = gate::Body::read(data, trailers, Rest::Nothing);
                 (Outcome::Answer(Box::new(answer)), body)
             }
             ReadResponse::NotKept(body, _) => (not_kept, body),

@@ -9,6 +9,7 @@ use tower_layer::Layer;
 use super::{SingleFlight, flights::Flights};
 use crate::{
     Locks,
+    defaults::single_flight as defaults,
     key::DeriveKey,
     rejection::{Rejection, Renderer},
 };
@@ -128,9 +129,9 @@ impl SingleFlightLayer {
                 key: Arc::new(key),
                 flights: Arc::default(),
                 keep_for: Duration::ZERO,
-                wait: Duration::from_secs(10),
-                max_response: 1024 * 1024,
-                read_within: Duration::from_secs(5),
+                wait: defaults::WAIT,
+                max_response: defaults::MAX_RESPONSE,
+                read_within: defaults::READ_WITHIN,
                 share_uncacheable: false,
                 renderer: Renderer::default(),
             }),

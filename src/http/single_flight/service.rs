@@ -1,7 +1,6 @@
 //! The service that the layer makes.
 
 use std::{
-    error::Error as StdError,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -13,7 +12,7 @@ use tower_service::Service;
 
 use super::{flight, layer::Settings};
 use crate::{
-    idempotency::{IdempotentBody, ResponseFuture},
+    http::gate::{self, BoxError, ResponseFuture},
     key::Derived,
     rejection::{Asked, Rejection},
 };
@@ -36,9 +35,9 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
     S: Service<Request<ReqBody>, Future: Send, Error: Send>,
     ReqBody: Send + 'static,
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<IdempotentBody<ResBody>>;
+    type Response = Response<gate::Body<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, ReqBody, ResBody>;
 
@@ -62,7 +61,7 @@ where
                 let key = flight::key(&parts.method, &key);
                 let request = Request::from_parts(parts, body);
                 let settings = self.settings.clone();
-                return ResponseFuture::boxed(flight::join(settings, key, inner, request));
+                return ResponseFuture::run(flight::join(settings, key, inner, request));
             }
             Ok(Derived::Keys(_)) => {
                 Rejection::misconfigured("the answer to a request is shared by one key".into())
@@ -71,6 +70,6 @@ where
         };
         let rejection = rejection.to(Asked::by(&parts));
         let response = self.settings.renderer.render(&rejection);
-        ResponseFuture::refuse(response.map(IdempotentBody::whole))
+        ResponseFuture::refuse(response)
     }
 }

@@ -1,5 +1,7 @@
 //! The single value of a header.
 
+use std::fmt::Display;
+
 use http::{HeaderMap, HeaderName};
 
 use crate::key::{KeyError, KeyErrorKind};
@@ -32,7 +34,7 @@ pub(super) fn visible(text: &str) -> Option<&str> {
     (text.trim() == text && text.bytes().all(is_visible)).then_some(text)
 }
 
-pub(super) fn not_visible(name: &HeaderName) -> KeyError {
+pub(super) fn not_visible(name: impl Display) -> KeyError {
     KeyError::new(
         KeyErrorKind::Malformed,
         format!("the header `{name}` is not visible ASCII"),

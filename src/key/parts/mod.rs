@@ -16,6 +16,7 @@ mod source;
 
 use std::{fmt::Display, str::FromStr, sync::Arc};
 
+use source::Origin;
 pub(super) use source::Source;
 
 use super::encode;
@@ -59,23 +60,23 @@ impl Part {
     }
 
     pub(super) fn is_name(&self) -> bool {
-        matches!(self.source, Source::Name(_))
+        self.source.origin() == Origin::Name
     }
 
     /// Whether the value is set by the program.
     pub(super) fn is_constant(&self) -> bool {
-        matches!(self.source, Source::Name(_) | Source::Value(..))
+        self.is_name() || self.source.origin() == Origin::Value
     }
 
     /// Whether only a matched route can have this part.
     #[cfg(feature = "axum")]
     pub(super) fn is_of_route(&self) -> bool {
-        matches!(self.source, Source::Route | Source::Param(_))
+        self.source.origin() == Origin::Route
     }
 
     #[cfg(feature = "axum")]
     pub(super) fn is_computed(&self) -> bool {
-        matches!(self.source, Source::Computed(..))
+        self.source.origin() == Origin::Closure
     }
 
     #[cfg(feature = "axum")]
@@ -92,7 +93,7 @@ impl Part {
     #[track_caller]
     pub(super) fn set_absent(&mut self, absent: Absent) {
         assert!(
-            !self.is_constant() && !matches!(self.source, Source::Path | Source::Method),
+            self.source.may_be_absent(),
             "a name, a value, the path and the method are never absent: a fallback must follow another part"
         );
         if let Absent::SameAs(value) = &absent

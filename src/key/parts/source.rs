@@ -1,6 +1,6 @@
 //! The source of a part's value.
 //!
-//! | source | read from | missing | too long |
+//! | origin | read from | missing | too long |
 //! |---|---|---|---|
 //! | a name, a value | the program | never | a value is hashed |
 //! | method, path | the request line | never | the path is hashed, a method 400 |
@@ -8,6 +8,9 @@
 //! | an extension | a layer further out | 500 | hashed |
 //! | a closure | wherever the closure looks | 400; 500 if the closure has looked for a body that was not read | hashed |
 //! | route, parameter | axum's router | 404 or 500 | the route is hashed, a parameter 400 |
+//!
+//! A new source is a variant of [`Source`]; the compiler then asks for its row, for how it is read,
+//! and for its name in messages.
 
 use std::{
     borrow::Cow,
@@ -68,22 +71,50 @@ impl Source {
         Self::Extension(label, Arc::new(read))
     }
 
+    /// Everything about a source that does not depend on the request: a row for each.
+    fn row(&self) -> Row<'_> {
+        match self {
+            Self::Name(label) => Row(label, Origin::Name, Form::Text, TooLong::Refused),
+            Self::Value(label, _) => Row(label, Origin::Value, Form::Text, TooLong::Hashed),
+            Self::Method => Row("method", Origin::RequestLine, Form::Text, TooLong::Refused),
+            Self::Path => Row("path", Origin::RequestLine, Form::Path, TooLong::Hashed),
+            Self::Host => Row("host", Origin::Client, Form::Host, TooLong::Refused),
+            Self::Query(name) => Row(name, Origin::Client, Form::Text, TooLong::Refused),
+            Self::Header(name) => Row(
+                name.as_str(),
+                Origin::Client,
+                Form::Header,
+                TooLong::Refused,
+            ),
+            Self::Extension(label, _) => Row(label, Origin::Layer, Form::Text, TooLong::Hashed),
+            Self::Computed(label, _) => Row(label, Origin::Closure, Form::Text, TooLong::Hashed),
+            #[cfg(feature = "axum")]
+            Self::Route => Row("route", Origin::Route, Form::Route, TooLong::Hashed),
+            #[cfg(feature = "axum")]
+            Self::Param(name) => Row(name, Origin::Route, Form::Text, TooLong::Refused),
+        }
+    }
+
     /// The default label: the name of the value.
     pub(in crate::key) fn label(&self) -> &str {
-        match self {
-            Self::Method => "method",
-            Self::Path => "path",
-            Self::Host => "host",
-            Self::Header(name) => name.as_str(),
-            Self::Name(label)
-            | Self::Value(label, _)
-            | Self::Query(label)
-            | Self::Extension(label, _)
-            | Self::Computed(label, _) => label,
+        self.row().0
+    }
+
+    pub(in crate::key) fn origin(&self) -> Origin {
+        self.row().1
+    }
+
+    /// Whether a value that is too long is hashed, rather than refused.
+    pub(in crate::key) fn is_hashed_when_long(&self) -> bool {
+        self.row().3 == TooLong::Hashed
+    }
+
+    pub(in crate::key) fn may_be_absent(&self) -> bool {
+        match self.origin() {
+            Origin::Name | Origin::Value | Origin::RequestLine => false,
+            Origin::Client | Origin::Layer | Origin::Closure => true,
             #[cfg(feature = "axum")]
-            Self::Route => "route",
-            #[cfg(feature = "axum")]
-            Self::Param(label) => label,
+            Origin::Route => true,
         }
     }
 
@@ -93,7 +124,8 @@ impl Source {
         request: &'r RequestView<'r>,
     ) -> Result<Option<Cow<'r, str>>, KeyError> {
         Ok(match self {
-            Self::Name(_) | Self::Value(..) => self.constant(),
+            Self::Name(_) => None,
+            Self::Value(_, value) => Some(value.into()),
             Self::Method => Some(request.method.as_str().into()),
             Self::Path => Some(original_uri(request).path().into()),
             Self::Host => host::read(request)?,
@@ -118,53 +150,45 @@ impl Source {
         })
     }
 
-    /// The value that the program has set.
-    pub(in crate::key) fn constant(&self) -> Option<Cow<'_, str>> {
-        match self {
-            Self::Value(_, value) => Some(value.into()),
-            _ => None,
+    /// A value that was given outside of a request, in the form of a request's value.
+    pub(in crate::key) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
+        match self.row().2 {
+            Form::Host => host::canonical_text(value).map(Cow::Owned),
+            Form::Header => header::visible(value)
+                .map(Cow::Borrowed)
+                .ok_or_else(|| header::not_visible(self.label())),
+            Form::Text | Form::Path => Ok(value.into()),
+            #[cfg(feature = "axum")]
+            Form::Route => Ok(value.into()),
         }
     }
 
-    /// A value that was given outside of a request, in the form of a request's value.
-    pub(in crate::key) fn check_given<'r>(&self, value: &'r str) -> Result<Cow<'r, str>, KeyError> {
-        match self {
-            Self::Host => host::canonical_text(value).map(Cow::Owned),
-            Self::Header(name) => header::visible(value)
-                .map(Cow::Borrowed)
-                .ok_or_else(|| header::not_visible(name)),
-            _ => Ok(value.into()),
+    /// The value that the program has set.
+    pub(in crate::key) fn constant(&self) -> Option<Cow<'_, str>> {
+        if let Self::Value(_, value) = self {
+            return Some(value.into());
         }
+        None
     }
 
     /// Appends the value in its encoded form.
     pub(in crate::key) fn encode(&self, value: &str, out: &mut String) {
-        match self {
-            Self::Path => path::write(value, out),
+        match self.row().2 {
+            Form::Path => path::write(value, out),
             #[cfg(feature = "axum")]
-            Self::Route => encode::push_route(out, value),
-            _ => encode::push_value(out, value),
-        }
-    }
-
-    /// Whether a value that is too long is hashed, rather than refused.
-    pub(in crate::key) fn is_hashed_when_long(&self) -> bool {
-        match self {
-            Self::Path | Self::Value(..) | Self::Extension(..) | Self::Computed(..) => true,
-            #[cfg(feature = "axum")]
-            Self::Route => true,
-            _ => false,
+            Form::Route => encode::push_route(out, value),
+            Form::Text | Form::Host | Form::Header => encode::push_value(out, value),
         }
     }
 
     /// The refusal of a request whose part is there, and empty.
     pub(in crate::key) fn empty(&self) -> KeyError {
-        match self {
-            Self::Extension(..) => KeyError::misconfigured(format!(
+        if self.origin() == Origin::Layer {
+            return KeyError::misconfigured(format!(
                 "{self} is written as an empty text: nothing tells whose request this is"
-            )),
-            _ => KeyError::new(KeyErrorKind::Empty, format!("{self} is empty")),
+            ));
         }
+        KeyError::new(KeyErrorKind::Empty, format!("{self} is empty"))
     }
 
     /// The refusal of a request without this part. A missing extension or path parameter is a mistake of the program.
@@ -175,20 +199,63 @@ impl Source {
                  add a `ReadBodyLayer` outside of this layer"
             ));
         }
-        match self {
-            Self::Extension(..) => KeyError::misconfigured(format!(
+        match self.origin() {
+            Origin::Layer => KeyError::misconfigured(format!(
                 "{self} is not set: add the layer that sets it outside of the lock's layer, \
                  or say with `.or(..)` or `.optional()` what a request without it locks"
             )),
             #[cfg(feature = "axum")]
-            Self::Param(_) => KeyError::misconfigured(format!(
+            Origin::Route => KeyError::misconfigured(format!(
                 "{self} is not in the route `{}`: add the lock's layer to the routes that have it, \
                  or say with `.or(..)` or `.optional()` what the others lock",
                 request.route().map_or("", |route| route.pattern())
             )),
-            _ => KeyError::new(KeyErrorKind::Missing, format!("{self} is missing")),
+            Origin::Name
+            | Origin::Value
+            | Origin::RequestLine
+            | Origin::Client
+            | Origin::Closure => KeyError::new(KeyErrorKind::Missing, format!("{self} is missing")),
         }
     }
+}
+
+/// The label, the origin and the form of a value, and what becomes of one that is too long.
+struct Row<'a>(&'a str, Origin, Form, TooLong);
+
+/// Who sets the value of a part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::key) enum Origin {
+    /// The program. The part is its label alone.
+    Name,
+    /// The program.
+    Value,
+    /// The client, in every request.
+    RequestLine,
+    /// The client, if it likes.
+    Client,
+    /// A layer further out.
+    Layer,
+    /// A closure, from wherever it looks.
+    Closure,
+    /// The router.
+    #[cfg(feature = "axum")]
+    Route,
+}
+
+/// The form of a value: what it may contain, and how it is written.
+enum Form {
+    Text,
+    Host,
+    Header,
+    Path,
+    #[cfg(feature = "axum")]
+    Route,
+}
+
+#[derive(PartialEq, Eq)]
+enum TooLong {
+    Refused,
+    Hashed,
 }
 
 /// The text of a value. Unlike `to_string`, this function does not panic if `Display` fails.

@@ -5,7 +5,7 @@ use http::Method;
 use tower_distributed_lock::{
     DistributedLockLayer, Locks,
     key::{self, RequestKey},
-    lock::LockGuards,
+    lock::AllGuards,
     store::FaultyStore,
 };
 
@@ -26,7 +26,7 @@ fn tenant() -> RequestKey {
 
 /// Sends a GET through an outer and an inner layer. The handler returns the modes of all guards, from the outermost on.
 async fn get(outer: DistributedLockLayer, inner: DistributedLockLayer) -> Answer {
-    let handler = async |guards: LockGuards| {
+    let handler = async |guards: AllGuards| {
         let guards = guards.all();
         let modes = guards.iter().map(|guard| guard.mode().to_string());
         modes.collect::<Vec<_>>().join(", ")

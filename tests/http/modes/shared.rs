@@ -269,7 +269,7 @@ async fn a_read_that_may_finish_is_told_of_the_loss() {
         assert_eq!(guard.status(), Status::Lost(loss));
         told.send(loss).unwrap();
     };
-    let finish = tower_distributed_lock::LeaseLoss::Finish;
+    let finish = tower_distributed_lock::OnLoss::Finish;
     let layer = shared(&locks).on_lease_loss(finish);
     let app = Router::new()
         .route("/accounts/{id}", any(handler))

@@ -152,7 +152,9 @@ pub(crate) async fn server_sent_events_are_not_held_back(subject: impl Subject) 
         .enumerate()
     {
         let (handler, more) = streaming(&runs, kind);
-        let scope = key::header("x-tenant-id").value("kind", at as u64);
+        let scope = key::request()
+            .header("x-tenant-id")
+            .value("kind", at as u64);
         let layer = IdempotencyLayer::new(locks.clone(), scope);
         let app = app(layer.read_within(10 * PATIENCE), handler);
         assert_streams(app, more).await;
@@ -323,7 +325,7 @@ pub(crate) async fn a_policy_sees_the_trailers_of_a_grpc_answer(subject: impl Su
             (grpc, with_trailers("\0message", 0))
         }
     };
-    let app = app(layer(&locks).keep(Keep::only_success), handler);
+    let app = app(layer(&locks).keep(Keep::when_errors_do_nothing), handler);
     send(&app, pay()).await;
     assert!(send(&app, pay()).await.is_replayed());
     assert_eq!(runs.begun(), 1);

@@ -79,7 +79,9 @@ pub(crate) async fn a_request_without_a_key_passes_or_is_refused_if_one_is_requi
 
 pub(crate) async fn a_request_out_of_scope_needs_no_key(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let scope = key::header("x-tenant-id").only_when(|parts| parts.uri.path() != "/webhooks");
+    let scope = key::request()
+        .header("x-tenant-id")
+        .only_when(|parts| parts.uri.path() != "/webhooks");
     let layer = IdempotencyLayer::new(locks.clone(), scope).required();
     let app = app(layer, runs.handler());
     for request in [without_key(), pay().header("idempotency-key", "another")] {
@@ -91,7 +93,7 @@ pub(crate) async fn a_request_out_of_scope_needs_no_key(subject: impl Subject) {
         .assert_refused(400, "missing-idempotency-key");
     // A 404 stays one.
     let routes_locks = locks.clone();
-    let by_route = IdempotencyLayer::new(locks, key::route()).required();
+    let by_route = IdempotencyLayer::new(locks, key::request().route()).required();
     let routes = Router::new().route("/pay", post(runs.handler()));
     let routes = routes.layer(by_route);
     let nowhere = send(&routes, without_key().uri("/nowhere")).await;
@@ -100,7 +102,8 @@ pub(crate) async fn a_request_out_of_scope_needs_no_key(subject: impl Subject) {
         .await
         .assert_refused(400, "missing-idempotency-key");
     // Neither does it matter whether the scope needs the route.
-    let by_tenant = IdempotencyLayer::new(routes_locks, key::header("x-tenant-id")).required();
+    let by_tenant =
+        IdempotencyLayer::new(routes_locks, key::request().header("x-tenant-id")).required();
     let routes = Router::new().route("/pay", post(runs.handler()));
     let routes = routes.layer(by_tenant);
     let nowhere = send(&routes, without_key().uri("/nowhere")).await;

@@ -13,7 +13,7 @@ use http::StatusCode;
 use tokio::time::sleep;
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LockGuard, idempotency::IdempotencyKey, key,
-    lock::LockGuards,
+    lock::AllGuards,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let handler = async |name: IdempotencyKey, guards: LockGuards| {
+    let handler = async |name: IdempotencyKey, guards: AllGuards| {
         let guard = guards.named("idempotency").unwrap();
         assert!(guard.is_held());
         assert_eq!(guard.key().as_str(), KEY);
@@ -39,7 +39,7 @@ pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subj
 
 pub(crate) async fn an_optional_key_is_none_for_a_request_without_a_key(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let optional = async |name: Option<IdempotencyKey>, guards: LockGuards| {
+    let optional = async |name: Option<IdempotencyKey>, guards: AllGuards| {
         assert_eq!(name.is_some(), guards.named("idempotency").is_ok());
         format!("{name:?}")
     };
@@ -112,10 +112,10 @@ pub(crate) async fn authentication_idempotency_and_lock_work_together_in_this_or
     let account = key::name("account")
         .extension::<Tenant>("tenant")
         .param("id");
-    let once = IdempotencyLayer::new(locks.clone(), key::extension::<Tenant>("tenant"));
+    let once = IdempotencyLayer::new(locks.clone(), key::request().extension::<Tenant>("tenant"));
     let handler = {
         let runs = runs.clone();
-        async move |name: IdempotencyKey, guard: LockGuard, guards: LockGuards| {
+        async move |name: IdempotencyKey, guard: LockGuard, guards: AllGuards| {
             let run = runs.run().await;
             assert_eq!(guard.key().as_str(), "account,tenant=acme,id=7");
             assert!(guards.named("idempotency").unwrap().is_held() && guard.is_held());
@@ -161,7 +161,7 @@ pub(crate) async fn a_lock_that_was_skipped_is_not_replaced_by_the_claim(subject
     let locks = subject.replica().build().unwrap();
     let skipped = key::name("account").only_when(|_| false);
     let lock = || DistributedLockLayer::new(locks.clone(), skipped.clone());
-    let optional = async |guard: Option<LockGuard>, guards: LockGuards| {
+    let optional = async |guard: Option<LockGuard>, guards: AllGuards| {
         assert!(guards.named("idempotency").unwrap().is_held());
         assert!(guard.is_none(), "{guard:?}");
     };

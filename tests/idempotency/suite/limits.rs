@@ -151,29 +151,3 @@ pub(crate) async fn nothing_is_left_but_the_record(subject: impl Subject) {
     let seen = store.see(&key(&other)).await;
     assert!(seen.holder().is_none() && seen.queue.is_empty() && seen.record.is_none());
 }
-
-pub(crate) async fn a_layer_counts_its_stored_records_by_scope(subject: impl Subject) {
-    let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let layer = layer(&locks);
-    let app = app(layer.clone(), runs.handler());
-    send(&app, pay()).await;
-    send(&app, pay().header("x-replayed", "does not count")).await;
-    let second = http::Request::post("/pay")
-        .header("x-tenant-id", "globex")
-        .header("idempotency-key", "another");
-    send(&app, second).await;
-    send(&app, pay_as("globex")).await;
-    let kept = layer.kept();
-    let counted: Vec<_> = kept
-        .iter()
-        .map(|(scope, kept)| (scope.as_str(), kept.records))
-        .collect();
-    assert_eq!(
-        counted,
-        [("x-tenant-id=globex", 2), ("x-tenant-id=acme", 1)]
-    );
-    let record = subject.store().see(&lock_key()).await.record;
-    let bytes = record.expect("the answer is kept").len();
-    assert_eq!(kept[1].1.bytes, bytes as u64);
-    assert_eq!(kept[0].1.bytes, 2 * bytes as u64);
-}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::sleep;
-use tower_distributed_lock::{ErrorKind, Locks, lock::LockGuards, store::Released};
+use tower_distributed_lock::{ErrorKind, Locks, lock::AllGuards, store::Released};
 
 use crate::{
     subject::{A_WHILE, Subject},
@@ -168,7 +168,7 @@ pub(crate) async fn a_handler_cannot_release_its_claim(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::gated());
     let handler = {
         let runs = runs.clone();
-        async move |guards: LockGuards| {
+        async move |guards: AllGuards| {
             let guard = guards.named("idempotency").unwrap();
             let refused = guard.clone().release().await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");

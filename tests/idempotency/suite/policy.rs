@@ -115,7 +115,7 @@ pub(crate) async fn only_the_handler_frees_the_key_of_its_transaction(subject: i
 
 pub(crate) async fn a_policy_keeps_successes_only(subject: impl Subject) {
     let (locks, runs) = (subject.replica().build().unwrap(), Runs::free());
-    let layer = || layer(&locks).keep(Keep::only_success);
+    let layer = || layer(&locks).keep(Keep::when_errors_do_nothing);
     for status in [402, 408, 500, 504] {
         let tenant = status.to_string();
         let app = app(layer(), runs.answering(status));

@@ -117,7 +117,7 @@ async fn app(url: &str) -> Router {
     let locks = Locks::redis(url).await.expect("the server is up");
     let by_hand = HandWritten::connect(url).await;
     let account = key::name("account").param("id");
-    let once = IdempotencyLayer::new(locks.clone(), key::header("x-tenant-id"));
+    let once = IdempotencyLayer::new(locks.clone(), key::request().header("x-tenant-id"));
     let once = once.required().retain(Duration::from_secs(60));
     Router::new()
         .route("/bare/{id}", post(work))

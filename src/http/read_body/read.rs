@@ -1,4 +1,4 @@
-//! Data frames that become one.
+//! Reading a request's body, up to a limit. Its data frames become one.
 //!
 //! | frames | copies |
 //! |---|---|
@@ -6,8 +6,61 @@
 //! | several, with a `Content-Length` | each byte once, into a buffer of the right size |
 //! | several, of unknown length | each byte once or more, as the buffer grows |
 
+use std::{error::Error as StdError, future::poll_fn, pin::pin};
+
 use bytes::{Bytes, BytesMut};
-use http_body::SizeHint;
+use http_body::{Body, SizeHint};
+use http_body_util::LengthLimitError;
+
+use crate::{
+    http::gate::BoxError,
+    rejection::{Reason, Rejection},
+};
+
+/// The whole body of a request.
+pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Rejection>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    check_declared(&body, limit)?;
+    let mut body = pin!(body);
+    let mut read = Joined::new(&body.size_hint(), limit);
+    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        let frame = frame.map_err(|error| broken(error.into()))?;
+        let data = frame.into_data().unwrap_or_default();
+        if data.len() > limit - read.len() {
+            return Err(too_large(limit));
+        }
+        read.push(data);
+    }
+    Ok(read.into_bytes())
+}
+
+/// Refuses a body that declares a larger length.
+pub(super) fn check_declared(body: &impl Body, limit: usize) -> Result<(), Rejection> {
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
+    Ok(())
+}
+
+fn too_large(limit: usize) -> Rejection {
+    let detail = format!("the request's body has more than {limit} bytes");
+    Rejection::new(Reason::BodyTooLarge, detail)
+}
+
+/// A body over a limit further out (`DefaultBodyLimit`, `RequestBodyLimitLayer`) stays a 413.
+fn broken(error: BoxError) -> Rejection {
+    let first: &(dyn StdError + 'static) = &*error;
+    let mut causes = std::iter::successors(Some(first), |&error| error.source());
+    let is_over_limit = causes.any(|error| error.is::<LengthLimitError>());
+    let rejection = if is_over_limit {
+        Rejection::new(Reason::BodyTooLarge, "the request's body is too large")
+    } else {
+        Rejection::new(Reason::BodyBroken, "the request's body broke off")
+    };
+    rejection.with_cause(error)
+}
 
 /// Joins data frames. A single frame is not copied. Several frames are copied once, if the body has declared its length.
 #[derive(Debug)]
