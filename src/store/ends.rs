@@ -46,7 +46,7 @@ const CARRIED: usize = 16;
 /// The pause before the second round in a row without success. The first one follows at once.
 const FIRST_REST: Duration = Duration::from_millis(20);
 /// The longest pause between two rounds.
-const LONGEST_REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// After this many failures, a caller that waits is told. The ending goes on.
 const TRIES_OF_A_CALLER: u8 = 2;
 
