@@ -65,6 +65,7 @@ pub(crate) use self::{
     line::{Holding, NoTurn},
     lock::permit,
     recording::{Late, LateRecord},
+    several::{Several, is_enough},
 };
 use crate::{
     Background, Error, LockKey,

@@ -60,13 +60,14 @@ impl Locks {
         let keys = keys.into_iter();
         let keys = keys.map(|key| key.try_into().map_err(Into::into));
         LockAll {
-            request: Some(Request {
+            request: Some(Several {
                 locks: self,
                 keys: keys.collect(),
                 held: &[],
                 mode: Mode::Exclusive,
                 wait: self.usual_wait(),
                 holding: Holding::default(),
+                fail_fast: false,
             }),
             waiting: None,
         }
@@ -79,20 +80,24 @@ impl Locks {
 #[must_use = "a lock is requested when the future is awaited"]
 pub struct LockAll<'a> {
     /// Taken by the first poll.
-    request: Option<Request<'a>>,
+    request: Option<Several<'a>>,
     waiting: Option<Waiting<'a>>,
 }
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Vec<LockGuard>, Error>> + Send + 'a>>;
 
+/// The keys that a caller, or a request behind a layer, wants together.
 #[derive(Debug)]
-struct Request<'a> {
-    locks: &'a Locks,
-    keys: Result<Vec<LockKey>, Error>,
-    held: &'a [LockGuard],
-    mode: Mode,
-    wait: Wait,
-    holding: Holding,
+pub(crate) struct Several<'a> {
+    pub(crate) locks: &'a Locks,
+    pub(crate) keys: Result<Vec<LockKey>, Error>,
+    /// Guards in hand, whose keys are not locked again.
+    pub(crate) held: &'a [LockGuard],
+    pub(crate) mode: Mode,
+    /// How long to wait for all keys together.
+    pub(crate) wait: Wait,
+    pub(crate) holding: Holding,
+    pub(crate) fail_fast: bool,
 }
 
 impl<'a> LockAll<'a> {
@@ -176,7 +181,7 @@ impl<'a> LockAll<'a> {
         Now(self.change(|request| request.wait = Wait::NotAtAll))
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Request<'a>)) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut Several<'a>)) -> Self {
         self.request.as_mut().map(change);
         self
     }
@@ -204,9 +209,9 @@ impl fmt::Debug for LockAll<'_> {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> Several<'a> {
     /// Locks all keys, and starts over if a guard was lost while later keys were waited for.
-    async fn lock(mut self) -> Result<Vec<LockGuard>, Error> {
+    pub(crate) async fn lock(mut self) -> Result<Vec<LockGuard>, Error> {
         let keys = std::mem::replace(&mut self.keys, Ok(Vec::new()))?;
         let until = self.wait.limit().map(|limit| later(now(), limit));
         loop {
@@ -263,7 +268,7 @@ impl<'a> Request<'a> {
         let left = until.map(|until| until.saturating_duration_since(now()));
         let wait = left.map_or(self.wait, Wait::AtMost);
         let locks = self.locks;
-        let lock = locks.lock_for_layer(key, self.mode, wait, self.holding, false);
+        let lock = locks.lock_for_layer(key, self.mode, wait, self.holding, self.fail_fast);
         lock.await
     }
 
@@ -282,12 +287,19 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether a guard in hand holds its key in the mode of the request, or more than that.
     fn is_enough(&self, guard: &LockGuard) -> bool {
-        match guard.mode() {
-            Mode::Exclusive => true,
-            Mode::Shared => self.mode == Mode::Shared,
-            Mode::Permit { .. } => false,
-        }
+        is_enough(guard.mode(), self.mode)
+    }
+}
+
+/// Whether who holds a key in one mode needs no other guard for the second one. A key that is only
+/// shared, or that has permits, does not become exclusive.
+pub(crate) fn is_enough(held: Mode, wanted: Mode) -> bool {
+    match (held, wanted) {
+        (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => true,
+        (Mode::Permit { of: fewer }, Mode::Permit { of }) => fewer <= of,
+        (Mode::Exclusive | Mode::Shared, Mode::Permit { .. })
+        | (Mode::Permit { .. }, Mode::Exclusive | Mode::Shared)
+        | (Mode::Shared, Mode::Exclusive) => false,
     }
 }

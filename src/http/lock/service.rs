@@ -12,7 +12,6 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use http::{Extensions, Request, Response, request::Parts};
 use smallvec::{SmallVec, smallvec};
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
@@ -26,12 +25,11 @@ use crate::{
     http::gate::{Body, Guards, HeldTurn, ResponseFuture, run_to_end},
     key::{Derived, KeyMap},
     locks::{
-        Wait,
+        Several, Wait, is_enough,
         reentry::{self, Held},
     },
     rejection::{Asked, Reason, Rejection, grpc},
     store::Mode,
-    time::later,
     trace,
 };
 
@@ -141,7 +139,7 @@ fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
         return Ok(Plan::Pass(NotLocked::NoKey));
     }
     let mut held = keys.iter().filter_map(|(_, held)| held.as_ref());
-    if let Some(held) = held.find(|held| !is_enough(held, mode)) {
+    if let Some(held) = held.find(|held| !is_enough(held.mode(), mode)) {
         return Err(other_mode(held, mode));
     }
     if keys.iter().all(|(_, held)| held.is_some()) {
@@ -195,6 +193,8 @@ where
         Turn::Held(guards) => Ok(guards),
         Turn::Wanted(wanted) => match acquire(&settings, &wanted).await {
             Ok(guards) => guards,
+            // A layer further out has lost its lease.
+            Err(error) if error.kind() == ErrorKind::Lost => return refuse(lost_before()),
             Err(error) => return refuse(error),
         },
     };
@@ -210,8 +210,7 @@ where
     // A handler that has not begun is not begun under a lost lease, not even with
     // `OnLoss::Finish`. Nothing was done, and the request can be sent again.
     if !is_ready || turn.is_lost() {
-        let detail = "the lease was lost before the handler could begin";
-        return refuse(Error::new(ErrorKind::Held, detail));
+        return refuse(lost_before());
     }
     let outcome = {
         let _running = settings.count_handler(request.extensions());
@@ -241,6 +240,12 @@ where
         Ok(Some(turn)) => Ok(outcome?.map(|body| Body::inner(body).holding(turn))),
         Err(error) => refuse(error),
     }
+}
+
+/// The error of a request whose handler has not begun.
+fn lost_before() -> Error {
+    let detail = "the lease was lost before the handler could begin";
+    Error::new(ErrorKind::Held, detail)
 }
 
 /// Adds the outcome of the lock to the request's extensions.
@@ -283,55 +288,27 @@ async fn acquire(settings: &Settings, wanted: &Wanted) -> Result<Result<Guards, 
     }
 }
 
-/// Takes one key after another, in one fixed order, within one limit for all. On an error, the
-/// taken keys are released.
+/// Takes all keys, or none, within one limit for all.
 async fn lock_all(settings: &Settings, wanted: &Wanted) -> Result<Guards, Error> {
     let Wanted { keys, mode, wait } = wanted;
-    let until = wait.map(|limit| later(Instant::now(), limit));
-    // Takes one key, within the time that is left.
-    let lock = async |key| {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let wait = left.map_or(Wait::NotAtAll, Wait::AtMost);
-        let Settings {
-            holding, fail_open, ..
-        } = *settings;
-        settings
-            .locks
-            .lock_for_layer(key, *mode, wait, holding, fail_open)
-            .await
-    };
+    let mode = *mode;
+    let (locks, holding, fail_fast) = (&settings.locks, settings.holding, settings.fail_open);
+    let wait = wait.map_or(Wait::NotAtAll, Wait::AtMost);
     if let [(key, None)] = keys.as_slice() {
-        return Ok(smallvec![lock(key).await?]);
+        let lock = locks.lock_for_layer(key, mode, wait, holding, fail_fast);
+        return Ok(smallvec![lock.await?]);
     }
-    let mut order: Vec<usize> = (0..keys.len()).collect();
-    order.sort_by_key(|&at| &keys[at].0);
-    loop {
-        let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
-        for &at in &order {
-            let (key, held) = &keys[at];
-            guards[at] = match held {
-                Some(held) => Some(held.clone()),
-                None => Some(lock(key).await?),
-            };
-        }
-        // The wait for the later keys may have outlasted the leases of the earlier ones.
-        let is_held = |((_, held), guard): (&(_, Option<LockGuard>), &Option<LockGuard>)| {
-            held.is_some() || guard.as_ref().is_some_and(LockGuard::begin_anew)
-        };
-        if keys.iter().zip(&guards).all(is_held) {
-            return Ok(guards.into_iter().flatten().collect());
-        }
-    }
-}
-
-/// Whether the guard of a layer further out serves a layer that wants the key in this mode. A key that is only shared, or that has
-/// permits, does not become exclusive.
-fn is_enough(held: &LockGuard, mode: Mode) -> bool {
-    match (held.mode(), mode) {
-        (Mode::Permit { of: fewer }, Mode::Permit { of }) => fewer <= of,
-        (held, Mode::Shared) => !held.is_permit(),
-        (held, mode) => held == mode,
-    }
+    let held: Guards = keys.iter().filter_map(|(_, held)| held.clone()).collect();
+    let several = Several {
+        locks,
+        keys: Ok(keys.iter().map(|(key, _)| key.clone()).collect()),
+        held: &held,
+        mode,
+        wait,
+        holding,
+        fail_fast,
+    };
+    Ok(several.lock().await?.into())
 }
 
 /// The refusal of a request whose key a layer further out has locked in a mode that is not enough.
