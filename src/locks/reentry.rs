@@ -9,32 +9,18 @@
 //!                                          └──▶ tokio::spawn(..)  no scope: locks.lock("a") waits until its limit
 //! ```
 
-use std::{slice, sync::Arc};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::{LockGuard, Locks, WeakGuard};
 use crate::{Error, LockKey, error::HeldBy};
 
-/// Weak guards, which do not keep their turns from ending. The common case of one guard needs no allocation.
-#[derive(Clone)]
-pub(crate) enum WeakGuards {
-    One(WeakGuard),
-    Several(Arc<[WeakGuard]>),
-}
+/// Weak guards, which do not keep their turns from ending. Usually one.
+pub(crate) type WeakGuards = SmallVec<[WeakGuard; 1]>;
 
-impl WeakGuards {
-    pub(crate) fn of(guards: &[LockGuard]) -> Self {
-        match guards {
-            [guard] => Self::One(guard.weak()),
-            guards => Self::Several(guards.iter().map(LockGuard::weak).collect()),
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[WeakGuard] {
-        match self {
-            Self::One(guard) => slice::from_ref(guard),
-            Self::Several(guards) => guards,
-        }
-    }
+pub(crate) fn weak(guards: &[LockGuard]) -> WeakGuards {
+    guards.iter().map(LockGuard::weak).collect()
 }
 
 /// The turns that a handler runs under.
@@ -57,7 +43,7 @@ fn current() -> Option<Held> {
 /// The turns that the current task runs under, and those of `guards`.
 pub(crate) fn with(guards: &[LockGuard]) -> Held {
     Held {
-        turns: WeakGuards::of(guards),
+        turns: weak(guards),
         outer: current().map(Arc::new),
     }
 }
@@ -91,5 +77,5 @@ fn holds(held: Option<&Held>, locks: &Locks, key: &LockKey) -> bool {
         guard.is_some_and(|guard| guard.is_for(locks, key) && guard.is_held())
     };
     std::iter::successors(held, |held| held.outer.as_deref())
-        .any(|held| held.turns.as_slice().iter().any(is_own))
+        .any(|held| held.turns.iter().any(is_own))
 }

@@ -19,7 +19,10 @@ use super::OnLoss;
 use crate::{
     LockGuard, LockKey, Locks,
     http::gate::{Guards, TaskTurns},
-    locks::{WeakGuard, reentry::WeakGuards},
+    locks::{
+        WeakGuard,
+        reentry::{self, WeakGuards},
+    },
 };
 
 /// The outcome of each layer that a request has passed.
@@ -104,13 +107,13 @@ impl RequestGuards {
         on_loss: OnLoss,
         guards: Result<&[LockGuard], NotLocked>,
     ) {
-        let turns = guards.map(WeakGuards::of);
+        let turns = guards.map(reentry::weak);
         Self::add(extensions, Layer::Lock { name, on_loss }, turns);
     }
 
     /// Adds the claim of an idempotency layer.
     pub(crate) fn add_claim(extensions: &mut Extensions, guard: &LockGuard) {
-        let turns = WeakGuards::of(std::slice::from_ref(guard));
+        let turns = reentry::weak(std::slice::from_ref(guard));
         Self::add(extensions, Layer::Idempotency, Ok(turns));
     }
 
