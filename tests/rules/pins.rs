@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::sleep;
-use tower_distributed_lock::store::{Acquire, Mode, Queueing, Renew};
+use tower_distributed_lock::store::{Acquire, End, Mode, Queueing, Renew};
 
 use crate::{
     call::{Call, Said, Told},
@@ -57,6 +57,24 @@ async fn a_key_with_a_record_is_offered_to_nobody() {
     both(&mut pair, Call::Release(recording(&key, holder, b"done"))).await;
     let (_, _, told) = both(&mut pair, Call::Release(ending(&key, leaving))).await;
     assert_eq!(told, Told::new());
+}
+
+#[tokio::test]
+async fn an_ending_that_an_attempt_carries_leaves_the_record_of_its_owner() {
+    let subject = Subject::start().await;
+    let mut worker = subject.worker(1).await;
+    let instance = worker.instances[0];
+    let mut pair = subject.pair(&mut worker).await;
+    let (key, owner) = (pair.key().clone(), attempt_of(instance, 1));
+    both(&mut pair, Call::Acquire(attempt(&key, owner))).await;
+    both(&mut pair, Call::Release(recording(&key, owner, b"done"))).await;
+    let mode = Mode::Exclusive;
+    let request = Acquire {
+        ends: vec![End { owner, mode }],
+        ..attempt(&key, attempt_of(instance, 2))
+    };
+    let (said, ..) = both(&mut pair, Call::Acquire(request)).await;
+    assert_eq!(said, Said::Recorded(Bytes::from("done")));
 }
 
 #[tokio::test]

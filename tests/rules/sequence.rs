@@ -34,7 +34,7 @@ pub(crate) enum Op {
         /// How many further owners ask for a permit.
         more: usize,
         /// Seats of the same instance whose owners are ended first.
-        ends: Vec<usize>,
+        ends: Vec<(usize, Which)>,
     },
     Renew {
         seat: Pick,
@@ -182,9 +182,11 @@ impl Taste {
         let first = instance * self.seats();
         let seat = first + random.within(0..self.asking as u64) as usize;
         let mut ends = Vec::new();
-        if random.percent(15) {
+        if random.percent(25) {
             let others = (first..first + self.seats()).filter(|other| *other != seat);
-            ends = others.filter(|_| random.percent(40)).collect();
+            let others = others.filter(|_| random.percent(40)).collect::<Vec<_>>();
+            let which = |seat| (seat, *random.pick(&[Which::Present, Which::Former]));
+            ends = others.into_iter().map(which).collect();
         }
         let queueing = match random.within(0..10) {
             0 | 1 => Queue::No,
@@ -303,10 +305,12 @@ impl Seats {
                 }
                 let mode = *self.seats[*seat].asked.get_or_insert(*mode);
                 let key = self.key.clone();
-                let end = |seat: &usize| {
+                let end = |(seat, which): &(usize, Which)| {
                     let seat = &mut self.seats[*seat];
-                    let (owner, mode) = seat.named(Which::Present);
-                    seat.end();
+                    let (owner, mode) = seat.named(*which);
+                    if owner == seat.owner {
+                        seat.end();
+                    }
                     End { owner, mode }
                 };
                 let ends = ends.iter().map(end).collect();
