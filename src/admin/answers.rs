@@ -22,8 +22,8 @@ use std::{sync::Arc, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
+use serde_json::{Value, json};
 
-use super::json::Object;
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
     http::idempotency::{Record, is_abandoned},
@@ -31,12 +31,12 @@ use crate::{
 };
 
 /// An answer with a document.
-pub(super) struct Answer(pub(super) Object);
+pub(super) struct Answer(pub(super) Value);
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
         let kind = [(header::CONTENT_TYPE, "application/json")];
-        (kind, self.0.finish()).into_response()
+        (kind, self.0.to_string()).into_response()
     }
 }
 
@@ -69,26 +69,27 @@ impl From<Error> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let answer = Answer(Object::new().text("error", self.why));
+        let answer = Answer(json!({ "error": self.why }));
         (self.status, answer).into_response()
     }
 }
 
 /// The present load, and what the instance has done so far.
-pub(super) fn stats(stats: &Stats, totals: &Totals) -> Object {
-    Object::new()
-        .number("keys", stats.keys)
-        .number("waiting", stats.waiting)
-        .number("leases", stats.leases)
-        .number("calls", stats.calls)
-        .number("running", stats.running)
-        .number("releases", stats.releases)
-        .number("turns", totals.turns)
-        .number("passed_on", totals.passed_on)
-        .number("refused", totals.refused)
-        .number("losses", totals.losses)
-        .number("unanswered_renewals", totals.unanswered_renewals)
-        .millis("waited_ms", totals.waited)
+pub(super) fn stats(stats: &Stats, totals: &Totals) -> Value {
+    json!({
+        "keys": stats.keys,
+        "waiting": stats.waiting,
+        "leases": stats.leases,
+        "calls": stats.calls,
+        "running": stats.running,
+        "releases": stats.releases,
+        "turns": totals.turns,
+        "passed_on": totals.passed_on,
+        "refused": totals.refused,
+        "losses": totals.losses,
+        "unanswered_renewals": totals.unanswered_renewals,
+        "waited_ms": millis(totals.waited),
+    })
 }
 
 /// The longest time that a request in any line has waited.
@@ -104,24 +105,26 @@ pub(super) fn held_for(held: &HeldKey) -> Option<Duration> {
 }
 
 /// A key that this instance holds or waits for.
-pub(super) fn held_key(held: &HeldKey) -> Object {
-    Object::new()
-        .text("key", &held.key)
-        .array("leases", held.leases.iter().map(lease))
-        .number("waiting", held.waiting)
-        .maybe_millis("longest_wait_ms", held.longest_wait)
+pub(super) fn held_key(held: &HeldKey) -> Value {
+    json!({
+        "key": held.key.as_str(),
+        "leases": held.leases.iter().map(lease).collect::<Value>(),
+        "waiting": held.waiting,
+        "longest_wait_ms": held.longest_wait.map(millis),
+    })
 }
 
 /// A lease of this instance.
-fn lease(lease: &LeaseView) -> Object {
-    Object::new()
-        .text("attempt", lease.owner.attempt)
-        .object("mode", mode(lease.mode))
-        .maybe_text("token", lease.token)
-        .number("turns", lease.turns)
-        .millis("held_ms", lease.held_for)
-        .millis("remaining_ms", lease.remaining)
-        .maybe_text("loss", lease.loss)
+fn lease(lease: &LeaseView) -> Value {
+    json!({
+        "attempt": lease.owner.attempt.to_string(),
+        "mode": mode(lease.mode),
+        "token": lease.token.map(|token| token.to_string()),
+        "turns": lease.turns,
+        "held_ms": millis(lease.held_for),
+        "remaining_ms": millis(lease.remaining),
+        "loss": lease.loss.map(|loss| loss.to_string()),
+    })
 }
 
 /// What this instance knows itself, besides what it finds in the store.
@@ -132,8 +135,22 @@ pub(super) struct Here<'a> {
 }
 
 /// A key of the fleet, with the length of its queue.
-pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Object {
-    found(key, seen, here).number("queue", seen.queue.len())
+pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Value {
+    let record = seen.record.as_ref().map(|record| {
+        json!({
+            "kind": Record::kind(record),
+            "bytes": record.len(),
+            "remaining_ms": seen.record_remaining.map(millis),
+        })
+    });
+    let holders = seen.holders.iter().map(|found| holder(found, here));
+    json!({
+        "key": key.as_str(),
+        "holders": holders.collect::<Value>(),
+        "record": record,
+        "token": seen.fence.to_string(),
+        "queue": seen.queue.len(),
+    })
 }
 
 /// A key of the fleet, with everything that is known of it. `label` knows the labels of instances.
@@ -142,62 +159,52 @@ pub(super) fn key(
     seen: &Inspection,
     here: &Here<'_>,
     label: impl Fn(Instance) -> Option<Arc<str>>,
-) -> Object {
+) -> Value {
     let waiting = |attempt: &Owner| {
-        let label = label(attempt.instance);
-        owner(*attempt, here.instance).maybe_text("label", label)
+        let mut waiting = owner(*attempt, here.instance);
+        waiting["label"] = label(attempt.instance).as_deref().into();
+        waiting
     };
-    found(key, seen, here)
-        .array("queue", seen.queue.iter().map(waiting))
-        .maybe_object("local", here.local.map(held_key))
-}
-
-/// The members that all answers about a key of the fleet have.
-fn found(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Object {
-    let record = seen.record.as_ref().map(|record| {
-        Object::new()
-            .text("kind", Record::kind(record))
-            .number("bytes", record.len())
-            .maybe_millis("remaining_ms", seen.record_remaining)
-    });
-    Object::new()
-        .text("key", key)
-        .array(
-            "holders",
-            seen.holders.iter().map(|found| holder(found, here)),
-        )
-        .maybe_object("record", record)
-        .text("token", seen.fence)
+    let mut answer = fleet_key(key, seen, here);
+    answer["queue"] = seen.queue.iter().map(waiting).collect();
+    answer["local"] = here.local.map(held_key).into();
+    answer
 }
 
 /// A holder of a key, with its lease.
-fn holder(holder: &Holder, here: &Here<'_>) -> Object {
-    let fingerprint = holder.fingerprint.as_deref().map(hex);
+fn holder(holder: &Holder, here: &Here<'_>) -> Value {
     let mut leases = here.local.iter().flat_map(|local| &local.leases);
     let lease = leases.find(|lease| lease.owner == holder.owner);
-    owner(holder.owner, here.instance)
-        .object("mode", mode(holder.mode))
-        .maybe_millis("held_ms", lease.map(|lease| lease.held_for))
-        .millis("remaining_ms", holder.remaining)
-        .maybe_text("fingerprint", fingerprint)
-        .bool("abandoned", is_abandoned(holder))
-        .maybe_text("label", holder.label.as_deref())
+    let mut answer = owner(holder.owner, here.instance);
+    answer["mode"] = mode(holder.mode);
+    answer["held_ms"] = lease.map(|lease| millis(lease.held_for)).into();
+    answer["remaining_ms"] = millis(holder.remaining).into();
+    answer["fingerprint"] = holder.fingerprint.as_deref().map(hex).into();
+    answer["abandoned"] = is_abandoned(holder).into();
+    answer["label"] = holder.label.as_deref().into();
+    answer
 }
 
 /// Numbers of acquisitions and tokens are texts, because a script's numbers have only 53 bits.
-fn owner(owner: Owner, here: Instance) -> Object {
-    Object::new()
-        .text("instance", owner.instance)
-        .text("attempt", owner.attempt)
-        .bool("here", owner.instance == here)
+fn owner(owner: Owner, here: Instance) -> Value {
+    json!({
+        "instance": owner.instance.to_string(),
+        "attempt": owner.attempt.to_string(),
+        "here": owner.instance == here,
+    })
 }
 
 /// A mode by its name; a permit also has the number of permits.
-fn mode(mode: Mode) -> Object {
+fn mode(mode: Mode) -> Value {
     match mode {
-        Mode::Permit { of } => Object::new().text("name", "permit").number("of", of),
-        mode => Object::new().text("name", mode),
+        Mode::Permit { of } => json!({ "name": "permit", "of": of }),
+        Mode::Exclusive | Mode::Shared => json!({ "name": mode.to_string() }),
     }
+}
+
+/// A duration as a number of milliseconds, with at most three decimals.
+pub(super) fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
 }
 
 fn hex(bytes: &[u8]) -> String {

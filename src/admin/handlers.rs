@@ -13,12 +13,12 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 use axum::extract::State;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
+use serde_json::{Value, json};
 
 use super::{
     Admin,
-    answers::{self, Answer, Here, Refusal},
+    answers::{self, Answer, Here, Refusal, millis},
     form::Form,
-    json::Object,
 };
 use crate::{
     Error, ErrorKind, HeldKey, LockKey, Locks,
@@ -57,38 +57,36 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     // A page that has become empty shows the last keys instead.
     let offset = offset.min(held.len().saturating_sub(1) / PAGE * PAGE);
     let page = held.iter().skip(offset).take(PAGE);
-    Ok(Answer(
-        Object::new()
-            .text("instance", locks.instance())
-            .maybe_text("label", locks.label())
-            .bool("may_force_release", admin.force_release)
-            .bool("may_settle", admin.settle)
-            .bool("closed", locks.is_closed())
-            .object("store", store)
-            .object("stats", answers::stats(&locks.stats(), &locks.totals()))
-            .millis("longest_wait_ms", longest_wait)
-            .array("keys", page.map(answers::held_key))
-            .number("total", held.len())
-            .number("offset", offset)
-            .number("page_size", PAGE),
-    ))
+    Ok(Answer(json!({
+        "instance": locks.instance().to_string(),
+        "label": locks.label().as_deref(),
+        "may_force_release": admin.force_release,
+        "may_settle": admin.settle,
+        "closed": locks.is_closed(),
+        "store": store,
+        "stats": answers::stats(&locks.stats(), &locks.totals()),
+        "longest_wait_ms": millis(longest_wait),
+        "keys": page.map(answers::held_key).collect::<Value>(),
+        "total": held.len(),
+        "offset": offset,
+        "page_size": PAGE,
+    })))
 }
 
 /// Whether the store answers, and how soon; `null` if it does not. What this instance holds is shown although the store hangs, so the wait is limited.
-async fn ping(locks: &Locks) -> Object {
+async fn ping(locks: &Locks) -> Value {
     let asked = now();
-    let error = match locks.is_closed() {
-        true => None,
-        false => match timeout(PING, locks.ping()).await {
+    let error = if locks.is_closed() {
+        None
+    } else {
+        match timeout(PING, locks.ping()).await {
             Some(answer) => answer.err().map(|error| error.to_string()),
             None => Some(format!("no answer within {PING:?}")),
-        },
+        }
     };
     let is_answered = error.is_none() && !locks.is_closed();
     let took = is_answered.then(|| now().saturating_duration_since(asked));
-    Object::new()
-        .maybe_millis("ping_ms", took)
-        .maybe_text("error", error)
+    json!({ "ping_ms": took.map(millis), "error": error })
 }
 
 /// One page of the fleet's keys: locks, and also records if the form asks for them.
@@ -116,8 +114,9 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
             break;
         }
     }
-    let answer = Object::new().array("keys", rows.into_values());
-    Ok(Answer(answer.maybe_text("next", request.cursor)))
+    let next = request.cursor.map(|cursor| cursor.to_string());
+    let keys: Value = rows.into_values().collect();
+    Ok(Answer(json!({ "keys": keys, "next": next })))
 }
 
 /// A look at keys of the fleet.
@@ -130,7 +129,7 @@ struct Looking<'a> {
 
 impl Looking<'_> {
     /// Inspects the keys of a page, a few at a time, and drops those that are not to be shown.
-    async fn inspect_all(&self, keys: Vec<LockKey>) -> Result<Vec<(LockKey, Object)>, Error> {
+    async fn inspect_all(&self, keys: Vec<LockKey>) -> Result<Vec<(LockKey, Value)>, Error> {
         stream::iter(keys)
             .map(async |key| {
                 let row = self.row(&key).await?;
@@ -143,7 +142,7 @@ impl Looking<'_> {
     }
 
     /// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
-    async fn row(&self, key: &LockKey) -> Result<Option<Object>, Error> {
+    async fn row(&self, key: &LockKey) -> Result<Option<Value>, Error> {
         let here = here(&self.admin.locks, self.held, key);
         match self.admin.locks.inspect(key).await {
             Ok(seen) => {
@@ -154,8 +153,9 @@ impl Looking<'_> {
             }
             // One unreadable key must not hide the others.
             Err(error) if error.kind() == ErrorKind::Foreign => {
-                let row = answers::fleet_key(key, &Inspection::default(), &here);
-                Ok(Some(row.text("error", error)))
+                let mut row = answers::fleet_key(key, &Inspection::default(), &here);
+                row["error"] = error.to_string().into();
+                Ok(Some(row))
             }
             Err(error) => Err(error),
         }
@@ -204,7 +204,7 @@ pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Ans
     if !released && expected != Expected::Anything {
         return Err(Refusal::new(StatusCode::CONFLICT, changed));
     }
-    Ok(Answer(Object::new().bool("released", released)))
+    Ok(Answer(json!({ "released": released })))
 }
 
 /// Writes the answer of a request whose process has died, in the place of its claim.
@@ -221,7 +221,7 @@ pub(super) async fn settle(State(admin): State<Admin>, form: Form) -> Answered {
             "the key is not that of a request whose process has died, or has another holder by now";
         return Err(Refusal::new(StatusCode::CONFLICT, why));
     }
-    Ok(Answer(Object::new().bool("settled", true)))
+    Ok(Answer(json!({ "settled": true })))
 }
 
 /// Refuses what the settings of the page do not allow.

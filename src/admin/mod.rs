@@ -66,7 +66,6 @@
 mod answers;
 mod form;
 mod handlers;
-mod json;
 mod labels;
 mod origin;
 mod page;
