@@ -123,7 +123,7 @@ macro_rules! idempotency {
                 all_layers_of_a_process_count_together,
                 a_place_is_free_again_after_an_answer_a_refusal_and_a_panic,
                 a_damaged_record_is_an_error_and_not_a_second_run,
-                nothing_is_left_but_the_record,
+                nothing_is_left_but_the_record
             );
             $crate::suite::idempotency!(@tests $subject, $args, inside:
                 a_handler_can_extract_the_key_and_the_guard_by_its_name,
