@@ -12,6 +12,7 @@ pub mod rejection;
 pub mod single_flight;
 
 pub(crate) mod json;
+mod opaque;
 
 #[cfg(feature = "axum")]
 mod extract;

@@ -14,14 +14,14 @@
 //! silence     8 bytes, in the lease of a request that runs at most once: see `Silence`
 //! ```
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, header, request::Parts};
 use sha2::{Digest, Sha256};
 
 use super::multipart::Multipart;
-use crate::key::original_uri;
+use crate::{http::opaque::Opaque, key::original_uri};
 
 /// A digest of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,10 +132,10 @@ impl Parts256 {
     }
 }
 
-type Own = Arc<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
+type Own = Opaque<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
 
 /// Which parts of a request count.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Comparison {
     /// Headers that count besides the content type.
     pub(super) headers: Vec<HeaderName>,
@@ -231,15 +231,6 @@ fn host(parts: &Parts) -> Option<String> {
         Some(_) | None => host,
     };
     Some(host.to_ascii_lowercase())
-}
-
-impl fmt::Debug for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Comparison")
-            .field("headers", &self.headers)
-            .field("own", &self.own.is_some())
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

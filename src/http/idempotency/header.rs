@@ -7,20 +7,22 @@
 //! | `Idempotency-Key: a,b` | 400: a proxy may have joined two | 400 |
 //! | two lines | 400 | 400 |
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue, request::Parts};
 use sfv::{BareItem, Item, Parser};
+
+use crate::http::opaque::Opaque;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The longest key, in bytes.
 const MAX_LEN: usize = 255;
 
-type Find = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+type Find = Opaque<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 /// The source of a request's key.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) enum Source {
     Header(HeaderName),
     Computed(Find),
@@ -47,15 +49,6 @@ impl Source {
         match self {
             Self::Header(name) if *name != IDEMPOTENCY_KEY => name.as_str().into(),
             Self::Header(_) | Self::Computed(_) => "Idempotency-Key".into(),
-        }
-    }
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(name) => f.debug_tuple("Header").field(name).finish(),
-            Self::Computed(_) => f.write_str("Computed"),
         }
     }
 }

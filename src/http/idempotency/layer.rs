@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Locks,
+    http::opaque::Opaque,
     key::DeriveKey,
     locks::Wait,
     read_body::{AnyBody, SameBody},
@@ -246,7 +247,7 @@ impl<M> IdempotencyLayer<M> {
         self,
         find: impl Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.source = Source::Computed(Arc::new(find)))
+        self.set(|settings| settings.source = Source::Computed(Opaque(Arc::new(find))))
     }
 
     /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the port of the host, and the
@@ -297,7 +298,7 @@ impl<M> IdempotencyLayer<M> {
         fingerprint: impl Fn(&request::Parts, &[u8]) -> B + Send + Sync + 'static,
     ) -> Self {
         let own = move |parts: &request::Parts, body: &[u8]| fingerprint(parts, body).into();
-        self.set(|settings| settings.comparison.own = Some(Arc::new(own)))
+        self.set(|settings| settings.comparison.own = Some(Opaque(Arc::new(own))))
     }
 
     /// Adds headers that a replay leaves out. Always left out are those of one connection (RFC 9110's and
@@ -443,7 +444,7 @@ impl<M> IdempotencyLayer<M> {
     /// });
     /// ```
     pub fn keep(self, policy: impl Fn(&Answered<'_>) -> Keep + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.keep = Arc::new(policy))
+        self.set(|settings| settings.keep = Opaque(Arc::new(policy)))
     }
 
     /// Decides about errors of the type `E` that the inner service's `call` returns, by themselves or boxed: with [`Keep::No`], the key

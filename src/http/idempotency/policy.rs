@@ -8,11 +8,14 @@
 //! | is the refusal of another request, from a service that the handler called | the handler says so |
 //! | is any other | the handler says so, or the policy of the layer |
 
-use std::{any::Any, error::Error as StdError, fmt, sync::Arc};
+use std::{any::Any, error::Error as StdError, sync::Arc};
 
 use http::{HeaderMap, StatusCode, response};
 
-use crate::rejection::{Asked, Handler, Reason, Rejection, grpc};
+use crate::{
+    http::opaque::Opaque,
+    rejection::{Asked, Handler, Reason, Rejection, grpc},
+};
 
 /// Whether an answer is kept.
 ///
@@ -232,8 +235,8 @@ impl Answered<'_> {
 const GRPC_STATUS: &str = "grpc-status";
 
 /// A policy over the errors of one type that the inner service's `call` returns.
-#[derive(Clone)]
-pub(super) struct ErrorPolicy(Arc<DecideOnError>);
+#[derive(Debug, Clone)]
+pub(super) struct ErrorPolicy(Opaque<DecideOnError>);
 
 type DecideOnError = dyn Fn(&dyn Any) -> Option<Keep> + Send + Sync;
 
@@ -241,22 +244,16 @@ impl ErrorPolicy {
     pub(super) fn new<E: StdError + 'static>(
         policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(move |error| {
+        Self(Opaque(Arc::new(move |error| {
             let boxed = error.downcast_ref::<Box<dyn StdError + Send + Sync>>();
             let error = error.downcast_ref().or_else(|| boxed?.downcast_ref());
             error.map(&policy)
-        }))
+        })))
     }
 
     /// The decision about an error; `None` if it has another type. The causes of an error do not count: a handler that has acted
     /// returns errors, too, and they may have any cause.
     pub(super) fn decide(&self, error: &dyn Any) -> Option<Keep> {
         (self.0)(error)
-    }
-}
-
-impl fmt::Debug for ErrorPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ErrorPolicy")
     }
 }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Locks,
     defaults::idempotency as defaults,
+    http::opaque::Opaque,
     key::DeriveKey,
     locks::{Holding, Wait},
     rejection::{Asked, Rejection, Renderer},
@@ -44,12 +45,12 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
-type Policy = Arc<dyn Fn(&Answered<'_>) -> Keep + Send + Sync>;
+type Policy = dyn Fn(&Answered<'_>) -> Keep + Send + Sync;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
-    pub(super) scope: Arc<dyn DeriveKey>,
+    pub(super) scope: Opaque<dyn DeriveKey>,
     pub(super) retain: Duration,
     pub(super) holding: Holding,
     pub(super) at_most_once: bool,
@@ -65,7 +66,7 @@ pub(super) struct Settings {
     pub(super) retry_after: Duration,
     pub(super) store_within: Duration,
     pub(super) read_within: Duration,
-    pub(super) keep: Policy,
+    pub(super) keep: Opaque<Policy>,
     pub(super) keep_errors: Vec<ErrorPolicy>,
     pub(super) max_running: Option<usize>,
     pub(super) renderer: Renderer,
@@ -75,7 +76,7 @@ impl Settings {
     pub(super) fn new(locks: Locks, scope: Arc<dyn DeriveKey>) -> Self {
         Self {
             locks,
-            scope,
+            scope: Opaque(scope),
             retain: defaults::RETAIN,
             holding: Holding::default(),
             at_most_once: false,
@@ -91,7 +92,7 @@ impl Settings {
             retry_after: defaults::RETRY_AFTER,
             store_within: defaults::STORE_WITHIN,
             read_within: defaults::READ_WITHIN,
-            keep: Arc::new(Keep::by_status),
+            keep: Opaque(Arc::new(Keep::by_status)),
             keep_errors: Vec::new(),
             max_running: None,
             renderer: Renderer::default(),
@@ -119,27 +120,5 @@ impl Settings {
 
     pub(super) fn render(&self, rejection: Rejection, asked: Asked) -> Response<Bytes> {
         self.renderer.render(&rejection.to(asked))
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("locks", &self.locks)
-            .field("retain", &self.retain)
-            .field("methods", &self.methods)
-            .field("required", &self.required)
-            .field("strict", &self.strict)
-            .field("source", &self.source)
-            .field("comparison", &self.comparison)
-            .field("never_replayed", &self.never_replayed)
-            .field("wait", &self.wait)
-            .field("max_request", &self.max_request)
-            .field("max_response", &self.max_response)
-            .field("retry_after", &self.retry_after)
-            .field("store_within", &self.store_within)
-            .field("read_within", &self.read_within)
-            .field("max_running", &self.max_running)
-            .finish_non_exhaustive()
     }
 }

@@ -117,7 +117,12 @@ async fn ask(guards: Guards, trust: Trust, frees: bool) -> Result<Guards, Error>
 }
 
 /// Releases all turns together, and returns the error of the first that failed.
-async fn release(guards: Guards) -> Result<(), Error> {
-    let answers = join_all(guards.into_iter().map(LockGuard::release)).await;
-    answers.into_iter().collect()
+async fn release(mut guards: Guards) -> Result<(), Error> {
+    match guards.pop() {
+        Some(only) if guards.is_empty() => only.release().await,
+        last => {
+            let releases = guards.into_iter().chain(last).map(LockGuard::release);
+            join_all(releases).await.into_iter().collect()
+        }
+    }
 }

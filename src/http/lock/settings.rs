@@ -3,7 +3,7 @@
 //! [`Settings`] is shared by all clones of a layer and by all of its services. An option is set before the layer is used:
 //! `Arc::make_mut` copies the settings only if a clone of the layer exists already.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, Method};
 
@@ -11,6 +11,7 @@ use super::{outage::Outage, request_guards::RequestGuards};
 use crate::{
     Error, Locks,
     defaults::lock as defaults,
+    http::opaque::Opaque,
     key::DeriveKey,
     locks::{Busy, Holding, permit},
     rejection::Renderer,
@@ -47,10 +48,10 @@ pub enum OnLoss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fenced;
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
-    pub(super) key: Arc<dyn DeriveKey>,
+    pub(super) key: Opaque<dyn DeriveKey>,
     pub(super) name: Option<Arc<str>>,
     pub(super) methods: Methods,
     pub(super) modes: Modes,
@@ -118,7 +119,7 @@ impl Settings {
     pub(super) fn new(locks: Locks, key: Arc<dyn DeriveKey>) -> Self {
         Self {
             locks,
-            key,
+            key: Opaque(key),
             name: None,
             methods: Methods::Unsafe,
             modes: Modes::Exclusive,
@@ -140,25 +141,5 @@ impl Settings {
     pub(super) fn count_handler(&self, extensions: &Extensions) -> Option<Busy> {
         let counts = !self.detached && RequestGuards::counts_handler(extensions);
         counts.then(|| self.locks.busy())
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("locks", &self.locks)
-            .field("name", &self.name)
-            .field("methods", &self.methods)
-            .field("modes", &self.modes)
-            .field("max_keys_per_request", &self.max_keys_per_request)
-            .field("wait", &self.wait)
-            .field("loss", &self.loss)
-            .field("detached", &self.detached)
-            .field("confirm", &self.confirm)
-            .field("hold_body", &self.hold_body)
-            .field("fail_open", &self.fail_open)
-            .field("retry_after", &self.retry_after)
-            .field("renderer", &self.renderer)
-            .finish_non_exhaustive()
     }
 }

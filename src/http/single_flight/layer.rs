@@ -10,6 +10,7 @@ use super::{SingleFlight, flights::Flights};
 use crate::{
     Locks,
     defaults::single_flight as defaults,
+    http::opaque::Opaque,
     key::DeriveKey,
     rejection::{Rejection, Renderer},
 };
@@ -87,10 +88,10 @@ pub struct SingleFlightLayer {
     settings: Arc<Settings>,
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) locks: Locks,
-    pub(super) key: Arc<dyn DeriveKey>,
+    pub(super) key: Opaque<dyn DeriveKey>,
     pub(super) flights: Arc<Flights>,
     pub(super) keep_for: Duration,
     pub(super) wait: Duration,
@@ -126,7 +127,7 @@ impl SingleFlightLayer {
         Self {
             settings: Arc::new(Settings {
                 locks,
-                key: Arc::new(key),
+                key: Opaque(Arc::new(key)),
                 flights: Arc::default(),
                 keep_for: Duration::ZERO,
                 wait: defaults::WAIT,
@@ -208,18 +209,5 @@ impl<S> Layer<S> for SingleFlightLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         SingleFlight::new(inner, self.settings.clone())
-    }
-}
-
-impl std::fmt::Debug for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
-            .field("locks", &self.locks)
-            .field("keep_for", &self.keep_for)
-            .field("wait", &self.wait)
-            .field("max_response", &self.max_response)
-            .field("read_within", &self.read_within)
-            .field("share_uncacheable", &self.share_uncacheable)
-            .finish_non_exhaustive()
     }
 }
