@@ -94,7 +94,7 @@ impl Inner {
             mode: Mode::Exclusive,
             ending: Ending::Record { content, retain },
             in_doubt: false,
-            owed_for: self.config.lease,
+            lasts: self.config.lease,
         };
         self.store.release(release, answer);
         async { outcome.await.into_result() }

@@ -345,7 +345,7 @@ impl Entry {
             mode: self.mode,
             ending: self.ending.clone(),
             in_doubt: self.in_doubt,
-            owed_for: self.until.saturating_duration_since(now),
+            lasts: self.until.saturating_duration_since(now),
         }
     }
 }

@@ -373,7 +373,7 @@ pub struct Release {
     /// An acquire of the owner had an unknown outcome, and may still take effect.
     pub in_doubt: bool,
     /// How long the lease, or the place in the queue, lasts without this release.
-    pub owed_for: Duration,
+    pub lasts: Duration,
 }
 
 /// What takes the place of a lease that ends.

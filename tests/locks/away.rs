@@ -298,7 +298,7 @@ async fn a_lease_that_expires_before_a_crashed_head_is_passed_on_soon_too() {
         owner: holder,
         ending: Ending::Free,
         in_doubt: false,
-        owed_for: SECOND,
+        lasts: SECOND,
         mode: Mode::Exclusive,
     };
     let released = store.end(release).await;

@@ -129,7 +129,7 @@ async fn an_offer_to_the_attempt_ahead_does_not_put_the_next_question_off() {
         owner: holder,
         ending: Ending::Free,
         in_doubt: false,
-        owed_for: SECOND,
+        lasts: SECOND,
         mode: Mode::Exclusive,
     };
     store.end(release).await.unwrap(); // the other stranger is offered the key

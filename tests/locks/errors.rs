@@ -166,7 +166,7 @@ async fn a_record_in_the_place_of_the_lease_is_foreign_to_a_plain_lock() {
         owner,
         ending,
         in_doubt: false,
-        owed_for: SECOND,
+        lasts: SECOND,
         mode: Mode::Exclusive,
     };
     store.end(release).await.unwrap();

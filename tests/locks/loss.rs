@@ -89,7 +89,7 @@ async fn late_calls_of_an_old_owner_change_nothing_and_bring_no_tokens() {
             owner: old,
             ending,
             in_doubt: false,
-            owed_for: SECOND,
+            lasts: SECOND,
             mode: Mode::Exclusive,
         };
         assert_eq!(store.end(release).await.unwrap(), Released::NotOurs);
@@ -138,7 +138,7 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
             owner: next.owner,
             ending: Ending::Free,
             in_doubt: false,
-            owed_for: SECOND,
+            lasts: SECOND,
             mode: Mode::Exclusive,
         })
         .await

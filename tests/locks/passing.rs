@@ -279,7 +279,7 @@ async fn stranger_asks(store: &FaultyStore, owner: Owner) -> bool {
             owner,
             ending: Ending::Free,
             in_doubt: false,
-            owed_for: SECOND,
+            lasts: SECOND,
             mode: Mode::Exclusive,
         };
         store.end(release).await.unwrap();

@@ -118,7 +118,7 @@ async fn a_foreign_queue_is_an_error_and_nothing_is_taken_or_freed() {
         let release = tower_distributed_lock::store::Release {
             mode,
             in_doubt: false,
-            owed_for: Duration::from_millis(1),
+            lasts: Duration::from_millis(1),
             ..ending(&key, a)
         };
         let error = store.end(release).await.unwrap_err();

@@ -388,7 +388,7 @@ impl Seats {
                         None => Ending::Free,
                     },
                     in_doubt: false,
-                    owed_for: millis(600_000),
+                    lasts: millis(600_000),
                 })
             }
             Op::Force(Force::Anything) => Call::Force(Expected::Anything),

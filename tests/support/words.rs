@@ -94,7 +94,7 @@ pub fn ending(key: &LockKey, owner: Owner) -> Release {
         key: key.clone(),
         owner,
         ending: Ending::Free,
-        owed_for: LONG,
+        lasts: LONG,
         in_doubt: false,
         mode: Mode::Exclusive,
     }

@@ -29,7 +29,7 @@ async fn renew_and_end(store: &RedisStore, key: &LockKey, owner: Owner, ending: 
         owner,
         ending,
         in_doubt: false,
-        owed_for: LONG,
+        lasts: LONG,
         mode: tower_distributed_lock::store::Mode::Exclusive,
     };
     let released = store.end(release).await;

@@ -325,7 +325,7 @@ impl Attempt {
             mode: self.mode,
             ending: Ending::Free,
             in_doubt,
-            owed_for: lasts.saturating_mul(1 + u32::from(in_doubt)),
+            lasts: lasts.saturating_mul(1 + u32::from(in_doubt)),
         }
     }
 }

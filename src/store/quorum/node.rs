@@ -194,7 +194,7 @@ impl Inner {
             mode: request.mode,
             ending: request.ending,
             in_doubt: request.in_doubt,
-            lasts: request.owed_for,
+            lasts: request.lasts,
             waiting,
         };
         let release = self.state.lock().ends.add(&request.key, end, now());

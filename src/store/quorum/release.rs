@@ -36,7 +36,7 @@ impl Shared {
             None if request.in_doubt => return answer.give(Outcome::Answered(Released::NotOurs)),
             None => self.attempts.unknown(key, *owner, request.mode),
         };
-        let parts = attempt.end(later(Instant::now(), request.owed_for));
+        let parts = attempt.end(later(Instant::now(), request.lasts));
         let mut releasing = Vec::new();
         for (node, part) in parts.iter().enumerate() {
             if part.may_be_there() {

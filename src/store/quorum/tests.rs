@@ -49,7 +49,7 @@ pub(super) fn release(owner: Owner, ending: Ending) -> Release {
         owner,
         ending,
         in_doubt: false,
-        owed_for: MINUTE,
+        lasts: MINUTE,
         mode: Mode::Exclusive,
     }
 }
