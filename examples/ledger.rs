@@ -1,5 +1,5 @@
-//! A ledger that several replicas share: deposits on one account run one at a time in the whole fleet, and a stale
-//! writer is refused by its fencing token.
+//! A ledger that several replicas share: deposits on one account run one at a time in the whole
+//! fleet, and a stale writer is refused by its fencing token.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -11,10 +11,12 @@
 //! | `GRACE_MS` | 10000 | how long handlers may go on after SIGTERM |
 //! | `LOSS` | `cancel` | what a lost lease does to a handler: `cancel` or `finish` |
 //!
-//! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`; `&unfenced=true` does what a
-//!   ledger does that compares no tokens, to see what such a ledger loses
+//! - `POST /accounts/{id}/deposits?work_ms=N` with `{"amount": 5}` and `x-tenant-id`;
+//!   `&unfenced=true` does what a ledger does that compares no tokens, to see what such a ledger
+//!   loses
 //! - `GET /accounts/{id}` and `GET /accounts/{id}/entries` with `x-tenant-id`
-//! - `POST /payments?work_ms=N` with `{"account": "a", "amount": 5}`, `x-tenant-id` and `idempotency-key`
+//! - `POST /payments?work_ms=N` with `{"account": "a", "amount": 5}`, `x-tenant-id` and
+//!   `idempotency-key`
 //! - `GET /payments` with `x-tenant-id`: how many were really made, and to which accounts
 //! - `GET /stats`: what the replica's locks are doing
 
@@ -228,7 +230,8 @@ async fn deposit(
     })
     .into_response();
     if shown.is_some() {
-        // The ledger has compared tokens, so this is true even if the lease was lost in the meantime.
+        // The ledger has compared tokens, so this is true even if the lease was lost in the
+        // meantime.
         response.extensions_mut().insert(Fenced);
     }
     Ok(response)

@@ -1,6 +1,7 @@
 //! A service with an endpoint for Prometheus. Run it, then try the curl lines that it prints.
 //!
-//! `docs/grafana.json` is a dashboard for these metrics, and the guide's chapter *Metrics* explains them.
+//! `docs/grafana.json` is a dashboard for these metrics, and the guide's chapter *Metrics* explains
+//! them.
 
 use std::{env, error::Error, time::Duration};
 
@@ -22,7 +23,8 @@ Their metrics:
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Buckets, because those of several instances can be added up. Without them, the exporter makes summaries.
+    // Buckets, because those of several instances can be added up. Without them, the exporter makes
+    // summaries.
     let prometheus = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS)?
         .install_recorder()?;
@@ -34,7 +36,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let account = key::name("account").param("id");
     let scraped = locks.clone();
     let scrape = move || async move {
-        // Gauges are counted when they are scraped. `run_upkeep` bounds the memory of the histograms.
+        // Gauges are counted when they are scraped. `run_upkeep` bounds the memory of the
+        // histograms.
         Locks::record_gauges([&scraped]);
         prometheus.run_upkeep();
         prometheus.render()

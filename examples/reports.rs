@@ -1,4 +1,5 @@
-//! Reports that many read and few write, and exports of which only a few run at a time, in a fleet of replicas.
+//! Reports that many read and few write, and exports of which only a few run at a time, in a fleet
+//! of replicas.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | `WAIT_MS` | 5000 | how long a request waits for its turn |
 //!
 //! - `GET /reports/{id}?work_ms=N` reads the chapters of a report; reads run side by side
-//! - `PUT /reports/{id}?work_ms=N` with a text writes one chapter after another; no read sees half a report
+//! - `PUT /reports/{id}?work_ms=N` with a text writes one chapter after another; no read sees half
+//!   a report
 //! - `POST /exports?work_ms=N` does nothing but take its time
 //!
 //! ```sh
@@ -105,7 +107,8 @@ async fn read(
     Ok(Json(Report { token, chapters }))
 }
 
-/// Has the report alone while writing. The check of the new report shares it with reads that wait by then.
+/// Has the report alone while writing. The check of the new report shares it with reads that wait
+/// by then.
 async fn write(
     State(shelf): State<Shelf>,
     Path(id): Path<u64>,

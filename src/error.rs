@@ -1,7 +1,7 @@
 //! The error type of this crate.
 //!
-//! [`ErrorKind`] is the part of an error that programs decide by; [`rejection`](crate::rejection) turns an error into the
-//! response that a client gets.
+//! [`ErrorKind`] is the part of an error that programs decide by; [`rejection`](crate::rejection)
+//! turns an error into the response that a client gets.
 
 use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 
@@ -9,7 +9,8 @@ use std::{convert::Infallible, error::Error as StdError, fmt, sync::Arc};
 ///
 /// The error is opaque and cheap to clone. [`kind`](Error::kind) is for decisions in code. The
 /// [`Display`](fmt::Display) text is for people, and names the cause, such as a refused connection.
-/// [`source`](StdError::source) returns the store's own error if there is one; its text may quote a key.
+/// [`source`](StdError::source) returns the store's own error if there is one; its text may quote a
+/// key.
 ///
 /// # Example
 ///
@@ -101,22 +102,26 @@ pub enum ErrorKind {
     Held,
     /// Too many requests of this process already wait for the key.
     ///
-    /// The limit is [`LocksBuilder::longest_line`](crate::LocksBuilder::longest_line). Nothing was sent to the store.
+    /// The limit is [`LocksBuilder::longest_line`](crate::LocksBuilder::longest_line). Nothing was
+    /// sent to the store.
     LineFull,
     /// Too many keys are already in use in this process.
     ///
-    /// The limit is [`LocksBuilder::max_keys`](crate::LocksBuilder::max_keys). Nothing was sent to the store.
+    /// The limit is [`LocksBuilder::max_keys`](crate::LocksBuilder::max_keys). Nothing was sent to
+    /// the store.
     TooManyKeys,
     /// The store did not answer, or could not carry out the call. Nothing was locked.
     ///
-    /// An `acquire` whose answer was lost is cleaned up by the store, so the key is not locked by a request that failed.
-    /// A release with this error has still ended the turn in this process; the store frees the key at the end of the lease at
-    /// the latest. Methods that wait also return this error outside of a tokio runtime.
+    /// An `acquire` whose answer was lost is cleaned up by the store, so the key is not locked by a
+    /// request that failed. A release with this error has still ended the turn in this process;
+    /// the store frees the key at the end of the lease at the latest. Methods that wait also
+    /// return this error outside of a tokio runtime.
     Unreachable,
     /// The lease was lost. Another request may hold the key by now.
     ///
-    /// See [`Loss`](crate::Loss) for the reasons. The work under the lock may or may not have had its effects; a resource that
-    /// compares [tokens](crate::LockGuard::token) is safe from a writer that has not noticed yet.
+    /// See [`Loss`](crate::Loss) for the reasons. The work under the lock may or may not have had
+    /// its effects; a resource that compares [tokens](crate::LockGuard::token) is safe from a
+    /// writer that has not noticed yet.
     Lost,
     /// [`Locks::close`](crate::Locks::close) was called.
     ///
@@ -124,15 +129,17 @@ pub enum ErrorKind {
     Closed,
     /// The text cannot be a lock key.
     ///
-    /// A [`LockKey`](crate::LockKey) is not empty, has at most 1,024 bytes and no control characters. Where a key comes from a
-    /// request, use [`key`](crate::key), which encodes every value.
+    /// A [`LockKey`](crate::LockKey) is not empty, has at most 1,024 bytes and no control
+    /// characters. Where a key comes from a request, use [`key`](crate::key), which encodes
+    /// every value.
     InvalidKey,
     /// The configuration cannot work.
     ///
-    /// The message names the setting and the values. Constructors return this error before anything is sent.
+    /// The message names the setting and the values. Constructors return this error before anything
+    /// is sent.
     InvalidConfig,
-    /// The key is in use for something else: for the record of an idempotent request, for data of another program, or for
-    /// permits where a lock was asked for (or the other way round).
+    /// The key is in use for something else: for the record of an idempotent request, for data of
+    /// another program, or for permits where a lock was asked for (or the other way round).
     ///
     /// The key is left as it was found.
     Foreign,

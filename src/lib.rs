@@ -1,4 +1,5 @@
-// The README's pictures as data URIs: rustdoc does not copy files from `docs/`, and the first definition of a link counts.
+// The README's pictures as data URIs: rustdoc does not copy files from `docs/`, and the first
+// definition of a link counts.
 #![cfg_attr(not(doctest), doc = include_str!("../docs/request.md"))]
 #![cfg_attr(not(doctest), doc = include_str!("../docs/admin.md"))]
 #![cfg_attr(not(doctest), doc = include_str!("../docs/results.md"))]

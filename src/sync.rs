@@ -1,9 +1,9 @@
-//! The locks, atomics, channels, tasks and randomness of the core, in one place so that a model checker can replace
-//! them.
+//! The locks, atomics, channels, tasks and randomness of the core, in one place so that a model
+//! checker can replace them.
 //!
-//! The core (`locks`, `lease`, `store/memory`) takes all of its synchronization from this module, and every point in
-//! time from [`time`](crate::time). A normal build uses std and tokio. With `--cfg shuttle`, the same code runs under
-//! shuttle, which chooses every interleaving from a seed.
+//! The core (`locks`, `lease`, `store/memory`) takes all of its synchronization from this module,
+//! and every point in time from [`time`](crate::time). A normal build uses std and tokio. With
+//! `--cfg shuttle`, the same code runs under shuttle, which chooses every interleaving from a seed.
 
 #[cfg(shuttle)]
 mod from {
@@ -54,7 +54,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The hasher of the core's maps: randomly keyed, but the same in every run under the model checker.
+/// The hasher of the core's maps: randomly keyed, but the same in every run under the model
+/// checker.
 #[cfg(shuttle)]
 pub(crate) type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 #[cfg(not(shuttle))]
@@ -74,7 +75,8 @@ pub(crate) fn unique_id() -> Uuid {
     return Uuid::new_v4();
 }
 
-/// Returns a random number between zero and one, for pauses that must not be in step with those of other instances.
+/// Returns a random number between zero and one, for pauses that must not be in step with those of
+/// other instances.
 pub(crate) fn random() -> f64 {
     #[cfg(shuttle)]
     let number: u64 = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());

@@ -1,7 +1,7 @@
 //! The clock of the core, and arithmetic on points in time that cannot overflow.
 //!
-//! The clock is tokio's, which tests can pause. Under the model checker (`--cfg shuttle`), the clock is a virtual one
-//! that the test advances.
+//! The clock is tokio's, which tests can pause. Under the model checker (`--cfg shuttle`), the
+//! clock is a virtual one that the test advances.
 
 use std::{
     pin::Pin,
@@ -21,7 +21,8 @@ pub(crate) use model::{Sleep, now, sleep_until};
 #[cfg(not(shuttle))]
 pub(crate) use tokio::time::{Sleep, sleep_until};
 
-/// So far in the future that no timer waits for it, and near enough to be a valid [`Instant`] everywhere.
+/// So far in the future that no timer waits for it, and near enough to be a valid [`Instant`]
+/// everywhere.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// The current time.
@@ -39,8 +40,8 @@ pub(crate) fn can_sleep() -> bool {
         && std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
 }
 
-/// Resolves to the output of a future, or to `None` once `limit` has passed. Without a limit, never to
-/// `None`.
+/// Resolves to the output of a future, or to `None` once `limit` has passed. Without a limit, never
+/// to `None`.
 pub(crate) fn timeout<F: Future>(limit: impl Into<Option<Duration>>, future: F) -> Timeout<F> {
     Timeout {
         limit: limit.into(),
@@ -62,9 +63,9 @@ pub(crate) fn timeout_at<F: Future>(at: Instant, future: F) -> Timeout<F> {
 /// The future of [`timeout`] and [`timeout_at`]. The timer is created only when the inner future is
 /// first pending: many futures are ready at once, and a timer is not free.
 ///
-/// A timer of tokio belongs to a runtime, and panics when it is polled after the end of that runtime.
-/// The timer is therefore created anew when another runtime polls the future: the question of a
-/// request, for example, which the background takes over.
+/// A timer of tokio belongs to a runtime, and panics when it is polled after the end of that
+/// runtime. The timer is therefore created anew when another runtime polls the future: the question
+/// of a request, for example, which the background takes over.
 #[pin_project::pin_project]
 pub(crate) struct Timeout<F> {
     /// Counted from the first poll.

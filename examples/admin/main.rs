@@ -1,6 +1,8 @@
-//! The page that shows the locks, with demo traffic of three replicas. Run it, and open the address that it prints.
+//! The page that shows the locks, with demo traffic of three replicas. Run it, and open the address
+//! that it prints.
 //!
-//! The replicas share the embedded store. With `STORE=redis://127.0.0.1/` they share a Redis server, and have labels.
+//! The replicas share the embedded store. With `STORE=redis://127.0.0.1/` they share a Redis
+//! server, and have labels.
 
 mod traffic;
 

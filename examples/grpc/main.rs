@@ -1,5 +1,5 @@
-//! A gRPC service (tonic) whose payments are locked by account and made once. The example runs a server and a client, and prints the
-//! answers.
+//! A gRPC service (tonic) whose payments are locked by account and made once. The example runs a
+//! server and a client, and prints the answers.
 
 use std::sync::{
     Arc,

@@ -130,7 +130,8 @@ pub mod payments_server {
         clippy::let_unit_value
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with PaymentsServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with
+    /// PaymentsServer.
     #[async_trait]
     pub trait Payments: std::marker::Send + std::marker::Sync + 'static {
         /// Makes a payment from an account.

@@ -54,8 +54,8 @@ pub(crate) struct Memory {
     payments: HashMap<String, Vec<String>>,
 }
 
-/// Shows a token, and writes the account and an entry if there is something to write. A lower token than the highest is
-/// refused; an empty one is not compared.
+/// Shows a token, and writes the account and an entry if there is something to write. A lower token
+/// than the highest is refused; an empty one is not compared.
 const FENCED: &str = "
     if ARGV[1] ~= '' then
       local highest = redis.call('HGET', KEYS[1], 'token')
@@ -103,15 +103,17 @@ impl Book {
         }
     }
 
-    /// Begins to work on an account. From here on a holder of a lower token is refused: one that was paused between
-    /// its reading and its writing could otherwise write what the next holder, who has read already, does not see.
+    /// Begins to work on an account. From here on a holder of a lower token is refused: one that
+    /// was paused between its reading and its writing could otherwise write what the next
+    /// holder, who has read already, does not see.
     ///
     /// Without a token nothing is compared, and no writer is refused.
     pub(crate) async fn open(&self, account: &str, token: Option<u64>) -> Result<Option<Account>> {
         self.fenced(account, token, None).await
     }
 
-    /// Writes an account and the deposit that changed it, unless a higher token was shown. Says whether both were written.
+    /// Writes an account and the deposit that changed it, unless a higher token was shown. Says
+    /// whether both were written.
     pub(crate) async fn write(
         &self,
         account: &str,

@@ -47,7 +47,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Reads one chapter after another, with a pause after each. A report that was never written has no chapters.
+    /// Reads one chapter after another, with a pause after each. A report that was never written
+    /// has no chapters.
     pub(crate) async fn read(&self, report: u64, pause: Duration) -> io::Result<Vec<Chapter>> {
         let _visit = self.visit("read")?;
         let mut chapters = Vec::new();
@@ -62,7 +63,8 @@ impl Shelf {
         Ok(chapters)
     }
 
-    /// Notes in the journal that work of a kind begins, and notes its end when the result is dropped.
+    /// Notes in the journal that work of a kind begins, and notes its end when the result is
+    /// dropped.
     pub(crate) fn visit(&self, kind: &'static str) -> io::Result<Visit> {
         // Appended lines of several processes keep their order.
         let journal = OpenOptions::new()

@@ -16,7 +16,8 @@
 //! }
 //! ```
 //!
-//! `abandoned`: the process of a request that runs at most once has died. `held_ms` is known for the leases of this instance only: the store keeps no time of the grant.
+//! `abandoned`: the process of a request that runs at most once has died. `held_ms` is known for
+//! the leases of this instance only: the store keeps no time of the grant.
 
 use std::{sync::Arc, time::Duration};
 

@@ -10,8 +10,8 @@ use percent_encoding::percent_decode_str;
 use super::{answers::Refusal, origin};
 use crate::{LockKey, store::Owner};
 
-/// The fields of a request that comes from the page itself. Other requests are refused, so a handler that takes a form is safe
-/// from requests of other sites.
+/// The fields of a request that comes from the page itself. Other requests are refused, so a
+/// handler that takes a form is safe from requests of other sites.
 pub(super) struct Form(Vec<(String, String)>);
 
 impl Form {

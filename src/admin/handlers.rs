@@ -32,8 +32,8 @@ const PAGE: usize = 50;
 /// How many keys of a page are inspected at a time.
 const AT_A_TIME: usize = 10;
 
-/// After this time, a page of the fleet ends with the keys that were found until then. In a store with few locks among many
-/// other keys, that can be none.
+/// After this time, a page of the fleet ends with the keys that were found until then. In a store
+/// with few locks among many other keys, that can be none.
 const LOOKING: Duration = Duration::from_millis(500);
 
 /// How long the page waits for a sign of life of the store.
@@ -73,7 +73,8 @@ pub(super) async fn instance(State(admin): State<Admin>, form: Form) -> Answered
     })))
 }
 
-/// Whether the store answers, and how soon; `null` if it does not. What this instance holds is shown although the store hangs, so the wait is limited.
+/// Whether the store answers, and how soon; `null` if it does not. What this instance holds is
+/// shown although the store hangs, so the wait is limited.
 async fn ping(locks: &Locks) -> Value {
     let asked = now();
     let error = if locks.is_closed() {
@@ -105,7 +106,8 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
     };
     let until = later(now(), LOOKING);
     let mut rows = BTreeMap::new();
-    // A single listing may find few keys, only keys that are not wanted, or keys of the listing before.
+    // A single listing may find few keys, only keys that are not wanted, or keys of the listing
+    // before.
     loop {
         let page = locks.list(request.clone()).await?;
         rows.extend(looking.inspect_all(page.keys).await?);
@@ -141,7 +143,8 @@ impl Looking<'_> {
             .await
     }
 
-    /// A row of the fleet. `None` for a record that is not wanted, and for a key that has become free since it was listed.
+    /// A row of the fleet. `None` for a record that is not wanted, and for a key that has become
+    /// free since it was listed.
     async fn row(&self, key: &LockKey) -> Result<Option<Value>, Error> {
         let here = here(&self.admin.locks, self.held, key);
         match self.admin.locks.inspect(key).await {

@@ -1,7 +1,9 @@
-//! A page for a browser that shows the locks. **The page needs the service's own authentication: keys can be personal data.**
+//! A page for a browser that shows the locks. **The page needs the service's own authentication:
+//! keys can be personal data.**
 //!
-//! The page shows the keys that this instance holds and the requests that wait for them, the keys of the whole fleet with
-//! their holders and queues, the details of each key, and plots of the last minutes. [`router`] only reads.
+//! The page shows the keys that this instance holds and the requests that wait for them, the keys
+//! of the whole fleet with their holders and queues, the details of each key, and plots of the last
+//! minutes. [`router`] only reads.
 //!
 //! ```
 //! use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::Response};
@@ -30,26 +32,30 @@
 //!
 //! # Where the page can be
 //!
-//! Under any path, by [`nest`](axum::Router::nest) or [`nest_service`](axum::Router::nest_service), which also answers at `/locks/`.
-//! The addresses in the page are relative. A proxy in front may change the path, but not its last segment (`locks`).
+//! Under any path, by [`nest`](axum::Router::nest) or [`nest_service`](axum::Router::nest_service),
+//! which also answers at `/locks/`. The addresses in the page are relative. A proxy in front may
+//! change the path, but not its last segment (`locks`).
 //!
-//! Everything is embedded: there is no build step, and the browser asks no other host. The page works under a
-//! `Content-Security-Policy` as strict as the one that the router itself sends, which allows scripts, styles and requests of the
-//! page's own origin only.
+//! Everything is embedded: there is no build step, and the browser asks no other host. The page
+//! works under a `Content-Security-Policy` as strict as the one that the router itself sends, which
+//! allows scripts, styles and requests of the page's own origin only.
 //!
-//! Behind a load balancer, the requests of one page reach several instances. The page keeps them apart, and has a list to
-//! choose an instance from.
+//! Behind a load balancer, the requests of one page reach several instances. The page keeps them
+//! apart, and has a list to choose an instance from.
 //!
 //! # What the page costs
 //!
-//! While the page is open and visible, it asks for `api/instance` each second, which sends a [`ping`](crate::Locks::ping) to the store.
-//! While the fleet is shown, it asks for `api/instance` and `api/fleet` every 2 seconds. Open details of a key add `api/key`. A page of the fleet's keys takes one [`list`](crate::Locks::list)
-//! or a few, and one [`inspect`](crate::Locks::inspect) for each of up to 50 keys. A hidden page sends nothing.
+//! While the page is open and visible, it asks for `api/instance` each second, which sends a
+//! [`ping`](crate::Locks::ping) to the store. While the fleet is shown, it asks for `api/instance`
+//! and `api/fleet` every 2 seconds. Open details of a key add `api/key`. A page of the fleet's keys
+//! takes one [`list`](crate::Locks::list) or a few, and one [`inspect`](crate::Locks::inspect) for
+//! each of up to 50 keys. A hidden page sends nothing.
 //!
 //! # For scripts
 //!
-//! The page gets its data from the router by POST requests with a form, so that no access log has keys in its URLs. Each request needs the
-//! header `x-locks-admin`, which browsers send to no other origin unasked. The JSON may change with any version.
+//! The page gets its data from the router by POST requests with a form, so that no access log has
+//! keys in its URLs. Each request needs the header `x-locks-admin`, which browsers send to no other
+//! origin unasked. The JSON may change with any version.
 //!
 //! ```sh
 //! curl -H 'x-locks-admin: 1' -d 'prefix=orders/' https://example.com/locks/api/fleet
@@ -87,7 +93,8 @@ const LONGEST_FORM: usize = 256 * 1024;
 
 /// Returns the page as a router that only reads: `Admin::new(locks).router()`.
 ///
-/// **Put the service's own authentication in front of it**: keys can be personal data. See the [module](self) for an example.
+/// **Put the service's own authentication in front of it**: keys can be personal data. See the
+/// [module](self) for an example.
 pub fn router<S>(locks: Locks) -> Router<S>
 where
     S: Clone + Send + Sync + 'static,
@@ -123,11 +130,12 @@ impl Admin {
         }
     }
 
-    /// Adds a button that takes a key away from its holders, or removes the record of an idempotent request
-    /// ([`Locks::force_release`]). Default: off.
+    /// Adds a button that takes a key away from its holders, or removes the record of an idempotent
+    /// request ([`Locks::force_release`]). Default: off.
     ///
-    /// The button asks for a confirmation. Requests from other sites are refused: the router checks `Sec-Fetch-Site` or `Origin`, and
-    /// requires a header that a form of another site cannot send.
+    /// The button asks for a confirmation. Requests from other sites are refused: the router checks
+    /// `Sec-Fetch-Site` or `Origin`, and requires a header that a form of another site cannot
+    /// send.
     pub fn allow_force_release(mut self) -> Self {
         self.force_release = true;
         self

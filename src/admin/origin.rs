@@ -4,13 +4,15 @@ use http::{HeaderMap, StatusCode, Uri, header};
 
 use super::answers::Refusal;
 
-/// A header that no form of another site can send. A script of another site may send it only if the service's CORS rules allow that.
+/// A header that no form of another site can send. A script of another site may send it only if the
+/// service's CORS rules allow that.
 const PAGE_HEADER: &str = "x-locks-admin";
 
 /// Checks that a request comes from the page itself, or from a client that is no browser.
 ///
-/// Browsers send `Sec-Fetch-Site` over https and to localhost, and `Origin` with every POST request. Both are checked although the
-/// header of the page would be enough, because CORS rules of the service may be too generous.
+/// Browsers send `Sec-Fetch-Site` over https and to localhost, and `Origin` with every POST
+/// request. Both are checked although the header of the page would be enough, because CORS rules of
+/// the service may be too generous.
 pub(super) fn check(headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
     if !headers.contains_key(PAGE_HEADER) {
         return refuse("the request has no header x-locks-admin");

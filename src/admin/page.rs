@@ -57,7 +57,8 @@ pub(super) async fn html(OriginalUri(uri): OriginalUri) -> Response {
     ([(header::CONTENT_TYPE, kind)], html).into_response()
 }
 
-/// The characters that a segment of a path keeps: neither HTML nor a URL gives them a meaning of their own.
+/// The characters that a segment of a path keeps: neither HTML nor a URL gives them a meaning of
+/// their own.
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -65,8 +66,8 @@ const KEPT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b'%');
 
-/// The address of the folder of the page's files, relative to the address of the page. At `/locks/`, that is the same folder. At
-/// `/locks`, the folder is `locks/`.
+/// The address of the folder of the page's files, relative to the address of the page. At
+/// `/locks/`, that is the same folder. At `/locks`, the folder is `locks/`.
 fn base(path: &str) -> String {
     match path.rsplit('/').next() {
         Some(segment) if !segment.is_empty() => {
@@ -76,8 +77,8 @@ fn base(path: &str) -> String {
     }
 }
 
-/// What the page may do: nothing but load its own files and ask its own origin. Text cannot become a script, even by a
-/// mistake in the page (Trusted Types).
+/// What the page may do: nothing but load its own files and ask its own origin. Text cannot become
+/// a script, even by a mistake in the page (Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 

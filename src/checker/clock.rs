@@ -1,4 +1,5 @@
-//! Virtual time, which passes in small steps at any moment, and jumps to the next timer when no task can run.
+//! Virtual time, which passes in small steps at any moment, and jumps to the next timer when no
+//! task can run.
 
 use std::{
     cell::Cell,

@@ -1,12 +1,14 @@
 //! The core as shipped, under a model checker that chooses every interleaving from a seed.
 //!
-//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run unchanged. Only the
-//! items of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle and from a virtual clock. The world
-//! uses nothing but the public API: requests lock, try to lock, claim, are cancelled at any poll, panic and release
-//! explicitly, while the store delays, fails, mutes and forgets, runtimes end, and time jumps.
+//! `Locks`, lines, contenders, releases, renewals, the scheduler, guards and the memory store run
+//! unchanged. Only the items of [`sync`](crate::sync) and [`time`](crate::time) come from shuttle
+//! and from a virtual clock. The world uses nothing but the public API: requests lock, try to lock,
+//! claim, are cancelled at any poll, panic and release explicitly, while the store delays, fails,
+//! mutes and forgets, runtimes end, and time jumps.
 //!
-//! The witness of the stress test checks the properties that always hold. In addition, every wait must end, a free
-//! key must not stand still while requests wait, and nothing may be left at the end.
+//! The witness of the stress test checks the properties that always hold. In addition, every wait
+//! must end, a free key must not stand still while requests wait, and nothing may be left at the
+//! end.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --lib --release --no-default-features checker
@@ -14,8 +16,9 @@
 //!
 //! `TDL_CHECKER_SECONDS` sets how long each scheduler runs (default: 25).
 //!
-//! A failure prints `failing schedule persisted to file: FILE`. The same command with `TDL_CHECKER_REPLAY=FILE` runs that one
-//! execution again, step by step, as long as the code is the same; both tests then fail with the report of that failure.
+//! A failure prints `failing schedule persisted to file: FILE`. The same command with
+//! `TDL_CHECKER_REPLAY=FILE` runs that one execution again, step by step, as long as the code is
+//! the same; both tests then fail with the report of that failure.
 
 mod clock;
 mod faults;
@@ -41,7 +44,8 @@ use shuttle::{
     scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
-/// The items of the crate that `turns` and the witness use, under the names that the stress test gives them.
+/// The items of the crate that `turns` and the witness use, under the names that the stress test
+/// gives them.
 mod subject {
     pub(crate) use crate::{
         Error, ErrorKind, LockGuard, Loss, Status,

@@ -6,10 +6,11 @@ use super::{random::Random, turns::Uses};
 use crate::{Locks, store::FaultyStore};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a free key may stand still where calls fail: a lost hint costs a poll, and a crashed head of the queue costs its
-/// head start.
+/// How long a free key may stand still where calls fail: a lost hint costs a poll, and a crashed
+/// head of the queue costs its head start.
 const STALL: Duration = Duration::from_millis(1_350);
-/// How long a key may stand still where every hint arrives and no call fails. Time passes in small steps while tasks work.
+/// How long a key may stand still where every hint arrives and no call fails. Time passes in small
+/// steps while tasks work.
 const PROMPT: Duration = Duration::from_millis(100);
 
 /// The settings of one execution.
@@ -20,7 +21,8 @@ pub(super) struct Setup {
     pub(super) pass_turns: u32,
     /// Whether calls may fail.
     pub(super) may_fail: bool,
-    /// Whether turns may be lost: faults outlast leases, holds outlast `max_hold`, the store forgets.
+    /// Whether turns may be lost: faults outlast leases, holds outlast `max_hold`, the store
+    /// forgets.
     pub(super) may_lose: bool,
     /// Whether requests claim their keys.
     pub(super) claims: bool,
@@ -30,7 +32,8 @@ pub(super) struct Setup {
     pub(super) forgets: Option<Forgetting>,
     /// Most turns last exactly for `max_hold`.
     pub(super) to_the_edge: bool,
-    /// If set, the first instance is closed while requests are made, with so much time for the turns under way.
+    /// If set, the first instance is closed while requests are made, with so much time for the
+    /// turns under way.
     pub(super) closes: Option<Duration>,
     pub(super) limits: Limits,
     pub(super) instances: usize,
@@ -181,8 +184,8 @@ impl Setup {
         builder.build().expect("the settings go together")
     }
 
-    /// How long a free key may stand still while requests wait for the key and the store works. The lease of work
-    /// whose result could not be stored has to expire first.
+    /// How long a free key may stand still while requests wait for the key and the store works. The
+    /// lease of work whose result could not be stored has to expire first.
     pub(super) fn stall(&self) -> Duration {
         match self.claims {
             true => STALL + self.lease,
@@ -207,9 +210,9 @@ impl Setup {
         }
     }
 
-    /// How long a task pauses before a request. Where the store forgets, the first task takes the key before; another
-    /// task of the same instance waits early, so that tokens are reserved for the line; and the other tasks come
-    /// while the answers are under way.
+    /// How long a task pauses before a request. Where the store forgets, the first task takes the
+    /// key before; another task of the same instance waits early, so that tokens are reserved
+    /// for the line; and the other tasks come while the answers are under way.
     pub(super) fn pause(&self, task: usize, elapsed: Duration, random: &mut Random) -> Duration {
         if let Some(forgetting) = &self.forgets
             && (task == 0 || random.percent(75))
@@ -227,7 +230,8 @@ impl Setup {
         }
     }
 
-    /// How long a turn or the work of a claim lasts: mostly a moment, sometimes exactly up to a limit.
+    /// How long a turn or the work of a claim lasts: mostly a moment, sometimes exactly up to a
+    /// limit.
     pub(super) fn hold(&self, task: usize, elapsed: Duration, random: &mut Random) -> Duration {
         if let Some(forgetting) = &self.forgets
             && task == 0

@@ -1,4 +1,5 @@
-//! Several instances on one memory store, with their requests, and the check that nothing is left at the end.
+//! Several instances on one memory store, with their requests, and the check that nothing is left
+//! at the end.
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +38,8 @@ pub(super) struct World {
     pub(super) instances: Vec<Locks>,
     pub(super) witness: Arc<Witness>,
     store: FaultyStore,
-    /// Tasks that have not finished, requests that wait or hold, and those of them that hold. Not shuttle's atomics: no part
-    /// of the core uses these.
+    /// Tasks that have not finished, requests that wait or hold, and those of them that hold. Not
+    /// shuttle's atomics: no part of the core uses these.
     unfinished: AtomicUsize,
     waiting: AtomicUsize,
     holding: AtomicUsize,
@@ -185,7 +186,8 @@ impl World {
         }
     }
 
-    /// Checks that nothing is left: at once in lines, schedulers and queues, and in time among the records.
+    /// Checks that nothing is left: at once in lines, schedulers and queues, and in time among the
+    /// records.
     async fn end(&self) {
         let begin = now();
         loop {
@@ -236,8 +238,9 @@ impl World {
         }
     }
 
-    /// Every owner that the store has is known to its instance (invariant 7 of `locks/line`). The leases of claims are left
-    /// out, because those of work without a known outcome are left to their time.
+    /// Every owner that the store has is known to its instance (invariant 7 of `locks/line`). The
+    /// leases of claims are left out, because those of work without a known outcome are left to
+    /// their time.
     fn check_owners(&self) {
         for key in self.keys.iter().map(|key| LockKey::new(&**key)) {
             let key = key.expect("a short key");
@@ -300,7 +303,8 @@ impl World {
         self.forgot.store(1, Relaxed);
     }
 
-    /// An operator frees a key, unless the store is away. The holders learn that from their next renewals.
+    /// An operator frees a key, unless the store is away. The holders learn that from their next
+    /// renewals.
     pub(super) fn force_release(&self) {
         if self.faulty.load(Relaxed) > 0 {
             return;

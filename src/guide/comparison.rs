@@ -1,7 +1,8 @@
 //! Other libraries, feature by feature; and when not to use this crate.
 //!
-//! Checked in November 2026 against the [sources](#sources) at the end of this page. "n. d." means *not documented*: nothing was found in the
-//! documentation or in the public source. Corrections are welcome.
+//! Checked in November 2026 against the [sources](#sources) at the end of this page. "n. d." means
+//! *not documented*: nothing was found in the documentation or in the public source. Corrections
+//! are welcome.
 //!
 //! # Locks
 //!
@@ -29,8 +30,9 @@
 //!
 //! # Cost
 //!
-//! From `benches/RESULTS.md`, a full run on two cores with Redis on the same machine. Ratios are to the hand-written lock. This
-//! crate's guards are dropped, in the last row released. A later run overwrites that file; trust the file, not this page.
+//! From `benches/RESULTS.md`, a full run on two cores with Redis on the same machine. Ratios are to
+//! the hand-written lock. This crate's guards are dropped, in the last row released. A later run
+//! overwrites that file; trust the file, not this page.
 //!
 //! | | rslock | async-redis-lock | this crate |
 //! |---|---|---|---|
@@ -41,7 +43,8 @@
 //! | commands for each of them (hand-written: 2.27) | 2.09 | 2.04 | **0.03** |
 //! | hand-over to another process, median (hand-written: 5.4 ms) | 113 ms | 93 ms | **0.4 ms** |
 //!
-//! In short: where keys do not collide, a hand-written lock is cheaper. Where keys collide, this crate is faster, and fair.
+//! In short: where keys do not collide, a hand-written lock is cheaper. Where keys collide, this
+//! crate is faster, and fair.
 //!
 //! # Idempotency
 //!
@@ -64,52 +67,60 @@
 //! | gRPC | – | – | n. d. | yes |
 //! | lowest Rust version | – | – | 1.98 | 1.88 |
 //!
-//! This crate departs from the draft in one point by default: a duplicate waits, where the draft answers 409 at once.
+//! This crate departs from the draft in one point by default: a duplicate waits, where the draft
+//! answers 409 at once.
 //!
 //! # Where others are better
 //!
-//! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default, and has been in production for many
-//!   years.
+//! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default,
+//!   and has been in production for many years.
 //! - **DistributedLock for .NET** works on the database that you already have.
-//! - **async-redis-lock** takes several keys in one atomic step. Here the keys are taken one after another, and the first is held while the second
-//!   is waited for.
+//! - **async-redis-lock** takes several keys in one atomic step. Here the keys are taken one after
+//!   another, and the first is held while the second is waited for.
 //! - **rslock** runs on smol, and is small enough to read in an hour.
-//! - **`idempotent`** lets you bring your own store, for example the database of the service, so that side effect and record are one
-//!   transaction. With this crate, they are not.
-//! - **A hand-written `SET NX`** has no dependency and needs less time on the server (1.4 to 1.6 × here), and less client CPU where releases are awaited.
+//! - **`idempotent`** lets you bring your own store, for example the database of the service, so
+//!   that side effect and record are one transaction. With this crate, they are not.
+//! - **A hand-written `SET NX`** has no dependency and needs less time on the server (1.4 to 1.6 ×
+//!   here), and less client CPU where releases are awaited.
 //! - Most of them have been in use for years. This crate is at version 0.1.
 //!
 //! # When not to use this
 //!
-//! - **Your database can do it.** If all writers use one PostgreSQL, a unique constraint, `SELECT … FOR UPDATE` or `pg_advisory_xact_lock` has no
-//!   lease, no clock and no second server. Take a lock of this crate for work that spans systems, or that should wait outside of the database.
-//! - **You need exclusion through every fault, and cannot compare tokens.** Use a consensus system (etcd, ZooKeeper, Consul). The
-//!   paused process remains a problem there, too.
-//! - **One process.** `tokio::sync::Mutex` is simpler. (A map of mutexes by key needs care; [`Locks::in_memory`](crate::Locks::in_memory) has done
-//!   that work.)
-//! - **At most *n* at once, in one process.** [Tower's concurrency limit](super::modes#when-to-take-a-permit-and-when-towers-limit-is-enough) needs no store.
+//! - **Your database can do it.** If all writers use one PostgreSQL, a unique constraint, `SELECT …
+//!   FOR UPDATE` or `pg_advisory_xact_lock` has no lease, no clock and no second server. Take a
+//!   lock of this crate for work that spans systems, or that should wait outside of the database.
+//! - **You need exclusion through every fault, and cannot compare tokens.** Use a consensus system
+//!   (etcd, ZooKeeper, Consul). The paused process remains a problem there, too.
+//! - **One process.** `tokio::sync::Mutex` is simpler. (A map of mutexes by key needs care;
+//!   [`Locks::in_memory`](crate::Locks::in_memory) has done that work.)
+//! - **At most *n* at once, in one process.** [Tower's concurrency
+//!   limit](super::modes#when-to-take-a-permit-and-when-towers-limit-is-enough) needs no store.
 //! - **Rate limits.** A lock limits how many run, not how often.
-//! - **A queue of work.** A message broker keeps messages while no consumer runs; a line keeps requests only while their clients wait.
-//! - **Leadership for days.** It [works](super::cookbook::work#leader-like-work), but a platform with leases of its own (Kubernetes `Lease` objects)
-//!   needs no further server.
+//! - **A queue of work.** A message broker keeps messages while no consumer runs; a line keeps
+//!   requests only while their clients wait.
+//! - **Leadership for days.** It [works](super::cookbook::work#leader-like-work), but a platform
+//!   with leases of its own (Kubernetes `Lease` objects) needs no further server.
 //! - **The highest rate of locks that never collide.** See [cost](#cost).
 //! - **A runtime other than tokio.**
 //!
 //! # Sources
 //!
-//! 1. rslock 0.10.0: [README](https://docs.rs/crate/rslock/0.10.0) and the documentation of `LockGuard` ("Dropping a guard does not release it"),
-//!    `LockManager::using`, `LockManager::extend`.
-//! 2. async-redis-lock 0.4.0: [documentation](https://docs.rs/async-redis-lock/0.4.0) of `Lock::is_lost`, `Lock::release`, `Options`.
+//! 1. rslock 0.10.0: [README](https://docs.rs/crate/rslock/0.10.0) and the documentation of
+//!    `LockGuard` ("Dropping a guard does not release it"), `LockManager::using`,
+//!    `LockManager::extend`.
+//! 2. async-redis-lock 0.4.0: [documentation](https://docs.rs/async-redis-lock/0.4.0) of
+//!    `Lock::is_lost`, `Lock::release`, `Options`.
 //! 3. Redisson: [Locks and synchronizers](https://redisson.pro/docs/data-and-services/locks-and-synchronizers/).
-//! 4. DistributedLock: [Redis](https://github.com/madelson/DistributedLock/blob/master/docs/DistributedLock.Redis.md) and the list of packages in its
-//!    `docs` folder.
+//! 4. DistributedLock: [Redis](https://github.com/madelson/DistributedLock/blob/master/docs/DistributedLock.Redis.md)
+//!    and the list of packages in its `docs` folder.
 //! 5. redsync: [`mutex.go`](https://github.com/go-redsync/redsync/blob/master/mutex.go).
 //! 6. Redisson issue [4698](https://github.com/redisson/redisson/issues/4698), "Add a callback on lock renewal failure"; open, with a pull request
 //!    ([7254](https://github.com/redisson/redisson/pull/7254)).
 //! 7. DistributedLock, `RedisDistributedLockHandle.HandleLostToken` in the API reference of its `docs` folder; its limits in issue
 //!    [133](https://github.com/madelson/DistributedLock/issues/133).
 //! 8. [draft-ietf-httpapi-idempotency-key-header](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/).
-//! 9. Stripe: [Idempotent requests](https://docs.stripe.com/api/idempotent_requests). API v2 differs: failed work is completed by a retry.
+//! 9. Stripe: [Idempotent requests](https://docs.stripe.com/api/idempotent_requests). API v2
+//!    differs: failed work is completed by a retry.
 //! 10. `idempotent` 2.0.0: [README](https://docs.rs/crate/idempotent/2.0.0).
 //!
 //! [1]: #sources

@@ -2,12 +2,15 @@
 //!
 //! # In short
 //!
-//! - A lock of this crate is a **lease**: the use of a key for a limited time, renewed while the holder lives.
-//! - While an exclusive lease is valid, no other request in the fleet has a turn at the key. Keys can also be [shared or counted](super::modes).
-//! - A lease is a statement about time. A process that stops, and a store that forgets, break that statement, and no lock with an expiry can
-//!   prevent that.
-//! - The **fencing token** covers these cases: the resource itself refuses a writer whose turn is over. If two writers at once would do
-//!   damage, use the token. If two writers at once would only waste work, the lease alone is enough.
+//! - A lock of this crate is a **lease**: the use of a key for a limited time, renewed while the
+//!   holder lives.
+//! - While an exclusive lease is valid, no other request in the fleet has a turn at the key. Keys
+//!   can also be [shared or counted](super::modes).
+//! - A lease is a statement about time. A process that stops, and a store that forgets, break that
+//!   statement, and no lock with an expiry can prevent that.
+//! - The **fencing token** covers these cases: the resource itself refuses a writer whose turn is
+//!   over. If two writers at once would do damage, use the token. If two writers at once would only
+//!   waste work, the lease alone is enough.
 //!
 //! # What holds
 //!
@@ -23,19 +26,23 @@
 //! # What does not hold
 //!
 //! - **A stopped process does not know that time has passed.** See [below](#the-paused-process).
-//! - **A store that loses data grants the key again**: a restart without persistence, `FLUSHALL`, an eviction, a fail-over to a replica that had
-//!   not received the lease.
-//! - **A cancelled handler may go on acting elsewhere.** See [cancellation](#cancelling-a-future-is-not-an-undo).
-//! - **Two handlers that each hold one key and ask for the other's wait for each other**, until a limit ends the wait. Lock both keys together:
-//!   [`key::all_of`](crate::key::all_of()), [`Locks::lock_all`](crate::Locks::lock_all).
-//! - **Idempotency is not exactly-once.** A process that crashes after its side effect and before its answer is stored lets the request run
-//!   again after the lease. [`at_most_once`](crate::IdempotencyLayer::at_most_once) forbids the second run, and then a person has to find
-//!   out how the first one ended ([`settle`](crate::Locks::settle)).
+//! - **A store that loses data grants the key again**: a restart without persistence, `FLUSHALL`,
+//!   an eviction, a fail-over to a replica that had not received the lease.
+//! - **A cancelled handler may go on acting elsewhere.** See
+//!   [cancellation](#cancelling-a-future-is-not-an-undo).
+//! - **Two handlers that each hold one key and ask for the other's wait for each other**, until a
+//!   limit ends the wait. Lock both keys together: [`key::all_of`](crate::key::all_of()),
+//!   [`Locks::lock_all`](crate::Locks::lock_all).
+//! - **Idempotency is not exactly-once.** A process that crashes after its side effect and before
+//!   its answer is stored lets the request run again after the lease.
+//!   [`at_most_once`](crate::IdempotencyLayer::at_most_once) forbids the second run, and then a
+//!   person has to find out how the first one ended ([`settle`](crate::Locks::settle)).
 //!
 //! # The paused process
 //!
-//! A virtual machine migrates, a container is frozen, a laptop sleeps, a thread waits for swapped memory. Process A stops *between two
-//! instructions*, so no check in A can help: A may stop right after the check.
+//! A virtual machine migrates, a container is frozen, a laptop sleeps, a thread waits for swapped
+//! memory. Process A stops *between two instructions*, so no check in A can help: A may stop right
+//! after the check.
 //!
 //! Without tokens, A overwrites the work of B:
 //!
@@ -75,18 +82,22 @@
 //!
 //! The order of the last two writes does not matter. Two details do:
 //!
-//! 1. **Compare and write in one step.** A token that is compared in the process, or in a statement of its own, is compared too early.
-//! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the write of A would be accepted between B's read
-//!    and B's write. The [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
+//! 1. **Compare and write in one step.** A token that is compared in the process, or in a statement
+//!    of its own, is compared too early.
+//! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the
+//!    write of A would be accepted between B's read and B's write. The
+//!    [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
 //!
-//! **A token orders the runs; it does not make a second run harmless.** The ledger refuses the write of a run whose turn is over.
-//! But if A has charged a card before its pause, B, with a higher token, rightly writes, and charges the card again: no token
-//! is in the way. Work that must not be done twice needs a memory of what was done: an
-//! [`IdempotencyLayer`](crate::IdempotencyLayer) on a store that keeps its data, and an idempotency key of the payment service
-//! itself, or a unique constraint in the same transaction as the effect.
+//! **A token orders the runs; it does not make a second run harmless.** The ledger refuses the
+//! write of a run whose turn is over. But if A has charged a card before its pause, B, with a
+//! higher token, rightly writes, and charges the card again: no token is in the way. Work that must
+//! not be done twice needs a memory of what was done: an
+//! [`IdempotencyLayer`](crate::IdempotencyLayer) on a store that keeps its data, and an idempotency
+//! key of the payment service itself, or a unique constraint in the same transaction as the effect.
 //!
-//! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases of one second, processes paused and killed,
-//! a store that is killed, frozen and wiped), the same ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
+//! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases
+//! of one second, processes paused and killed, a store that is killed, frozen and wiped), the same
+//! ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
 //! README has the whole table:
 //!
 //! | | one Redis, 16 min | quorum of three, 16 min |
@@ -96,22 +107,29 @@
 //!
 //! # Tokens when a server forgets
 //!
-//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at the server's clock in microseconds, and no
-//! process accepts a token below one that it has seen, or below the server's clock at its last connect. No counter passes the clock, however
-//! hot its keys: a grant or a refill gets as many tokens as the clock leaves (a million for each second since the last one), and at least a
-//! few, which a call takes longer than. So tokens fall only if a server loses its counters, its clock was set back (or
-//! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all processes that knew better have ended. Behind
-//! Sentinel and in a Cluster, tokens follow the clock of the server all the time, so a new primary continues above the old one, as long as
-//! the clocks of both agree to within the time of a fail-over. Tokens stay below 2^53 and fit a signed 64-bit column.
+//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at
+//! the server's clock in microseconds, and no process accepts a token below one that it has seen,
+//! or below the server's clock at its last connect. No counter passes the clock, however
+//! hot its keys: a grant or a refill gets as many tokens as the clock leaves (a million for each
+//! second since the last one), and at least a few, which a call takes longer than. So tokens fall
+//! only if a server loses its counters, its clock was set back (or
+//! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all
+//! processes that knew better have ended. Behind Sentinel and in a Cluster, tokens follow the clock
+//! of the server all the time, so a new primary continues above the old one, as long as the clocks
+//! of both agree to within the time of a fail-over. Tokens stay below 2^53 and fit a signed 64-bit
+//! column.
 //!
 //! # Clocks and sleep
 //!
-//! - A lease counts from **before** the request was sent, less 1 % and 2 ms: a lease of 30 s is trusted for 29.698 s.
+//! - A lease counts from **before** the request was sent, less 1 % and 2 ms: a lease of 30 s is
+//!   trusted for 29.698 s.
 //! - The holder measures with the **monotonic** clock. A step of the system time does not touch it.
-//! - On Linux, the monotonic clock does not advance while the machine is **suspended**. After a suspension,
-//!   [`is_held`](crate::LockGuard::is_held) may return `true` for an expired lease, until the next renewal. Tokens cover this case.
-//! - Redis expires keys by its own **system** clock. A step forward on the server ends leases early. Configure the
-//!   server's time service to slew the clock, not to step it, after start-up (`makestep 1 3` in chrony).
+//! - On Linux, the monotonic clock does not advance while the machine is **suspended**. After a
+//!   suspension, [`is_held`](crate::LockGuard::is_held) may return `true` for an expired lease,
+//!   until the next renewal. Tokens cover this case.
+//! - Redis expires keys by its own **system** clock. A step forward on the server ends leases
+//!   early. Configure the server's time service to slew the clock, not to step it, after start-up
+//!   (`makestep 1 3` in chrony).
 //!
 //! # Replication, eviction, persistence
 //!
@@ -138,9 +156,11 @@
 //! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ while a majority still has the lease | ✓ |
 //!
 //! Quorum and WAIT make a second holder *rarer*. Only the token keeps a second holder from
-//! overwriting the first. (It does not undo what the first has done elsewhere: see [above](#the-paused-process).) The Redis documentation says of WAIT that it
-//! does not make Redis a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and, after a node was missing, a
-//! second one. If the resource compares tokens, one server is a sound choice.
+//! overwriting the first. (It does not undo what the first has done elsewhere: see
+//! [above](#the-paused-process).) The Redis documentation says of WAIT that it does not make Redis
+//! a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and,
+//! after a node was missing, a second one. If the resource compares tokens, one server is a sound
+//! choice.
 //!
 //! # Choosing lease, wait and hold
 //!
@@ -151,11 +171,14 @@
 //! | [`wait_limit`](crate::LocksBuilder::wait_limit) of [`Locks::lock`](crate::Locks::lock) | 10 s | the same | the same; two callers that wait for each other end only by this limit |
 //! | [`max_hold`](crate::LocksBuilder::max_hold) | 10 min | long handlers are cut off | a handler that hangs blocks its key for so long |
 //!
-//! - **Lease.** Leases are renewed at a third of their time, so a store that is away for less than two thirds of the lease (just under 20 s) ends no turn. A
-//!   lease need not be longer than the handler: renewals cover the rest.
-//! - **Wait.** Below the timeout of the client and of every proxy in between. Above the lease only if requests shall outlast a crashed holder.
-//! - **Hold.** About twice the time of the slowest handler that still makes sense. When the time is over, the turn is lost with
-//!   [`Loss::MaxHold`](crate::Loss::MaxHold), the handler is dropped, and the key is released at once.
+//! - **Lease.** Leases are renewed at a third of their time, so a store that is away for less than
+//!   two thirds of the lease (just under 20 s) ends no turn. A lease need not be longer than the
+//!   handler: renewals cover the rest.
+//! - **Wait.** Below the timeout of the client and of every proxy in between. Above the lease only
+//!   if requests shall outlast a crashed holder.
+//! - **Hold.** About twice the time of the slowest handler that still makes sense. When the time is
+//!   over, the turn is lost with [`Loss::MaxHold`](crate::Loss::MaxHold), the handler is dropped,
+//!   and the key is released at once.
 //!
 //! ```
 //! # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -173,27 +196,32 @@
 //!
 //! # Cancelling a future is not an undo
 //!
-//! When a lease is lost, the layer drops the handler's future, as a timeout or a disconnected client would. Dropping a future stops it at its
-//! last `.await`. Dropping a future does **not** stop:
+//! When a lease is lost, the layer drops the handler's future, as a timeout or a disconnected
+//! client would. Dropping a future stops it at its last `.await`. Dropping a future does **not**
+//! stop:
 //!
-//! - a statement that the database has already received: it runs, and a transaction without a rollback may still commit;
+//! - a statement that the database has already received: it runs, and a transaction without a
+//!   rollback may still commit;
 //! - an HTTP call, an e-mail or a message that is already on its way;
 //! - tasks started with `tokio::spawn` or `spawn_blocking`;
 //! - a loop that computes without an `.await`.
 //!
-//! Therefore a lost lease (409 `lease-lost`) says *the handler may have acted*, and is not marked as retryable. To be safe:
+//! Therefore a lost lease (409 `lease-lost`) says *the handler may have acted*, and is not marked
+//! as retryable. To be safe:
 //!
 //! - send the token with every write;
-//! - give spawned tasks a clone of the guard, so that the turn lasts until they end, and let them watch [`lost`](crate::LockGuard::lost);
-//! - before an effect that nothing protects, call [`confirm`](crate::LockGuard::confirm). This shortens the dangerous time to a round trip; it does
-//!   not close it;
+//! - give spawned tasks a clone of the guard, so that the turn lasts until they end, and let them
+//!   watch [`lost`](crate::LockGuard::lost);
+//! - before an effect that nothing protects, call [`confirm`](crate::LockGuard::confirm). This
+//!   shortens the dangerous time to a round trip; it does not close it;
 //! - for work that must not be cut off, use [`detached`](crate::DistributedLockLayer::detached), or
 //!   [`OnLoss::Finish`](crate::OnLoss::Finish) with a [`Fenced`](crate::lock::Fenced) answer.
 //!
 //! # When a client disconnects
 //!
-//! hyper drops a request's future when it notices that the client is gone. A request that waits then leaves the line, without having run. A
-//! handler is dropped, and its key is free at once. When hyper notices depends on the protocol:
+//! hyper drops a request's future when it notices that the client is gone. A request that waits
+//! then leaves the line, without having run. A handler is dropped, and its key is free at once.
+//! When hyper notices depends on the protocol:
 //!
 //! | | HTTP/1 | HTTP/2 |
 //! |---|---|---|
@@ -202,8 +230,9 @@
 //! | a large body is unread | **hides the disconnect**: the request waits on, its handler runs to the end | hides nothing |
 //! | remedy | [`ReadBodyLayer`](crate::ReadBodyLayer) outside of the lock | none needed |
 //!
-//! `tests/http/leaving.rs` and `tests/http/http2.rs` hold the crate to this table, with real connections. A reverse proxy may hide a disconnect
-//! as well: it may finish the request towards the service after its own client has gone.
+//! `tests/http/leaving.rs` and `tests/http/http2.rs` hold the crate to this table, with real
+//! connections. A reverse proxy may hide a disconnect as well: it may finish the request towards
+//! the service after its own client has gone.
 //!
 //! Handlers behind [`detached`](crate::DistributedLockLayer::detached), an
 //! [`IdempotencyLayer`](crate::IdempotencyLayer) or a
@@ -216,11 +245,13 @@
 //!
 //! # Sources
 //!
-//! 1. Martin Kleppmann, [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), 2016: the
-//!    paused process, fencing tokens, and why Redlock alone has none.
-//! 2. Redis documentation, [Distributed Locks with Redis](https://redis.io/topics/distlock): the lock on one
-//!    server, Redlock, drift, delayed restarts.
-//! 3. Redis documentation, [WAIT](https://redis.io/docs/latest/commands/wait/): synchronous replication is not strong consistency.
-//! 4. IETF HTTPAPI working group,
-//!    [The Idempotency-Key HTTP Header Field](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/), draft 07.
-//! 5. RFC 9110, [HTTP Semantics](https://www.rfc-editor.org/rfc/rfc9110#section-9.2): safe and idempotent methods.
+//! 1. Martin Kleppmann, [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html),
+//!    2016: the paused process, fencing tokens, and why Redlock alone has none.
+//! 2. Redis documentation, [Distributed Locks with Redis](https://redis.io/topics/distlock): the
+//!    lock on one server, Redlock, drift, delayed restarts.
+//! 3. Redis documentation, [WAIT](https://redis.io/docs/latest/commands/wait/): synchronous
+//!    replication is not strong consistency.
+//! 4. IETF HTTPAPI working group, [The Idempotency-Key HTTP Header Field](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/),
+//!    draft 07.
+//! 5. RFC 9110, [HTTP Semantics](https://www.rfc-editor.org/rfc/rfc9110#section-9.2): safe and
+//!    idempotent methods.

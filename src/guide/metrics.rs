@@ -3,8 +3,9 @@
 //! # Metrics
 //!
 //! With the feature `metrics`, this crate reports through the [`metrics`](https://docs.rs/metrics) facade: any recorder of that
-//! ecosystem works, such as `metrics-exporter-prometheus`. `examples/metrics.rs` in the repository is a service with an endpoint for
-//! Prometheus, and `docs/grafana.json` is a dashboard for these metrics. Without the feature, nothing is measured and nothing is paid.
+//! ecosystem works, such as `metrics-exporter-prometheus`. `examples/metrics.rs` in the repository
+//! is a service with an endpoint for Prometheus, and `docs/grafana.json` is a dashboard for these
+//! metrics. Without the feature, nothing is measured and nothing is paid.
 //!
 //! | metric | kind | unit | labels | meaning |
 //! |---|---|---|---|---|
@@ -28,7 +29,8 @@
 //! | `distributed_lock_background_calls` | gauge | count | | renewals, and questions for keys that are held elsewhere, under way |
 //! | `distributed_lock_owed_releases` | gauge | count | | releases that the store has not answered |
 //!
-//! No label has a key, or any other text of a request, so the number of series is fixed. The values of the labels:
+//! No label has a key, or any other text of a request, so the number of series is fixed. The values
+//! of the labels:
 //!
 //! | metric | label | values |
 //! |---|---|---|
@@ -47,8 +49,9 @@
 //!
 //! ## Gauges
 //!
-//! Counters and histograms are recorded as things happen. Gauges are set by [`Locks::record_gauges`](crate::Locks::record_gauges), which
-//! counts the present state anew. Call it before each scrape:
+//! Counters and histograms are recorded as things happen. Gauges are set by
+//! [`Locks::record_gauges`](crate::Locks::record_gauges), which counts the present state anew. Call
+//! it before each scrape:
 //!
 //! ```
 //! # #[cfg(feature = "metrics")] {
@@ -66,14 +69,16 @@
 //!
 //! ## Histograms
 //!
-//! All times are in seconds. The Prometheus exporter makes summaries of them, unless told which buckets to use. Buckets can be summed
-//! over the instances of a fleet, and the dashboard needs them: `set_buckets_for_metric(Matcher::Suffix("_seconds".into()), …)` with
-//! bounds from 0.5 ms (a call to Redis) to a minute (a long turn).
+//! All times are in seconds. The Prometheus exporter makes summaries of them, unless told which
+//! buckets to use. Buckets can be summed over the instances of a fleet, and the dashboard needs
+//! them: `set_buckets_for_metric(Matcher::Suffix("_seconds".into()), …)` with bounds from 0.5 ms (a
+//! call to Redis) to a minute (a long turn).
 //!
 //! # Spans
 //!
-//! With the feature `tracing` (on by default), each lock has up to three spans at info level, as children of the span in which the lock
-//! is requested: below a `TraceLayer` of tower-http, that is the span of the request.
+//! With the feature `tracing` (on by default), each lock has up to three spans at info level, as
+//! children of the span in which the lock is requested: below a `TraceLayer` of tower-http, that is
+//! the span of the request.
 //!
 //! | span | from, to | fields |
 //! |---|---|---|
@@ -81,15 +86,19 @@
 //! | `lock.hold` | the turn | `token`, `owner`, `outcome` (`released` or `lost`) |
 //! | `lock.release` | a release whose answer is awaited, as by [`LockGuard::release`](crate::LockGuard::release) | `token` |
 //!
-//! Handlers behind a [`DistributedLockLayer`](crate::DistributedLockLayer) or an [`IdempotencyLayer`](crate::IdempotencyLayer) run within
-//! `lock.hold`: each of their own log lines has the fencing token. (With several keys, that of the first.) A guard that is dropped
-//! releases its key in the background, which has no span, but the event `lock.release` at debug level.
+//! Handlers behind a [`DistributedLockLayer`](crate::DistributedLockLayer) or an
+//! [`IdempotencyLayer`](crate::IdempotencyLayer) run within `lock.hold`: each of their own log
+//! lines has the fencing token. (With several keys, that of the first.) A guard that is dropped
+//! releases its key in the background, which has no span, but the event `lock.release` at debug
+//! level.
 //!
 //! # Events
 //!
-//! All events have the target `tower_distributed_lock`. [Operating](super::operating#what-to-alert-on) lists those at info level and
-//! above. One refusal is one event, and so is one loss.
+//! All events have the target `tower_distributed_lock`.
+//! [Operating](super::operating#what-to-alert-on) lists those at info level and above. One refusal
+//! is one event, and so is one loss.
 //!
-//! Keys may be personal data, so they are in events at debug level only, and in no span. Other events have the `owner` of the lease. To
-//! find its key, look for the same owner in Redis ([how](super::operating#reading-the-keys-with-redis-cli)), or turn on
-//! the debug level: `lock.granted` and `lock.turn` have the key and the owner.
+//! Keys may be personal data, so they are in events at debug level only, and in no span. Other
+//! events have the `owner` of the lease. To find its key, look for the same owner in Redis
+//! ([how](super::operating#reading-the-keys-with-redis-cli)), or turn on the debug level:
+//! `lock.granted` and `lock.turn` have the key and the owner.

@@ -1,6 +1,7 @@
 //! A guide: guarantees, recipes, operation, and a comparison with other libraries.
 //!
-//! The reference documentation describes each type and setting. These chapters describe how the parts work together.
+//! The reference documentation describes each type and setting. These chapters describe how the
+//! parts work together.
 //!
 //! | chapter | read it |
 //! |---|---|

@@ -8,9 +8,10 @@
 //! | shared | any number, and no exclusive one | [`lock(..).shared()`](crate::Lock::shared) | [`shared_when_safe`](crate::DistributedLockLayer::shared_when_safe): GET and HEAD share |
 //! | permit | at most *n* | [`permit`](crate::Locks::permit) | [`permits`](crate::DistributedLockLayer::permits) |
 //!
-//! All modes wait in one queue, first come, first served. Requests that share a key and stand next to each other in the queue get their turns together.
-//! A request that shares does not overtake a writer that waits, so a stream of readers does not keep a writer out, and writers do
-//! not starve readers. `examples/reports.rs` is a service with all three modes.
+//! All modes wait in one queue, first come, first served. Requests that share a key and stand next
+//! to each other in the queue get their turns together. A request that shares does not overtake a
+//! writer that waits, so a stream of readers does not keep a writer out, and writers do not starve
+//! readers. `examples/reports.rs` is a service with all three modes.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,17 +31,19 @@
 //!
 //! # When to share
 //!
-//! Share a key if a read that meets a half-finished write would do damage, and the resource itself cannot prevent that: a report in several files,
-//! rows of two databases, a directory that is being replaced. If the resource has transactions or snapshots, or is replaced in one step
-//! (a rename, a single row), reads need no lock at all.
+//! Share a key if a read that meets a half-finished write would do damage, and the resource itself
+//! cannot prevent that: a report in several files, rows of two databases, a directory that is being
+//! replaced. If the resource has transactions or snapshots, or is replaced in one step (a rename, a
+//! single row), reads need no lock at all.
 //!
-//! - The readers of one process share one lease. 10,000 reads of a hot key cost fewer than 200 commands.
-//! - A reader whose lease is lost is told in the same way as a writer. All readers under that lease are told; the readers of other processes, which
-//!   have leases of their own, are not.
-//! - [`max_hold`](crate::LocksBuilder::max_hold) counts for each reader by itself. A reader that takes too long loses its turn, and the others
-//!   go on.
-//! - Sharing makes *writers* wait for the slowest reader. Keep reads under a shared key short, or give them a short
-//!   [`max_hold`](crate::DistributedLockLayer::max_hold).
+//! - The readers of one process share one lease. 10,000 reads of a hot key cost fewer than 200
+//!   commands.
+//! - A reader whose lease is lost is told in the same way as a writer. All readers under that lease
+//!   are told; the readers of other processes, which have leases of their own, are not.
+//! - [`max_hold`](crate::LocksBuilder::max_hold) counts for each reader by itself. A reader that
+//!   takes too long loses its turn, and the others go on.
+//! - Sharing makes *writers* wait for the slowest reader. Keep reads under a shared key short, or
+//!   give them a short [`max_hold`](crate::DistributedLockLayer::max_hold).
 //!
 //! # When to take a permit, and when tower's limit is enough
 //!
@@ -50,11 +53,11 @@
 //! | the load on something that the whole fleet shares: a database, a licence, a partner's API | [`permits`](crate::DistributedLockLayer::permits) |
 //! | how *often* something runs | a rate limit: a permit limits how many run at a time |
 //!
-//! With a limit of *n* in each of *k* processes, up to *k × n* requests run, and autoscaling changes *k*. If that is acceptable, prefer tower's limit.
+//! With a limit of *n* in each of *k* processes, up to *k × n* requests run, and autoscaling
+//! changes *k*. If that is acceptable, prefer tower's limit.
 //!
-//! Both work together. The concurrency limit belongs inside of the lock layer, so that a request that waits for its permit takes up no room in the
-//! process:
-//!
+//! Both work together. The concurrency limit belongs inside of the lock layer, so that a request
+//! that waits for its permit takes up no room in the process:
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::{Router, routing::post};
@@ -84,7 +87,6 @@
 //!
 //! A shared guard cannot become exclusive. Two readers that both try would each wait for the other to leave, for ever. Drop the guard, lock
 //! exclusively, and check again what was read, because a writer may have come in between:
-//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -122,7 +124,6 @@
 //! [`LockGuard::downgrade`](crate::LockGuard::downgrade) makes an exclusive turn a shared one. There is no gap: no other writer has the key between
 //! the write and the end of this turn. Readers that wait ahead of the first waiting writer get their turns at once. Use a downgrade after a write that is
 //! followed by slow work which only reads, such as rendering the answer, or if a request that might have had to write finds nothing to write:
-//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -154,7 +155,6 @@
 //! A read that is to see an earlier write compares the two tokens. The writer returns its token to the client, the client sends the token with its next read, and the
 //! read is late enough if its own token is higher. Under one store that always holds, because the tokens rise. Over a *replica* of the data, the stored
 //! token decides whether the replica has caught up:
-//!
 //! ```
 //! /// Whether data that was stored with the token `stored` may be returned.
 //! fn may_return(stored: u64, reader: u64, last_write_of_client: u64) -> bool {

@@ -2,14 +2,15 @@
 //!
 //! # Before the first deployment
 //!
-//! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its records](#sizing). The store logs
-//!    `redis.evicts` at start-up if another policy is set.
-//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its request run again. The store logs
-//!    `redis.forgets` if an [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses a server
-//!    without it.
+//! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its
+//!    records](#sizing). The store logs `redis.evicts` at start-up if another policy is set.
+//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its
+//!    request run again. The store logs `redis.forgets` if an
+//!    [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses a
+//!    server without it.
 //! 3. If the Redis user has an ACL, grant [these rights](#a-redis-user-with-few-rights).
-//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process that ends without it
-//!    keeps its keys locked for up to a lease.
+//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process
+//!    that ends without it keeps its keys locked for up to a lease.
 //! 5. Use the same settings in all instances that share a store.
 //!
 //! # A Redis user with few rights
@@ -26,8 +27,9 @@
 //!   +scan
 //! ```
 //!
-//! `tdl` is the [prefix](crate::store::RedisStoreBuilder::prefix). [Sentinel](crate::store::RedisStore#sentinel), a
-//! [Cluster](crate::store::RedisStore#cluster) and [`replicas`](crate::store::RedisStoreBuilder::replicas) need a few more. Managed servers often
+//! `tdl` is the [prefix](crate::store::RedisStoreBuilder::prefix).
+//! [Sentinel](crate::store::RedisStore#sentinel), a [Cluster](crate::store::RedisStore#cluster) and
+//! [`replicas`](crate::store::RedisStoreBuilder::replicas) need a few more. Managed servers often
 //! deny some of these commands. Locks work without them:
 //!
 //! | denied | the effect |
@@ -39,13 +41,16 @@
 //! | `INFO` | no warning about eviction and missing persistence; a node of a quorum counts as young for one lease after each connect |
 //! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
 //!
-//! The other rights are needed: without them, calls fail with an error that says that Redis denies a command. RESP3 is the default protocol, and
-//! `?protocol=resp2` in the URL chooses RESP2; locks work the same under both, but the end of a connection is noticed later under RESP2.
-//! `tests/redis/acl.rs` runs this user, and the user without each of these rights, under both protocols.
+//! The other rights are needed: without them, calls fail with an error that says that Redis denies
+//! a command. RESP3 is the default protocol, and `?protocol=resp2` in the URL chooses RESP2; locks
+//! work the same under both, but the end of a connection is noticed later under RESP2.
+//! `tests/redis/acl.rs` runs this user, and the user without each of these rights, under both
+//! protocols.
 //!
 //! # What to alert on
 //!
-//! By metrics, with the feature `metrics`; [Metrics](super::metrics) lists all of them, and the dashboard `docs/grafana.json` plots them:
+//! By metrics, with the feature `metrics`; [Metrics](super::metrics) lists all of them, and the
+//! dashboard `docs/grafana.json` plots them:
 //!
 //! | alert | for | meaning |
 //! |---|---|---|
@@ -62,8 +67,9 @@
 //! | 99th percentile of `distributed_lock_store_call_seconds` above 50 ms | 10 m | a slow server or network |
 //! | `rate(distributed_lock_connects_total[10m]) > 0.1` | 10 m | connections break again and again |
 //!
-//! By events. Events have the target `tower_distributed_lock` (feature `tracing`, on by default). Keys appear at debug level only, because they may be
-//! personal data. At other levels, `owner` identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
+//! By events. Events have the target `tower_distributed_lock` (feature `tracing`, on by default).
+//! Keys appear at debug level only, because they may be personal data. At other levels, `owner`
+//! identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
 //!
 //! | event | level | meaning | alert |
 //! |---|---|---|---|
@@ -86,11 +92,14 @@
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //! | `redis.resubscribed` | info | hints arrive again | no |
 //!
-//! An outage is told once at its begin and once at its end, however many leases and requests there are. It is over when the store has answered and
-//! nothing has failed for 5 s. Each call that failed in between (`lock.store_failed`, `lock.renewal_unknown`, `lock.release_failed`), each lost turn
-//! (`lock.lost`) and each refused request (`lock.refused`) is in the log at debug level, and the metrics count them.
+//! An outage is told once at its begin and once at its end, however many leases and requests there
+//! are. It is over when the store has answered and nothing has failed for 5 s. Each call that
+//! failed in between (`lock.store_failed`, `lock.renewal_unknown`, `lock.release_failed`), each
+//! lost turn (`lock.lost`) and each refused request (`lock.refused`) is in the log at debug level,
+//! and the metrics count them.
 //!
-//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own without the feature `metrics`:
+//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own
+//! without the feature `metrics`:
 //!
 //! | field | alert |
 //! |---|---|
@@ -106,9 +115,10 @@
 //!
 //! # Readiness
 //!
-//! [`Locks::ping`](crate::Locks::ping) makes a round trip on every connection that locks use, and fails if a server does not answer in
-//! time, or answers and refuses writes (a replica, no memory left, too few replicas). The message names the server. After
-//! [`close`](crate::Locks::close), the check fails as well, so that a load balancer stops sending requests to a process that ends.
+//! [`Locks::ping`](crate::Locks::ping) makes a round trip on every connection that locks use, and
+//! fails if a server does not answer in time, or answers and refuses writes (a replica, no memory
+//! left, too few replicas). The message names the server. After [`close`](crate::Locks::close), the
+//! check fails as well, so that a load balancer stops sending requests to a process that ends.
 //!
 //! ```
 //! use axum::{Router, http::StatusCode, routing::get};
@@ -126,14 +136,15 @@
 //! # health(Locks::in_memory());
 //! ```
 //!
-//! Use the check for readiness, not for liveness: a restart of the service does not bring Redis back, and loses the turns that a short
-//! outage would have left alone. If all instances share one Redis, all of them are unready together; a service with routes
-//! that need no lock may prefer to stay ready and answer 503 on the others.
+//! Use the check for readiness, not for liveness: a restart of the service does not bring Redis
+//! back, and loses the turns that a short outage would have left alone. If all instances share one
+//! Redis, all of them are unready together; a service with routes that need no lock may prefer to
+//! stay ready and answer 503 on the others.
 //!
 //! # Shutting down
 //!
-//! On SIGTERM, the server stops accepting connections, requests that wait for a turn are refused with 503 and `Retry-After`, and handlers have
-//! a grace to finish:
+//! On SIGTERM, the server stops accepting connections, requests that wait for a turn are refused
+//! with 503 and `Retry-After`, and handlers have a grace to finish:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -171,7 +182,8 @@
 //! }
 //! ```
 //!
-//! The times add up to less than the 30 s after which Kubernetes kills a process. `tests/fleet/shutdown.rs` sends SIGTERM to a real process.
+//! The times add up to less than the 30 s after which Kubernetes kills a process.
+//! `tests/fleet/shutdown.rs` sends SIGTERM to a real process.
 //!
 //! | handler that outlasts the grace | its key | its client |
 //! |---|---|---|
@@ -181,9 +193,11 @@
 //!
 //! # Reading the keys with redis-cli
 //!
-//! The [admin page](crate::admin) (feature `admin`) shows the same in a browser: who holds a key, since when, and who waits.
+//! The [admin page](crate::admin) (feature `admin`) shows the same in a browser: who holds a key,
+//! since when, and who waits.
 //!
-//! The output below is from a real server: two replicas of `examples/ledger.rs`, one of which works on account 7 while the other waits.
+//! The output below is from a real server: two replicas of `examples/ledger.rs`, one of which works
+//! on account 7 while the other waits.
 //!
 //! ```text
 //! $ redis-cli --scan --pattern 'tdl:2:*:lock:*'
@@ -205,7 +219,8 @@
 //! 1794825688328926
 //! ```
 //!
-//! A lock that several hold at the same time is a sorted set. Each holder is scored with the time (Unix, in ms) at which its lease ends:
+//! A lock that several hold at the same time is a sorted set. Each holder is scored with the time
+//! (Unix, in ms) at which its lease ends:
 //!
 //! ```text
 //! $ redis-cli TYPE 'tdl:2:{b2089}:lock:orders/42'
@@ -244,9 +259,10 @@
 //! | in the store | [`Locks::inspect`](crate::Locks::inspect): holders and queue of a key; or `GET`, as above |
 //! | in the whole fleet | [`Locks::list`](crate::Locks::list) for the keys, in pages, then `inspect` |
 //!
-//! [`Locks::instance`](crate::Locks::instance) is the part before the colon: log it once at start-up. The
-//! [label](crate::store::RedisStoreBuilder::label) tells the host. CLIENT LIST shows the connections for calls as `name=tdl@<label>`;
-//! the connection for hints has no name, and subscribes to `tdl:2:hints:<instance>` (PUBSUB CHANNELS).
+//! [`Locks::instance`](crate::Locks::instance) is the part before the colon: log it once at
+//! start-up. The [label](crate::store::RedisStoreBuilder::label) tells the host. CLIENT LIST shows
+//! the connections for calls as `name=tdl@<label>`; the connection for hints has no name, and
+//! subscribes to `tdl:2:hints:<instance>` (PUBSUB CHANNELS).
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -274,15 +290,18 @@
 //! done
 //! ```
 //!
-//! Keys of idempotent requests begin with `idempotency`, those of `run_once` with `once`, those of single flights with `flight`.
+//! Keys of idempotent requests begin with `idempotency`, those of `run_once` with `once`, those of
+//! single flights with `flight`.
 //!
 //! # Freeing a key
 //!
-//! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut off after
-//!    [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
-//! 2. **Stop the holder** that the label names. A graceful stop releases its keys as its handlers end; a kill frees them after the lease.
-//! 3. **Take the key away**: [`Locks::force_release`](crate::Locks::force_release), from any instance, which also tells the next in the queue; or
-//!    `redis-cli DEL 'tdl:2:{b…}:lock:…'`; or from one of several holders, `redis-cli ZREM` with its member.
+//! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut
+//!    off after [`max_hold`](crate::LocksBuilder::max_hold) (10 min).
+//! 2. **Stop the holder** that the label names. A graceful stop releases its keys as its handlers
+//!    end; a kill frees them after the lease.
+//! 3. **Take the key away**: [`Locks::force_release`](crate::Locks::force_release), from any
+//!    instance, which also tells the next in the queue; or `redis-cli DEL 'tdl:2:{b…}:lock:…'`; or
+//!    from one of several holders, `redis-cli ZREM` with its member.
 //!
 //! ```
 //! use tower_distributed_lock::{Error, Locks};
@@ -295,17 +314,18 @@
 //! }
 //! ```
 //!
-//! The holder is not stopped: until the holder's next renewal (10 s with the default lease; at once if the holder is the instance that takes the key away), two requests may be
-//! inside, and only their tokens tell them apart. Then the holder's
-//! handler is dropped, and its client gets 409. After a plain `DEL`, the next in the queue finds out at its next poll, within a second.
+//! The holder is not stopped: until the holder's next renewal (10 s with the default lease; at once
+//! if the holder is the instance that takes the key away), two requests may be inside, and only
+//! their tokens tell them apart. Then the holder's handler is dropped, and its client gets 409.
+//! After a plain `DEL`, the next in the queue finds out at its next poll, within a second.
 //!
-//! Deleting a **record** lets the same request run again. Do not delete the counters (`…:fence`). The queue needs no cleaning: places expire by
-//! themselves.
+//! Deleting a **record** lets the same request run again. Do not delete the counters (`…:fence`).
+//! The queue needs no cleaning: places expire by themselves.
 //!
 //! # Sizing
 //!
-//! Figures are from `tests/cost`, `tests/fleet` and `benches/RESULTS.md` in the repository, and from `MEMORY USAGE` on Redis 7.0.15. Rates depend on
-//! the machine: run `benches/run` on yours.
+//! Figures are from `tests/cost`, `tests/fleet` and `benches/RESULTS.md` in the repository, and
+//! from `MEMORY USAGE` on Redis 7.0.15. Rates depend on the machine: run `benches/run` on yours.
 //!
 //! | resource | figure |
 //! |---|---|
@@ -324,16 +344,19 @@
 //! | memory, record | about 300 bytes more than the body, with two headers |
 //! | memory, token counters | 72 bytes each, at most 4,096 of them: below 300 KB |
 //!
-//! Records dominate the memory of a service with idempotency: requests per second × [`retain`](crate::IdempotencyLayer::retain) × size of a record. 10
-//! requests per second with answers of 1 KiB, kept for 24 h, take more than 1 GB. Shorten `retain` to the time for which clients really retry.
+//! Records dominate the memory of a service with idempotency: requests per second ×
+//! [`retain`](crate::IdempotencyLayer::retain) × size of a record. 10 requests per second with
+//! answers of 1 KiB, kept for 24 h, take more than 1 GB. Shorten `retain` to the time for which
+//! clients really retry.
 //!
-//! All keys of a fleet share one Redis server. A Cluster spreads them; a quorum does not, because every server holds every key.
+//! All keys of a fleet share one Redis server. A Cluster spreads them; a quorum does not, because
+//! every server holds every key.
 //!
 //! # Several runtimes, and handlers that block
 //!
-//! Leases are renewed, and the store is asked for requests that wait, in the *background*: by default
-//! on the runtime of the first use. That is right for a program with one runtime. Others choose with
-//! [`LocksBuilder::background`](crate::LocksBuilder::background):
+//! Leases are renewed, and the store is asked for requests that wait, in the *background*: by
+//! default on the runtime of the first use. That is right for a program with one runtime. Others
+//! choose with [`LocksBuilder::background`](crate::LocksBuilder::background):
 //!
 //! - several runtimes (a pool of threads with a runtime each, `block_on` in a library, parallel
 //!   tests): [`Background::On`](crate::Background::On) the one that always runs, or
@@ -341,13 +364,14 @@
 //! - handlers that block their runtime for longer than a lease can wait: `Background::Thread`, so
 //!   that they cost no other request its turn.
 //!
-//! When the runtime of the background ends, the work goes on at the next use of another runtime, and
-//! requests that wait there go on waiting. A runtime that exists but is not driven cannot be helped:
-//! nothing is renewed there.
+//! When the runtime of the background ends, the work goes on at the next use of another runtime,
+//! and requests that wait there go on waiting. A runtime that exists but is not driven cannot be
+//! helped: nothing is renewed there.
 //!
 //! # Rolling deployments
 //!
-//! While two versions of a service run side by side, they exclude each other only if they agree on all of this:
+//! While two versions of a service run side by side, they exclude each other only if they agree on
+//! all of this:
 //!
 //! | | if the versions differ |
 //! |---|---|
@@ -360,12 +384,15 @@
 //! | the scope of idempotency | a retry at the other version runs the handler again |
 //! | compared headers or fingerprint of idempotency | a retry at the other version gets 422 |
 //!
-//! A change of a key's form is safe in two deployments: first, a version that locks the old and the new form together
-//! ([`key::all_of`](crate::key::all_of())); then, a version that locks the new form alone.
+//! A change of a key's form is safe in two deployments: first, a version that locks the old and the
+//! new form together ([`key::all_of`](crate::key::all_of())); then, a version that locks the new
+//! form alone.
 //!
-//! A key in another form has **another token counter**, and its tokens may be lower than those that the resource has stored. Keep stored tokens
-//! by the text of the key (as the table `fences` in the [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) does), or lift the counter of
-//! the new key above the highest stored token, with [`Store::raise_fence`](crate::store::Store::raise_fence), before the first turn.
+//! A key in another form has **another token counter**, and its tokens may be lower than those that
+//! the resource has stored. Keep stored tokens by the text of the key (as the table `fences` in the
+//! [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) does), or lift the counter of
+//! the new key above the highest stored token, with
+//! [`Store::raise_fence`](crate::store::Store::raise_fence), before the first turn.
 //!
 //! # Troubleshooting
 //!

@@ -1,4 +1,5 @@
-//! The documents outside of `src/`: pictures that exist twice, and the places that ARCHITECTURE.md names.
+//! The documents outside of `src/`: pictures that exist twice, and the places that ARCHITECTURE.md
+//! names.
 
 use std::{
     fs,

@@ -11,10 +11,11 @@ use crate::{
     rejection::{Asked, Rejection},
 };
 
-/// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that the request has passed.
+/// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that the
+/// request has passed.
 ///
-/// Rejects with 500 where the request has no guard. That is a mistake in the routes, and the log explains it. A handler that also
-/// serves requests without a lock takes an `Option<LockGuard>`.
+/// Rejects with 500 where the request has no guard. That is a mistake in the routes, and the log
+/// explains it. A handler that also serves requests without a lock takes an `Option<LockGuard>`.
 impl<S: Sync> FromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 
@@ -23,8 +24,9 @@ impl<S: Sync> FromRequestParts<S> for LockGuard {
     }
 }
 
-/// `None` where the layer has let the request pass without a lock: the layer does not lock the method, the key function returned no key, no
-/// route matches, or the layer failed open. A route without a layer is still a mistake, and rejected with 500.
+/// `None` where the layer has let the request pass without a lock: the layer does not lock the
+/// method, the key function returned no key, no route matches, or the layer failed open. A route
+/// without a layer is still a mistake, and rejected with 500.
 impl<S: Sync> OptionalFromRequestParts<S> for LockGuard {
     type Rejection = Rejection;
 

@@ -12,11 +12,10 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
 /// Locks all of these keys for a request.
 ///
-/// The handler runs when every key is held, and the keys are released together. The keys are taken one after another, in one fixed
-/// order: two requests cannot wait for each other.
+/// The handler runs when every key is held, and the keys are released together. The keys are taken
+/// one after another, in one fixed order: two requests cannot wait for each other.
 ///
 /// For both accounts of a transfer:
-///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// # use axum::{Router, routing::post};

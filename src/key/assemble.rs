@@ -1,10 +1,11 @@
 //! From the parts of a request to its key.
 //!
 //! 1. A request that does not fulfil the condition of [`RequestKey::only_when`] needs no lock.
-//! 2. If a part comes from the route, the route is looked up first. A request without a route passes, and the router answers
-//!    404.
+//! 2. If a part comes from the route, the route is looked up first. A request without a route
+//!    passes, and the router answers 404.
 //! 3. Each part is read, checked and appended, with a comma in between.
-//! 4. A key that is too long, or that has a secret, is replaced by its hash after the names at its beginning.
+//! 4. A key that is too long, or that has a secret, is replaced by its hash after the names at its
+//!    beginning.
 
 use std::borrow::Cow;
 
@@ -61,8 +62,8 @@ impl RequestKey {
         written.map(Derived::Key)
     }
 
-    /// Whether a part comes from the route, with or without a fallback: a fallback is for routes without the part, not for a layer in
-    /// the wrong place.
+    /// Whether a part comes from the route, with or without a fallback: a fallback is for routes
+    /// without the part, not for a layer in the wrong place.
     #[cfg(feature = "axum")]
     fn needs_route(&self) -> bool {
         self.parts.iter().any(Part::is_of_route)
@@ -114,7 +115,8 @@ impl RequestKey {
         Ok(LockKey::from_encoded(&key))
     }
 
-    /// The length of the names at the beginning, which stay readable before a hash; zero if the hash would not fit.
+    /// The length of the names at the beginning, which stay readable before a hash; zero if the
+    /// hash would not fit.
     fn readable_len(&self) -> usize {
         let names = self.parts.iter().take_while(|part| part.is_name());
         let len: usize = names.map(|name| name.label().len() + NEXT.len_utf8()).sum();
@@ -139,7 +141,8 @@ impl Part {
         }
         let separator_at = out.len();
         out.push(IS);
-        // Values of any length come from clients, and are refused. A path, and a value of the program, must not fail.
+        // Values of any length come from clients, and are refused. A path, and a value of the
+        // program, must not fail.
         let is_hashed = self.source.is_hashed_when_long();
         let value = match (self.read(values)?, &self.absent) {
             (Some(value), _) if value.is_empty() => return Err(self.source.empty()),
@@ -199,7 +202,8 @@ impl Part {
     }
 }
 
-/// The key of a name that a client has chosen, within a scope: no name can reach into another scope.
+/// The key of a name that a client has chosen, within a scope: no name can reach into another
+/// scope.
 pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
     // An encoded name contains no separator: the text has one reading only.

@@ -1,6 +1,7 @@
 //! The matched route and its parameters, from axum.
 //!
-//! The extensions that a router adds to a request, tried with axum 0.8.9 in `tests/keys/placement.rs`:
+//! The extensions that a router adds to a request, tried with axum 0.8.9 in
+//! `tests/keys/placement.rs`:
 //!
 //! | the layer is | `OriginalUri` | `MatchedPath` | nested path kept for an inner router |
 //! |---|---|---|---|
@@ -9,8 +10,9 @@
 //! | on a service of `nest_service`, before a route is matched, or without a match | yes | no | yes |
 //! | around a router (`ServiceBuilder`) | no | no | no |
 //!
-//! These extensions distinguish a request without a route from a layer in the wrong place. In doubt (the third line), the layer counts as
-//! misplaced: a 500 instead of a 404 is a nuisance, a request without its lock is worse.
+//! These extensions distinguish a request without a route from a layer in the wrong place. In doubt
+//! (the third line), the layer counts as misplaced: a 500 instead of a 404 is a nuisance, a request
+//! without its lock is worse.
 
 use std::sync::LazyLock;
 
@@ -40,7 +42,8 @@ impl MatchedRoute {
     ///
     /// # Errors
     ///
-    /// No router has seen the request, or it has a parameter that axum's `Path` would refuse as well.
+    /// No router has seen the request, or it has a parameter that axum's `Path` would refuse as
+    /// well.
     pub(super) fn of(parts: &mut Parts) -> Result<Option<Self>, KeyError> {
         let Some(path) = parts.extensions.get::<MatchedPath>().cloned() else {
             return match original_uri(parts) {
@@ -79,7 +82,8 @@ impl MatchedRoute {
     }
 }
 
-/// The parameters by axum's own extractor, so that key and handler always agree. The extractor never waits: one poll finishes it.
+/// The parameters by axum's own extractor, so that key and handler always agree. The extractor
+/// never waits: one poll finishes it.
 fn params(parts: &mut Parts) -> Result<RawPathParams, KeyError> {
     match RawPathParams::from_request_parts(parts, &()).now_or_never() {
         Some(Ok(params)) => Ok(params),
@@ -113,8 +117,9 @@ fn in_nest_service() -> KeyError {
 
 /// Whether `nest_service` has left the path it is at for an inner router.
 ///
-/// The path is in an extension that is private to axum. A router puts that path before its own routes, so a probe router makes it
-/// visible. The copy of the extensions is affordable: only requests without a route get here.
+/// The path is in an extension that is private to axum. A router puts that path before its own
+/// routes, so a probe router makes it visible. The copy of the extensions is affordable: only
+/// requests without a route get here.
 fn is_in_nest_service(parts: &Parts) -> bool {
     static PROBE: LazyLock<Router> = LazyLock::new(|| {
         Router::new().route("/", get(|path| async { Extension::<MatchedPath>(path) }))

@@ -1,7 +1,7 @@
 //! A key made of parts.
 //!
-//! A [`RequestKey`] is a list of parts and the rules that apply to all of them. The parts are read and written by
-//! `assemble`, once for each request.
+//! A [`RequestKey`] is a list of parts and the rules that apply to all of them. The parts are read
+//! and written by `assemble`, once for each request.
 
 use std::{
     fmt::{self, Display},
@@ -66,11 +66,12 @@ impl RequestKey {
         self
     }
 
-    /// Gives the previous part another label. Default: the name of the header or parameter; the label that an extension, a
-    /// closure or a value was given; `path`, `method`, `host`, `route`.
+    /// Gives the previous part another label. Default: the name of the header or parameter; the
+    /// label that an extension, a closure or a value was given; `path`, `method`, `host`,
+    /// `route`.
     ///
-    /// A key consists of labels and values; the source of a value does not count. Routes with different parameter names, or a header and a
-    /// parameter, can have the same key:
+    /// A key consists of labels and values; the source of a value does not count. Routes with
+    /// different parameter names, or a header and a parameter, can have the same key:
     ///
     /// ```
     /// use tower_distributed_lock::key;
@@ -92,8 +93,8 @@ impl RequestKey {
         self
     }
 
-    /// Parses the previous part as a `T`, and writes the `T` into the key: one resource then has one key, however a client
-    /// writes its id. A value that does not parse is refused (400).
+    /// Parses the previous part as a `T`, and writes the `T` into the key: one resource then has
+    /// one key, however a client writes its id. A value that does not parse is refused (400).
     ///
     /// ```
     /// use http::Request;
@@ -118,8 +119,9 @@ impl RequestKey {
 
     /// Gives the previous part a value for requests without it.
     ///
-    /// Right if the handler assumes the same value: one resource then has one key. The fallback gives clients no new power: a client
-    /// that can send the value can also leave it out. If absence differs from every value, use [`optional`](Self::optional).
+    /// Right if the handler assumes the same value: one resource then has one key. The fallback
+    /// gives clients no new power: a client that can send the value can also leave it out. If
+    /// absence differs from every value, use [`optional`](Self::optional).
     ///
     /// A doubled, empty or unreadable part is not absent, and is still refused.
     ///
@@ -136,8 +138,9 @@ impl RequestKey {
     ///
     /// # Panics
     ///
-    /// When `value` is empty or cannot be sent (a host that is none, a header with characters that are not visible), or the previous
-    /// part is a name, a value, the path or the method, which are never absent.
+    /// When `value` is empty or cannot be sent (a host that is none, a header with characters that
+    /// are not visible), or the previous part is a name, a value, the path or the method, which
+    /// are never absent.
     #[track_caller]
     pub fn or(self, value: impl Into<String>) -> Self {
         let value = value.into();
@@ -179,7 +182,8 @@ impl RequestKey {
             .expect("a part comes before its options")
     }
 
-    /// Locks only requests that fulfil the condition; others pass straight through. Default: all requests.
+    /// Locks only requests that fulfil the condition; others pass straight through. Default: all
+    /// requests.
     ///
     /// The condition is checked before the parts are read. A second condition replaces the first.
     ///
@@ -200,8 +204,9 @@ impl RequestKey {
     /// The longest value of one part, in bytes. Default:
     /// [`DEFAULT_MAX_VALUE_LEN`](Self::DEFAULT_MAX_VALUE_LEN).
     ///
-    /// A longer header, query parameter, path parameter, host or method is refused. A path, route, extension, value or text of
-    /// a closure that is longer in its encoded form is replaced by its SHA-256.
+    /// A longer header, query parameter, path parameter, host or method is refused. A path, route,
+    /// extension, value or text of a closure that is longer in its encoded form is replaced by
+    /// its SHA-256.
     ///
     /// ```
     /// use http::Request;
@@ -217,10 +222,12 @@ impl RequestKey {
         self
     }
 
-    /// Replaces the key by its HMAC-SHA-256 under this secret, where tenant names must not be stored. Default: the key stays readable.
+    /// Replaces the key by its HMAC-SHA-256 under this secret, where tenant names must not be
+    /// stored. Default: the key stays readable.
     ///
-    /// Names at the beginning stay readable, since they come from the program: `account,#hmac-sha256=…`. All processes need the same
-    /// secret: with two secrets, also during a deployment, there are two locks.
+    /// Names at the beginning stay readable, since they come from the program:
+    /// `account,#hmac-sha256=…`. All processes need the same secret: with two secrets, also
+    /// during a deployment, there are two locks.
     ///
     /// ```
     /// use tower_distributed_lock::key;

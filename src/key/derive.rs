@@ -8,7 +8,8 @@ use super::{KeyError, LockKey};
 
 /// Derives the keys that a request locks.
 ///
-/// Implemented by [`RequestKey`](super::RequestKey), by a [`LockKey`] (one lock for all requests), and by closures:
+/// Implemented by [`RequestKey`](super::RequestKey), by a [`LockKey`] (one lock for all requests),
+/// and by closures:
 ///
 /// ```
 /// use http::request::Parts;
@@ -25,13 +26,14 @@ use super::{KeyError, LockKey};
 /// # takes(only_orders);
 /// ```
 ///
-/// Two requests that must not run at once need equal keys, in every process and in all versions that are deployed side by side. Text
-/// from a client needs care: prefer the parts of a `RequestKey`, which encode such text.
+/// Two requests that must not run at once need equal keys, in every process and in all versions
+/// that are deployed side by side. Text from a client needs care: prefer the parts of a
+/// `RequestKey`, which encode such text.
 pub trait DeriveKey: Send + Sync + 'static {
     /// The keys of this request.
     ///
-    /// `&mut` for axum's `FromRequestParts`, the only access to path parameters that does not copy all extensions. An implementation may
-    /// keep parsed values in the extensions.
+    /// `&mut` for axum's `FromRequestParts`, the only access to path parameters that does not copy
+    /// all extensions. An implementation may keep parsed values in the extensions.
     ///
     /// # Errors
     ///
@@ -59,8 +61,8 @@ pub enum Derived {
     Keys(Vec<LockKey>),
     /// No key, on purpose: the request passes straight through.
     NoLock,
-    /// No key: the key needs a route, and the router has found none. The request passes straight through, to the router's
-    /// fallback.
+    /// No key: the key needs a route, and the router has found none. The request passes straight
+    /// through, to the router's fallback.
     NoRoute,
 }
 
@@ -116,7 +118,8 @@ impl<T: DeriveKey + ?Sized> DeriveKey for Arc<T> {
     }
 }
 
-/// Whether a route may be there for the request. `false` only in an axum router that has found none.
+/// Whether a route may be there for the request. `false` only in an axum router that has found
+/// none.
 pub(crate) fn may_have_route(parts: &mut Parts) -> bool {
     #[cfg(feature = "axum")]
     let may_have = !matches!(super::axum::MatchedRoute::of(parts), Ok(None));

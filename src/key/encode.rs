@@ -1,9 +1,10 @@
-//! The encoding of names, labels and values: no value can forge a separator, and all are readable in a terminal.
+//! The encoding of names, labels and values: no value can forge a separator, and all are readable
+//! in a terminal.
 //!
 //! A key is a list of parts with `,` between them. A part is a bare name, or `label=value`, or
-//! `label#sha256=digest`. Within names, labels and values everything but the characters below is percent-encoded,
-//! above all `,`, `=`, `#` and `%` themselves. The text can be split again without doubt: two different lists give two different
-//! texts.
+//! `label#sha256=digest`. Within names, labels and values everything but the characters below is
+//! percent-encoded, above all `,`, `=`, `#` and `%` themselves. The text can be split again without
+//! doubt: two different lists give two different texts.
 //!
 //! | the program writes | a request gives | the key is |
 //! |---|---|---|
@@ -14,7 +15,8 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// Names, labels and values. Characters that need no quotes in a shell and no escape in redis-cli stay.
+/// Names, labels and values. Characters that need no quotes in a shell and no escape in redis-cli
+/// stay.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

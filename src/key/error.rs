@@ -6,11 +6,11 @@ use crate::Error;
 
 /// Why no key could be derived from a request.
 ///
-/// Either the request is at fault ([`is_bad_request`](Self::is_bad_request), 400), or the place of the layer
-/// ([`is_misconfigured`](Self::is_misconfigured), 500).
+/// Either the request is at fault ([`is_bad_request`](Self::is_bad_request), 400), or the place of
+/// the layer ([`is_misconfigured`](Self::is_misconfigured), 500).
 ///
-/// The message names the part of the request and the mistake. The message never repeats a value: text from a client does not belong
-/// into the log, nor into a response.
+/// The message names the part of the request and the mistake. The message never repeats a value:
+/// text from a client does not belong into the log, nor into a response.
 ///
 /// ```
 /// use http::Request;
@@ -48,7 +48,8 @@ pub enum KeyErrorKind {
     Empty,
     /// The part cannot be read: not visible ASCII, not UTF-8, not a host.
     Malformed,
-    /// The part is longer than [`RequestKey::max_value_len`](crate::key::RequestKey::max_value_len).
+    /// The part is longer than
+    /// [`RequestKey::max_value_len`](crate::key::RequestKey::max_value_len).
     TooLong,
     /// A key function of the program has refused the request.
     Refused,
@@ -114,8 +115,8 @@ impl fmt::Display for KeyError {
 
 impl StdError for KeyError {}
 
-/// Lets `LockKey::new(text)?` work in key functions. The client is at fault. The message is replaced, because it quotes the client's
-/// text.
+/// Lets `LockKey::new(text)?` work in key functions. The client is at fault. The message is
+/// replaced, because it quotes the client's text.
 impl From<Error> for KeyError {
     fn from(_: Error) -> Self {
         Self::new(

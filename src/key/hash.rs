@@ -22,7 +22,8 @@ pub(super) fn seeded(text: &str) -> u64 {
     SEED.hash_one(text)
 }
 
-/// FNV-1a, written out: the value must be the same in every version of this crate and on every machine.
+/// FNV-1a, written out: the value must be the same in every version of this crate and on every
+/// machine.
 #[cfg(feature = "redis")]
 pub(crate) fn stable(text: &str) -> u64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

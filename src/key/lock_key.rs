@@ -1,7 +1,7 @@
 //! Lock keys.
 //!
-//! A [`LockKey`] is a checked text with its hashes. Keys that come from requests are written by `assemble`; keys that a
-//! program writes itself are checked here.
+//! A [`LockKey`] is a checked text with its hashes. Keys that come from requests are written by
+//! `assemble`; keys that a program writes itself are checked here.
 
 use std::{
     cmp::Ordering,
@@ -15,7 +15,8 @@ use crate::{Error, ErrorKind};
 
 /// The name of a locked resource, the same in every process of the fleet.
 ///
-/// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator can read the key in a terminal. Cheap to clone.
+/// Not empty, at most [`LockKey::MAX_LEN`] bytes, no control characters: an operator can read the
+/// key in a terminal. Cheap to clone.
 ///
 /// ```
 /// use tower_distributed_lock::{ErrorKind, LockKey};
@@ -30,7 +31,8 @@ use crate::{Error, ErrorKind};
 /// # Ok::<(), tower_distributed_lock::Error>(())
 /// ```
 ///
-/// Keys are ordered by their text. [`Locks::lock_all`](crate::Locks::lock_all) takes keys in that order.
+/// Keys are ordered by their text. [`Locks::lock_all`](crate::Locks::lock_all) takes keys in that
+/// order.
 #[derive(Clone)]
 pub struct LockKey {
     text: Arc<str>,
@@ -45,8 +47,8 @@ impl LockKey {
 
     /// Checks and wraps a key.
     ///
-    /// Text from a client belongs into a [`RequestKey`](crate::key::RequestKey), which encodes such text. Two values that are
-    /// simply joined can forge each other's keys:
+    /// Text from a client belongs into a [`RequestKey`](crate::key::RequestKey), which encodes such
+    /// text. Two values that are simply joined can forge each other's keys:
     ///
     /// ```
     /// use tower_distributed_lock::{LockKey, key};
@@ -65,7 +67,8 @@ impl LockKey {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] when the text is empty, too long, or has a control character in it.
+    /// [`ErrorKind::InvalidKey`] when the text is empty, too long, or has a control character in
+    /// it.
     pub fn new(text: impl Into<Arc<str>>) -> Result<Self, Error> {
         let text = text.into();
         Self::check(&text)?;
@@ -92,7 +95,8 @@ impl LockKey {
         Ok(())
     }
 
-    /// Wraps a text without a check: the text has no control characters, and was hashed if it was too long.
+    /// Wraps a text without a check: the text has no control characters, and was hashed if it was
+    /// too long.
     pub(super) fn from_encoded(text: &str) -> Self {
         debug_assert!(Self::check(text).is_ok(), "not a key: {text:?}");
         Self::wrap(text.into())

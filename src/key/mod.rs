@@ -20,57 +20,65 @@
 //!
 //! # Which parts
 //!
-//! Two requests that must not run at once need equal keys; all others should have different ones. Begin with a
-//! [`name`] for the kind of thing, then whose it is ([`extension`](RequestKey::extension), set by an authentication layer; a
-//! [`header`](RequestKey::header) can be forged), then which one it is (`param`, [`path`](RequestKey::path),
-//! [`query`](RequestKey::query), [`from_fn`](RequestKey::from_fn)). Everything that does not identify the resource, such as
-//! the method, would give the resource a second key.
+//! Two requests that must not run at once need equal keys; all others should have different ones.
+//! Begin with a [`name`] for the kind of thing, then whose it is
+//! ([`extension`](RequestKey::extension), set by an authentication layer; a
+//! [`header`](RequestKey::header) can be forged), then which one it is (`param`,
+//! [`path`](RequestKey::path), [`query`](RequestKey::query), [`from_fn`](RequestKey::from_fn)).
+//! Everything that does not identify the resource, such as the method, would give the resource a
+//! second key.
 //!
 //! Where parts are not enough, implement [`DeriveKey`], for example with a closure.
 //!
 //! # The format of a key
 //!
-//! The parts stand in the order written, with commas between them: a name as it is, every other part as `label=value`, as in
-//! `account,tenant=acme,id=7`. The program chooses the label ([`RequestKey::labelled`]); the source of a value is not part of the key: a
-//! header and a parameter with the same label and value give the same key.
+//! The parts stand in the order written, with commas between them: a name as it is, every other
+//! part as `label=value`, as in `account,tenant=acme,id=7`. The program chooses the label
+//! ([`RequestKey::labelled`]); the source of a value is not part of the key: a header and a
+//! parameter with the same label and value give the same key.
 //!
-//! ASCII letters, digits and `-._~:@+/` stay; every other byte of a name, label or value is percent-encoded with upper-case
-//! digits (`{`, `}` and `*` stay in a route; in a path, an encoded slash stays encoded). No value can forge a separator: the
-//! text can be split again without doubt, and an operator finds a lock with redis-cli. Two kinds of text are hashed, under a label
-//! that no value can forge either:
+//! ASCII letters, digits and `-._~:@+/` stay; every other byte of a name, label or value is
+//! percent-encoded with upper-case digits (`{`, `}` and `*` stay in a route; in a path, an encoded
+//! slash stays encoded). No value can forge a separator: the text can be split again without doubt,
+//! and an operator finds a lock with redis-cli. Two kinds of text are hashed, under a label that no
+//! value can forge either:
 //!
-//! - a path, route, extension, value or closure's text that is longer than [`RequestKey::max_value_len`], as in `path#sha256=…`
-//!   (a header, query parameter, path parameter, host or method that is too long is refused instead; a text that is hashed is measured after
-//!   its encoding, one that is refused before);
-//! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with [`RequestKey::hashed_with`]. Names at the
-//!   beginning stay: `account,#sha256=…`.
+//! - a path, route, extension, value or closure's text that is longer than
+//!   [`RequestKey::max_value_len`], as in `path#sha256=…` (a header, query parameter, path
+//!   parameter, host or method that is too long is refused instead; a text that is hashed is
+//!   measured after its encoding, one that is refused before);
+//! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with
+//!   [`RequestKey::hashed_with`]. Names at the beginning stay: `account,#sha256=…`.
 //!
-//! The format is stable: all processes that lock each other out write the same keys. [`RequestKey::with`] and
-//! [`RequestKey::lock_key`] write keys outside of a request.
+//! The format is stable: all processes that lock each other out write the same keys.
+//! [`RequestKey::with`] and [`RequestKey::lock_key`] write keys outside of a request.
 //!
 //! # Parts that are not there
 //!
-//! A request with a missing, doubled, empty or unreadable part is refused with a [`KeyError`] (400), and its handler does not run.
-//! [`RequestKey::or`] gives an absent part a value, [`RequestKey::optional`] makes absence a value of its own, and
-//! [`RequestKey::only_when`] lets requests pass that need no lock.
+//! A request with a missing, doubled, empty or unreadable part is refused with a [`KeyError`]
+//! (400), and its handler does not run. [`RequestKey::or`] gives an absent part a value,
+//! [`RequestKey::optional`] makes absence a value of its own, and [`RequestKey::only_when`] lets
+//! requests pass that need no lock.
 //!
 //! # Routes and path parameters
 //!
-//! With the feature `axum` (on by default), `route` and `param` use the route that the router has matched. The route is known
-//! inside of a router, nested or not. The place of the lock's layer decides:
+//! With the feature `axum` (on by default), `route` and `param` use the route that the router has
+//! matched. The route is known inside of a router, nested or not. The place of the lock's layer
+//! decides:
 //!
 //! - `Router::route_layer`: right. Only requests that have a route get there.
-//! - `Router::layer`: works, but also runs for requests without a route. Such requests pass straight through
-//!   ([`Derived::NoRoute`]), and are answered with 404.
-//! - Around a router, with a `ServiceBuilder`, or on a service of `nest_service`: no route has been matched yet. This is
-//!   a misconfiguration, and refused (500).
+//! - `Router::layer`: works, but also runs for requests without a route. Such requests pass
+//!   straight through ([`Derived::NoRoute`]), and are answered with 404.
+//! - Around a router, with a `ServiceBuilder`, or on a service of `nest_service`: no route has been
+//!   matched yet. This is a misconfiguration, and refused (500).
 //!
-//! One mistake looks like a 404: the layer is added to a router whose `fallback_service` is itself a router, or to that service. The
-//! requests of the inner router pass without a lock ([`Derived::NoRoute`]); use `route_layer` on the inner router.
+//! One mistake looks like a 404: the layer is added to a router whose `fallback_service` is itself
+//! a router, or to that service. The requests of the inner router pass without a lock
+//! ([`Derived::NoRoute`]); use `route_layer` on the inner router.
 //!
 //! A request with a method that its route does not take (405) has a route, and so a key, with
-//! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in `post(transfer).route_layer(..)`, is not run
-//! for it.
+//! `Router::route_layer`, too. Only `MethodRouter::route_layer`, as in
+//! `post(transfer).route_layer(..)`, is not run for it.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

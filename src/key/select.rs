@@ -59,10 +59,11 @@ impl RequestKey {
 
     /// The path in its canonical form; hashed when it is [too long](Self::max_value_len).
     ///
-    /// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are for a handler;
-    /// `/a%2Fb` and `/a/b` are two. Case, dot segments, empty segments and a slash at the end count, as they do for axum's router. A service
-    /// for which they do not count (`nest_service` serves `/files` and `/files/` alike, a file server may resolve `..`) needs normalized
-    /// paths, or another key.
+    /// Each segment is decoded and encoded again: `/a:b` and `/a%3Ab` are one path, as they are for
+    /// a handler; `/a%2Fb` and `/a/b` are two. Case, dot segments, empty segments and a slash
+    /// at the end count, as they do for axum's router. A service for which they do not count
+    /// (`nest_service` serves `/files` and `/files/` alike, a file server may resolve `..`) needs
+    /// normalized paths, or another key.
     ///
     /// In a nested router, this is the whole path, including the prefix.
     ///
@@ -81,17 +82,19 @@ impl RequestKey {
 
     /// The method.
     ///
-    /// A key with the method gives a resource one lock for each method: a PUT and a DELETE of the same resource then run at the
-    /// same time. That is right only where the methods do not touch the same data.
+    /// A key with the method gives a resource one lock for each method: a PUT and a DELETE of the
+    /// same resource then run at the same time. That is right only where the methods do not
+    /// touch the same data.
     pub fn method(self) -> Self {
         self.and(Source::Method)
     }
 
-    /// The host, from the request's URI (HTTP/2) or its `Host` header; where both are there and differ, the request is
-    /// refused.
+    /// The host, from the request's URI (HTTP/2) or its `Host` header; where both are there and
+    /// differ, the request is refused.
     ///
-    /// In lower case, without a dot at the end and without the port: a client may write the port or not, and one resource would have two
-    /// keys. `Forwarded` and `X-Forwarded-Host` are ignored.
+    /// In lower case, without a dot at the end and without the port: a client may write the port or
+    /// not, and one resource would have two keys. `Forwarded` and `X-Forwarded-Host` are
+    /// ignored.
     ///
     /// ```
     /// use http::Request;
@@ -107,7 +110,8 @@ impl RequestKey {
         self.and(Source::Host)
     }
 
-    /// A parameter of the query string, decoded like a form, as axum's `Query` does it. Exactly one, not empty, in UTF-8.
+    /// A parameter of the query string, decoded like a form, as axum's `Query` does it. Exactly
+    /// one, not empty, in UTF-8.
     ///
     /// ```
     /// use http::Request;
@@ -130,7 +134,8 @@ impl RequestKey {
         self.and(Source::Query(not_empty(name)))
     }
 
-    /// A header. Exactly one line of it, not empty, in visible ASCII with spaces only between words; its case is kept.
+    /// A header. Exactly one line of it, not empty, in visible ASCII with spaces only between
+    /// words; its case is kept.
     ///
     /// A client can send any header: for the tenant or user, prefer [`extension`](Self::extension).
     ///
@@ -155,14 +160,17 @@ impl RequestKey {
         self.and(Source::Header(header_name(name)))
     }
 
-    /// A request extension, as text by its [`Display`]: the first choice for a tenant or a user, set by an authentication layer outside of
-    /// the lock's. Values that must not share a lock need different texts.
+    /// A request extension, as text by its [`Display`]: the first choice for a tenant or a user,
+    /// set by an authentication layer outside of the lock's. Values that must not share a lock
+    /// need different texts.
     ///
-    /// A missing extension, or one with an empty text, means that the authentication layer is missing: a misconfiguration, and not the
-    /// client's fault. Where the extension may be absent, use [`or`](Self::or) or [`optional`](Self::optional).
+    /// A missing extension, or one with an empty text, means that the authentication layer is
+    /// missing: a misconfiguration, and not the client's fault. Where the extension may be
+    /// absent, use [`or`](Self::or) or [`optional`](Self::optional).
     ///
-    /// The label identifies the extension in the key. Type names would not do: they change with a refactoring and between compilers, and two
-    /// versions of a program would not lock each other out.
+    /// The label identifies the extension in the key. Type names would not do: they change with a
+    /// refactoring and between compilers, and two versions of a program would not lock each
+    /// other out.
     ///
     /// ```
     /// use std::fmt;
@@ -195,7 +203,8 @@ impl RequestKey {
         self.and(Source::displayed_extension::<T>(not_empty(label)))
     }
 
-    /// A request [`extension`](Self::extension), as text by a closure: for types without a suitable [`Display`].
+    /// A request [`extension`](Self::extension), as text by a closure: for types without a suitable
+    /// [`Display`].
     ///
     /// ```
     /// # use tower_distributed_lock::key;
@@ -221,8 +230,8 @@ impl RequestKey {
         self.and(Source::extension(not_empty(label), text))
     }
 
-    /// Adds a value that is the same for all requests, such as a region. For keys outside of a request, see
-    /// [`lock_key`](Self::lock_key).
+    /// Adds a value that is the same for all requests, such as a region. For keys outside of a
+    /// request, see [`lock_key`](Self::lock_key).
     ///
     /// ```
     /// use tower_distributed_lock::key;
@@ -242,7 +251,9 @@ impl RequestKey {
 
     /// The text that a closure finds in a request, borrowed or owned.
     ///
-    /// A request for which the closure returns `None` is [refused](super#parts-that-are-not-there), as for a missing header. The closure sees the request's [`Parts`](http::request::Parts) and, with the feature `axum`, its path parameters.
+    /// A request for which the closure returns `None` is [refused](super#parts-that-are-not-there),
+    /// as for a missing header. The closure sees the request's [`Parts`](http::request::Parts) and,
+    /// with the feature `axum`, its path parameters.
     ///
     /// ```
     /// # use tower_distributed_lock::key;
@@ -263,7 +274,8 @@ impl RequestKey {
         self.and(Source::Computed(not_empty(label), Arc::new(find)))
     }
 
-    /// The matched route as written in the program, such as `/accounts/{id}`, with the prefixes of nested routers.
+    /// The matched route as written in the program, such as `/accounts/{id}`, with the prefixes of
+    /// nested routers.
     ///
     /// One lock for all requests of a route, whatever their parameters are:
     ///
@@ -283,11 +295,11 @@ impl RequestKey {
 
     /// A path parameter of the matched route as text, decoded, like axum's `Path<String>`.
     ///
-    /// **A handler that takes `Path<u64>` needs [`param_as`](Self::param_as):** for such a handler `/7`, `/07` and `/%2B7` are one account; as text they are
-    /// three, with three locks.
+    /// **A handler that takes `Path<u64>` needs [`param_as`](Self::param_as):** for such a handler
+    /// `/7`, `/07` and `/%2B7` are one account; as text they are three, with three locks.
     ///
-    /// Bytes that are not UTF-8 are refused, as `Path` refuses them. An empty parameter (which a route such as `/user-{id}` accepts) is
-    /// refused too.
+    /// Bytes that are not UTF-8 are refused, as `Path` refuses them. An empty parameter (which a
+    /// route such as `/user-{id}` accepts) is refused too.
     ///
     /// ```
     /// use axum::{Router, routing::post};
@@ -308,9 +320,11 @@ impl RequestKey {
         self.and(Source::Param(not_empty(name)))
     }
 
-    /// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by the `Display` of `T`.
+    /// A path parameter of the matched route, parsed as a `T` like axum's `Path<T>`, and written by
+    /// the `Display` of `T`.
     ///
-    /// One resource then has one key, however a client writes the resource's id. A parameter that does not parse is refused (400).
+    /// One resource then has one key, however a client writes the resource's id. A parameter that
+    /// does not parse is refused (400).
     ///
     /// ```
     /// use axum::{Router, extract::Path, routing::post};

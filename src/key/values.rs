@@ -28,7 +28,8 @@ impl Given {
     }
 }
 
-/// A [`RequestKey`] and the values of its parts, for use outside of a request. Made by [`RequestKey::with`].
+/// A [`RequestKey`] and the values of its parts, for use outside of a request. Made by
+/// [`RequestKey::with`].
 ///
 /// ```
 /// use tower_distributed_lock::key;
@@ -50,12 +51,12 @@ pub struct KeyValues<'k> {
 }
 
 impl RequestKey {
-    /// Gives the part with this label a value, for a key outside of a request: for example the other account of a transfer, or the
-    /// account of a nightly job.
+    /// Gives the part with this label a value, for a key outside of a request: for example the
+    /// other account of a transfer, or the account of a nightly job.
     ///
-    /// The key is exactly the key that a layer with this `RequestKey` derives from a request with the same values, including types,
-    /// fallbacks, limits and hashes. Only [`only_when`](Self::only_when) does not apply. Define a key once, and use it in both places:
-    ///
+    /// The key is exactly the key that a layer with this `RequestKey` derives from a request with
+    /// the same values, including types, fallbacks, limits and hashes. Only
+    /// [`only_when`](Self::only_when) does not apply. Define a key once, and use it in both places:
     #[cfg_attr(feature = "axum", doc = "```")]
     #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
     /// # #[tokio::main(flavor = "current_thread")]
@@ -63,8 +64,9 @@ impl RequestKey {
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
     ///
     /// let locks = Locks::in_memory();
-    /// let account = key::name("account").header("x-tenant-id").labelled("tenant").param_as::<u64>("id");
-    /// let layer = DistributedLockLayer::new(locks.clone(), account.clone());
+    /// let account =
+    /// key::name("account").header("x-tenant-id").labelled("tenant").param_as::<u64>("id"); let
+    /// layer = DistributedLockLayer::new(locks.clone(), account.clone());
     ///
     /// // Elsewhere:
     /// let guard = locks.lock(account.with("tenant", "acme").with("id", 7)).await?;
@@ -106,7 +108,8 @@ impl KeyValues<'_> {
     ///
     /// # Errors
     ///
-    /// A part lacks its value, a value would be refused in a request, or the key has no part with a given label.
+    /// A part lacks its value, a value would be refused in a request, or the key has no part with a
+    /// given label.
     pub fn lock_key(&self) -> Result<LockKey, KeyError> {
         self.key.fill(&self.given)
     }

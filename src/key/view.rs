@@ -8,8 +8,8 @@ use http::{Extensions, request::Parts};
 use super::axum::MatchedRoute;
 use super::body::WholeBody;
 
-/// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by dereference, and the path
-/// parameters of the matched route.
+/// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by
+/// dereference, and the path parameters of the matched route.
 ///
 /// ```
 /// use tower_distributed_lock::key;
@@ -48,12 +48,13 @@ impl<'r> RequestView<'r> {
         Self { parts, extensions }
     }
 
-    /// The path parameter of the matched route, decoded, like axum's `Path`. `None` if the route has no such parameter, or two of that
-    /// name.
+    /// The path parameter of the matched route, decoded, like axum's `Path`. `None` if the route
+    /// has no such parameter, or two of that name.
     ///
-    /// Without a matched route, a closure that asks for a parameter and then returns `None` is treated like
-    /// [`param`](super::param()), if the part has neither a fallback nor is optional: a 404 passes, and a layer in the wrong place is a
-    /// misconfiguration. With a fallback, all requests to a layer in the wrong place have one key.
+    /// Without a matched route, a closure that asks for a parameter and then returns `None` is
+    /// treated like [`param`](super::param()), if the part has neither a fallback nor is
+    /// optional: a 404 passes, and a layer in the wrong place is a misconfiguration. With a
+    /// fallback, all requests to a layer in the wrong place have one key.
     #[cfg(feature = "axum")]
     pub fn param(&self, name: &str) -> Option<&str> {
         self.asked.set(true);
@@ -65,7 +66,8 @@ impl<'r> RequestView<'r> {
         self.route.as_ref()
     }
 
-    /// Forgets what closures of earlier parts have asked for. Those parts have their values, so nothing was missing.
+    /// Forgets what closures of earlier parts have asked for. Those parts have their values, so
+    /// nothing was missing.
     pub(super) fn begin_part(&self) {
         self.extensions.lacks_body.set(false);
         #[cfg(feature = "axum")]

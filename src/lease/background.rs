@@ -15,12 +15,12 @@ use tokio::runtime::Handle;
 ///
 /// When that runtime has ended, the next use on another runtime, or a request that waits there,
 /// starts the work again on that one, with all leases and all requests that wait. No request on a
-/// living runtime fails for it. What nobody waits for, such as a release that has failed before, goes
-/// on with the next use.
+/// living runtime fails for it. What nobody waits for, such as a release that has failed before,
+/// goes on with the next use.
 ///
-/// **The runtime must be driven**: on one that stands still, such as a runtime of one thread between
-/// two calls of `block_on`, or on one whose threads are all blocked, no lease is renewed and no
-/// request is served that waits for an answer of the store.
+/// **The runtime must be driven**: on one that stands still, such as a runtime of one thread
+/// between two calls of `block_on`, or on one whose threads are all blocked, no lease is renewed
+/// and no request is served that waits for an answer of the store.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Background {

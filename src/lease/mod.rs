@@ -1,7 +1,8 @@
 //! The lease: an instance's time-limited hold of a key in the store.
 //!
-//! [`Lease`] is the part that guards share. [`Renewal`] computes when a lease is renewed, [`Schedule`] sorts leases
-//! by that time, and [`Scheduler`] runs the background task that acts on the schedule.
+//! [`Lease`] is the part that guards share. [`Renewal`] computes when a lease is renewed,
+//! [`Schedule`] sorts leases by that time, and [`Scheduler`] runs the background task that acts on
+//! the schedule.
 //!
 //! # The times of a lease
 //!
@@ -12,14 +13,16 @@
 //!  0           0.4 ms                        10 s                             29.698 s        30 s after the store's grant
 //! ```
 //!
-//! The holder counts from *before* the request was sent, and the store from when the request arrived. The holder also
-//! subtracts a margin for clocks that run at different speeds ([`drift`]). The deadline of the holder is therefore always
-//! before the expiry in the store, unless a clock is off by more than the margin or the process is paused.
+//! The holder counts from *before* the request was sent, and the store from when the request
+//! arrived. The holder also subtracts a margin for clocks that run at different speeds ([`drift`]).
+//! The deadline of the holder is therefore always before the expiry in the store, unless a clock is
+//! off by more than the margin or the process is paused.
 //!
 //! # Doubts
 //!
-//! A store that was away may have restarted without the lease. The lease is then *doubted*: turns under way go on, but no
-//! new turn begins until a renewal that was sent after the doubt is answered.
+//! A store that was away may have restarted without the lease. The lease is then *doubted*: turns
+//! under way go on, but no new turn begins until a renewal that was sent after the doubt is
+//! answered.
 
 mod background;
 mod renewal;
@@ -73,7 +76,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The store has another holder, or none: the key was deleted, was evicted, or was taken by another instance.
+    /// The store has another holder, or none: the key was deleted, was evicted, or was taken by
+    /// another instance.
     NotOurs,
     /// No renewal confirmed the lease before its deadline.
     Expired,
@@ -115,19 +119,19 @@ impl fmt::Display for Loss {
 
 /// A lease, as its guards see it. The line's `HeldLease` has the state that only the line needs.
 ///
-/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been seen to pass it:
-///    the caller that sees this *ends* the lease in the same atomic step. A guard that was seen to be lost is
-///    therefore never held again.
-/// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the waiting requests
-///    go on.
-/// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store has answered.
-///    Doubts are counted, not timed: the answer to a renewal that was started before a doubt does not settle that
-///    doubt.
+/// 1. The deadline moves forward while the lease is valid, and never again once the clock has been
+///    seen to pass it: the caller that sees this *ends* the lease in the same atomic step. A guard
+///    that was seen to be lost is therefore never held again.
+/// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the
+///    waiting requests go on.
+/// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store
+///    has answered. Doubts are counted, not timed: the answer to a renewal that was started before
+///    a doubt does not settle that doubt.
 pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) owner: Owner,
-    /// The digest of the work that the key is held for, if that work is done once. Such a turn goes on to its end
-    /// even when the lease is lost.
+    /// The digest of the work that the key is held for, if that work is done once. Such a turn
+    /// goes on to its end even when the lease is lost.
     pub(crate) fingerprint: Option<Bytes>,
     /// How long the store keeps the lease after each renewal.
     pub(crate) length: Duration,
@@ -137,7 +141,8 @@ pub(crate) struct Lease {
     downgraded: AtomicBool,
     /// The atomics count nanoseconds since this time.
     epoch: Instant,
-    /// When the lease ends for its holder, or the reason of its loss once the lease is over ([`end`]).
+    /// When the lease ends for its holder, or the reason of its loss once the lease is over
+    /// ([`end`]).
     deadline: AtomicU64,
     /// When the current turn, or the first of several, reaches its longest time.
     turn_ends: AtomicU64,
@@ -151,8 +156,8 @@ pub(crate) struct Lease {
     loss_told: Notify,
 }
 
-/// The ends of a lease, as values of its deadline. The loss and its reason are one value, so that nobody sees one without the
-/// other.
+/// The ends of a lease, as values of its deadline. The loss and its reason are one value, so that
+/// nobody sees one without the other.
 const ENDS: [Loss; 5] = [
     Loss::Expired,
     Loss::NotOurs,
@@ -224,21 +229,22 @@ impl Lease {
         self.epoch + Duration::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Whether the lease is held by the clock. A lease that is found past its deadline is over for good.
+    /// Whether the lease is held by the clock. A lease that is found past its deadline is over for
+    /// good.
     pub(crate) fn is_valid(&self, now: Instant) -> bool {
         self.move_deadline(now, |deadline| deadline)
     }
 
-    /// Moves the deadline forward, never back, after a renewal that was sent at `sent` has confirmed the lease.
-    /// Returns `false` if the lease is over.
+    /// Moves the deadline forward, never back, after a renewal that was sent at `sent` has
+    /// confirmed the lease. Returns `false` if the lease is over.
     pub(crate) fn extend(&self, now: Instant, sent: Instant) -> bool {
         let until = later(sent, validity(self.length));
         let until = nanos(until.saturating_duration_since(self.epoch));
         self.move_deadline(now, |deadline| deadline.max(until))
     }
 
-    /// Applies `change` to the deadline if the lease is valid at `now`, and ends the lease otherwise, in one atomic
-    /// step. Returns whether the lease is valid.
+    /// Applies `change` to the deadline if the lease is valid at `now`, and ends the lease
+    /// otherwise, in one atomic step. Returns whether the lease is valid.
     fn move_deadline(&self, now: Instant, change: impl Fn(u64) -> u64) -> bool {
         let now = nanos(now.saturating_duration_since(self.epoch));
         let mut current = self.deadline.load(Ordering::Acquire);
@@ -279,13 +285,14 @@ impl Lease {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Settles the first `doubts` doubts, after the answer to a renewal that started with that number.
+    /// Settles the first `doubts` doubts, after the answer to a renewal that started with that
+    /// number.
     pub(crate) fn settle_doubts(&self, doubts: u64) {
         self.settled.fetch_max(doubts, Ordering::AcqRel);
     }
 
-    /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be due to that
-    /// record.
+    /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be
+    /// due to that record.
     pub(crate) fn is_recording(&self) -> bool {
         self.recording.get().is_some()
     }
@@ -308,7 +315,8 @@ impl Lease {
         )
     }
 
-    /// Sets the end of the current turn, or of the first of several; `None` if no turn is under way.
+    /// Sets the end of the current turn, or of the first of several; `None` if no turn is under
+    /// way.
     pub(crate) fn set_turn_ends(&self, at: Option<Instant>) {
         let ends = at.map_or(LONGEST, |at| {
             nanos(at.saturating_duration_since(self.epoch))
@@ -316,7 +324,8 @@ impl Lease {
         self.turn_ends.store(ends, Ordering::Release);
     }
 
-    /// Ends the lease with this loss. Called under the lock of the key's line. The watchers are woken when that lock is free.
+    /// Ends the lease with this loss. Called under the lock of the key's line. The watchers are
+    /// woken when that lock is free.
     pub(crate) fn lose(&self, loss: Loss) {
         // A guard may have reported the passed deadline before, and must continue to report that.
         let lose = |deadline| (deadline > LAST_END).then_some(end(loss));
@@ -325,8 +334,8 @@ impl Lease {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, lose);
     }
 
-    /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past its deadline is lost
-    /// even before its line has set the reason.
+    /// The reason of the loss, or `None` while the lease is not lost. A lease that was seen past
+    /// its deadline is lost even before its line has set the reason.
     pub(crate) fn loss(&self) -> Option<Loss> {
         let deadline = self.deadline.load(Ordering::Acquire);
         ENDS.get(usize::try_from(deadline).ok()?).copied()
@@ -352,8 +361,8 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The part of a lease that its holder does not rely on: one percent for clocks that run at different speeds, and two
-/// milliseconds for their granularity.
+/// The part of a lease that its holder does not rely on: one percent for clocks that run at
+/// different speeds, and two milliseconds for their granularity.
 pub(crate) fn drift(length: Duration) -> Duration {
     length / 100 + Duration::from_millis(2)
 }

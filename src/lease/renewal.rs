@@ -1,11 +1,12 @@
 //! The times of a lease's renewals, as a state machine that takes the time as an argument.
 //!
-//! 1. At most one renewal is under way. The answer, or the lack of an answer, determines when the next renewal is
-//!    due.
-//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer, or without the tokens
-//!    that were asked for, the next one is never due at once.
+//! 1. At most one renewal is under way. The answer, or the lack of an answer, determines when the
+//!    next renewal is due.
+//! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer,
+//!    or without the tokens that were asked for, the next one is never due at once.
 //!
-//! The renewals of a lease of 30 s with the default pace, while the store is away from 15 s to 23 s:
+//! The renewals of a lease of 30 s with the default pace, while the store is away from 15 s to 23
+//! s:
 //!
 //! ```text
 //!  0 s    granted                   next: 10 s
@@ -24,18 +25,20 @@ use crate::time::{Instant, later};
 pub(crate) struct Pace {
     /// The interval between renewals of a lease that is not passed on.
     pub(crate) every: Duration,
-    /// The interval between renewals of a lease that is passed on. It is shorter, so that the instance notices when
-    /// other instances wait.
+    /// The interval between renewals of a lease that is passed on. It is shorter, so that the
+    /// instance notices when other instances wait.
     pub(crate) every_when_passing: Duration,
-    /// How soon a renewal without an answer, or without the tokens that were asked for, is retried.
+    /// How soon a renewal without an answer, or without the tokens that were asked for, is
+    /// retried.
     pub(crate) retry: Duration,
     /// After how many renewals without an answer to give up before the deadline.
     pub(crate) give_up_after: Option<u32>,
 }
 
 impl Pace {
-    /// Renewals that are due within this time of each other are sent together. The time is shorter than every pause
-    /// between two renewals of one lease, so that a renewal which was just put off is not due at once.
+    /// Renewals that are due within this time of each other are sent together. The time is shorter
+    /// than every pause between two renewals of one lease, so that a renewal which was just put
+    /// off is not due at once.
     pub(crate) fn together(&self) -> Duration {
         /// The longest time that a renewal may be sent early.
         const LONGEST: Duration = Duration::from_millis(250);
@@ -84,8 +87,8 @@ impl Renewal {
         is_due
     }
 
-    /// Requests a renewal at once, unless one is under way. The line looks at the answer to that one, and then knows
-    /// whether another is needed.
+    /// Requests a renewal at once, unless one is under way. The line looks at the answer to that
+    /// one, and then knows whether another is needed.
     pub(crate) fn renew_now(&mut self, now: Instant) {
         self.next = self.next.min(now);
     }
@@ -103,15 +106,15 @@ impl Renewal {
         }
     }
 
-    /// Notes that the lease was doubted after the renewal was sent. The answer confirms nothing, and the next renewal
-    /// is due now.
+    /// Notes that the lease was doubted after the renewal was sent. The answer confirms nothing,
+    /// and the next renewal is due now.
     pub(crate) fn outdated(&mut self, now: Instant) {
         self.sent = None;
         self.next = now;
     }
 
-    /// Lets the next renewal follow after a short pause, because the last one did not bring everything that was asked
-    /// for.
+    /// Lets the next renewal follow after a short pause, because the last one did not bring
+    /// everything that was asked for.
     pub(crate) fn retry(&mut self, pace: &Pace, now: Instant) {
         self.next = later(now, pace.retry.min(self.every / 8));
     }

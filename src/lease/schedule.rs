@@ -1,11 +1,14 @@
-//! The times at which the leases of a shard need attention: for their next renewal, or because they end.
+//! The times at which the leases of a shard need attention: for their next renewal, or because they
+//! end.
 //!
-//! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due before the lease
-//!    ends, otherwise for the end.
-//! 2. The cost of a look at the schedule depends on the number of entries that are due, not on the number of leases.
+//! 1. A lease has at most one entry, and its line knows which: for the next renewal if that is due
+//!    before the lease ends, otherwise for the end.
+//! 2. The cost of a look at the schedule depends on the number of entries that are due, not on the
+//!    number of leases.
 //!
-//! Two sorted maps hold the entries of a shard: one of renewals, one of ends. A renewal may be sent a little early, together with
-//! others, and an end must not be handled early; the two are therefore taken with different limits:
+//! Two sorted maps hold the entries of a shard: one of renewals, one of ends. A renewal may be sent
+//! a little early, together with others, and an end must not be handled early; the two are
+//! therefore taken with different limits:
 //!
 //! ```text
 //! renewals  (10.00 s, attempt 4) (10.02 s, attempt 68) (17.30 s, attempt 132)
@@ -61,8 +64,8 @@ impl Schedule {
         self.times(entry).remove(&id);
     }
 
-    /// Removes and returns all leases that end by `now`, and all that are to be renewed by `soon`: their keys, and
-    /// the numbers of their attempts.
+    /// Removes and returns all leases that end by `now`, and all that are to be renewed by `soon`:
+    /// their keys, and the numbers of their attempts.
     pub(crate) fn take_due(&mut self, now: Instant, soon: Instant) -> Vec<(LockKey, u64)> {
         let mut due = Vec::new();
         take_until(&mut self.ends, now, &mut due);

@@ -183,12 +183,12 @@ impl Scheduler {
         self.changed.notify_one();
     }
 
-    /// Makes the task look at the leases at this time at the latest. Called after a lease was scheduled, under the
-    /// lock of its schedule.
+    /// Makes the task look at the leases at this time at the latest. Called after a lease was
+    /// scheduled, under the lock of its schedule.
     pub(crate) fn look_by(&self, at: Instant) {
         let at = self.nanos(at);
-        // In most cases the task looks earlier anyway, and a load is enough, which does not take the cache line away
-        // from other threads.
+        // In most cases the task looks earlier anyway, and a load is enough, which does not take
+        // the cache line away from other threads.
         if at < self.looks_at.load(Ordering::Acquire)
             && at < self.looks_at.fetch_min(at, Ordering::AcqRel)
         {
@@ -255,7 +255,8 @@ async fn run<E: LeaseEvents>(running: Running<E>, mut hints: Hints) {
 
 async fn sleep_until_some(at: Option<Instant>) {
     match at {
-        // A sleep would last until the timer's next tick, up to a millisecond, which a request may wait for.
+        // A sleep would last until the timer's next tick, up to a millisecond, which a request may
+        // wait for.
         Some(at) if at <= now() => {}
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

@@ -1,7 +1,9 @@
-//! The settings of a [`Locks`], their defaults, and the check that refuses combinations that cannot work.
+//! The settings of a [`Locks`], their defaults, and the check that refuses combinations that cannot
+//! work.
 //!
-//! [`Config`] is what a running [`Locks`] keeps. Two parts are derived from it and given to the modules that need
-//! them: [`Limits`] for lines, and [`Pace`] for renewals. The defaults give these times for a lease of 30 s:
+//! [`Config`] is what a running [`Locks`] keeps. Two parts are derived from it and given to the
+//! modules that need them: [`Limits`] for lines, and [`Pace`] for renewals. The defaults give these
+//! times for a lease of 30 s:
 //!
 //! ```text
 //! lease                       30 s
@@ -60,7 +62,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How an attempt queues at the store. Only an attempt that some request waits for takes a place in the queue.
+    /// How an attempt queues at the store. Only an attempt that some request waits for takes a
+    /// place in the queue.
     pub(crate) fn queueing(&self, patient: bool) -> Queueing {
         if patient {
             Queueing::Wait {
@@ -72,7 +75,8 @@ impl Config {
         }
     }
 
-    /// How long the head of the store's queue may leave a free key untaken before the next attempt may take the key.
+    /// How long the head of the store's queue may leave a free key untaken before the next attempt
+    /// may take the key.
     pub(crate) fn head_start(&self) -> Duration {
         HEAD_START
     }
@@ -91,7 +95,8 @@ impl Config {
         }
     }
 
-    /// The settings that renewals need. A renewal without an answer is retried after an eighth of the interval.
+    /// The settings that renewals need. A renewal without an answer is retried after an eighth of
+    /// the interval.
     fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
@@ -107,7 +112,8 @@ impl Config {
         self.renew_every.unwrap_or(self.lease / 3)
     }
 
-    /// Checks the settings with the lease and `max_hold` of one layer or request in place of the common ones.
+    /// Checks the settings with the lease and `max_hold` of one layer or request in place of the
+    /// common ones.
     pub(crate) fn check_holding(&self, holding: Holding) -> Result<(), Error> {
         let own = Self {
             lease: holding.lease.unwrap_or(self.lease),
@@ -170,8 +176,8 @@ impl Config {
 /// | [`pass_time`](Self::pass_time) | 10 ms | for how long a lease is passed on once another instance waits |
 /// | [`background`](Self::background) | the runtime of the first use | where leases are renewed and requests are served |
 ///
-/// [`build`](Self::build) refuses a combination of settings that cannot work, rather than adjusting the values. All
-/// instances that share a store should have the same settings.
+/// [`build`](Self::build) refuses a combination of settings that cannot work, rather than adjusting
+/// the values. All instances that share a store should have the same settings.
 ///
 /// # Example
 ///
@@ -206,13 +212,14 @@ impl LocksBuilder {
         }
     }
 
-    /// Sets how long the store keeps a lease that is not renewed. The key of a crashed process stays locked for that
-    /// long.
+    /// Sets how long the store keeps a lease that is not renewed. The key of a crashed process
+    /// stays locked for that long.
     ///
     /// The default is 30 seconds.
     ///
-    /// A short lease frees the keys of a crashed process sooner. A long lease survives longer outages of the store, and
-    /// needs fewer renewals. The store must be able to renew a lease well within a third of its time.
+    /// A short lease frees the keys of a crashed process sooner. A long lease survives longer
+    /// outages of the store, and needs fewer renewals. The store must be able to renew a lease
+    /// well within a third of its time.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -230,13 +237,13 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets how often a held lease is renewed. The interval must be shorter than half of the lease, so that one
-    /// renewal can fail.
+    /// Sets how often a held lease is renewed. The interval must be shorter than half of the lease,
+    /// so that one renewal can fail.
     ///
     /// The default is a third of the lease.
     ///
-    /// More renewals notice a deleted lease sooner, and cost more calls. All leases of an instance that are due at about the
-    /// same time are renewed in one pipeline.
+    /// More renewals notice a deleted lease sooner, and cost more calls. All leases of an instance
+    /// that are due at about the same time are renewed in one pipeline.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -255,13 +262,15 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets after how many unanswered renewals in a row a lease counts as lost, although its time is not over yet.
+    /// Sets after how many unanswered renewals in a row a lease counts as lost, although its time
+    /// is not over yet.
     ///
     /// By default, a lease is lost only at its deadline.
     ///
-    /// An unanswered renewal is retried after an eighth of the interval, and after 1 second at the latest. With the default
-    /// lease and `give_up_after(3)`, a holder learns of an unreachable store a few seconds after the first renewal that
-    /// failed, instead of up to 20 seconds later. The loss is [`Loss::GaveUp`](crate::Loss::GaveUp).
+    /// An unanswered renewal is retried after an eighth of the interval, and after 1 second at the
+    /// latest. With the default lease and `give_up_after(3)`, a holder learns of an unreachable
+    /// store a few seconds after the first renewal that failed, instead of up to 20 seconds
+    /// later. The loss is [`Loss::GaveUp`](crate::Loss::GaveUp).
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -278,8 +287,8 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets how long one turn may last, so that a handler that hangs does not hold its key forever. A turn that takes
-    /// longer is lost with [`Loss::MaxHold`](crate::Loss::MaxHold).
+    /// Sets how long one turn may last, so that a handler that hangs does not hold its key forever.
+    /// A turn that takes longer is lost with [`Loss::MaxHold`](crate::Loss::MaxHold).
     ///
     /// The default is 10 minutes.
     ///
@@ -304,8 +313,9 @@ impl LocksBuilder {
 
     /// Sets how long [`Locks::lock`] waits before failing with [`ErrorKind::Held`].
     ///
-    /// To outlast a holder that has crashed, the limit must be longer than the lease. Requests that wait for each
-    /// other, each holding a key that the other one wants, are ended only by this limit.
+    /// To outlast a holder that has crashed, the limit must be longer than the lease. Requests that
+    /// wait for each other, each holding a key that the other one wants, are ended only by this
+    /// limit.
     ///
     /// The default is 10 seconds.
     ///
@@ -330,9 +340,11 @@ impl LocksBuilder {
         self
     }
 
-    /// Makes [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys then wait forever.
+    /// Makes [`Locks::lock`] wait without a limit. Two requests that wait for each other's keys
+    /// then wait forever.
     ///
-    /// Callers that need a limit of their own can still use [`Lock::within`](crate::Lock::within), or drop the future:
+    /// Callers that need a limit of their own can still use [`Lock::within`](crate::Lock::within),
+    /// or drop the future:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -357,10 +369,11 @@ impl LocksBuilder {
     /// [`ErrorKind::LineFull`].
     ///
     /// The default is 1,024. Requests that wait for no turn of another, but for the answer to a
-    /// question that has just been asked, do not count: readers that ask for a free key at once, for
-    /// example.
+    /// question that has just been asked, do not count: readers that ask for a free key at once,
+    /// for example.
     ///
-    /// A full line is a sign of overload: the layer answers 503 with `Retry-After`, and the client can try another time.
+    /// A full line is a sign of overload: the layer answers 503 with `Retry-After`, and the client
+    /// can try another time.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -381,11 +394,11 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets how many keys this process may hold or wait for at a time. A request for a further key fails with
-    /// [`ErrorKind::TooManyKeys`].
+    /// Sets how many keys this process may hold or wait for at a time. A request for a further key
+    /// fails with [`ErrorKind::TooManyKeys`].
     ///
-    /// Keys are made from values that clients send, so without a bound a client could fill the memory of this process
-    /// and of the store. The default is 131,072.
+    /// Keys are made from values that clients send, so without a bound a client could fill the
+    /// memory of this process and of the store. The default is 131,072.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -405,13 +418,15 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets whether all requests that wait fail with [`ErrorKind::Unreachable`] as soon as the store fails once.
+    /// Sets whether all requests that wait fail with [`ErrorKind::Unreachable`] as soon as the
+    /// store fails once.
     ///
-    /// By default, requests keep waiting within their own limits while the store is away, provided that the store has
-    /// answered for their key before. Only [`Lock::now`](crate::Lock::now), and the first question for a key, fail at once.
+    /// By default, requests keep waiting within their own limits while the store is away, provided
+    /// that the store has answered for their key before. Only [`Lock::now`](crate::Lock::now),
+    /// and the first question for a key, fail at once.
     ///
-    /// Choose `true` where a caller has something better to do than to wait for a store that comes back: another store, a
-    /// cached answer, a 503 that moves the client to another region.
+    /// Choose `true` where a caller has something better to do than to wait for a store that comes
+    /// back: another store, a cached answer, a 503 that moves the client to another region.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -430,18 +445,19 @@ impl LocksBuilder {
     ///
     /// The default is 1 second.
     ///
-    /// A hint is a message that the store sends when a key becomes free. Polling only makes up for hints that were lost, so
-    /// a shorter interval does not make a hand-over faster in normal operation.
+    /// A hint is a message that the store sends when a key becomes free. Polling only makes up for
+    /// hints that were lost, so a shorter interval does not make a hand-over faster in normal
+    /// operation.
     ///
-    /// A lease that is passed on from request to request is also renewed at this interval, to learn whether another
-    /// instance waits.
+    /// A lease that is passed on from request to request is also renewed at this interval, to learn
+    /// whether another instance waits.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.config.poll_interval = interval;
         self
     }
 
-    /// Sets how long a waiting instance keeps its place in the store's queue without asking again. Other instances
-    /// wait that long behind an instance that has crashed.
+    /// Sets how long a waiting instance keeps its place in the store's queue without asking again.
+    /// Other instances wait that long behind an instance that has crashed.
     ///
     /// The deadline must be longer than the poll interval. The default is 3 seconds.
     ///
@@ -463,12 +479,14 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets how many more turns a lease serves in this process once another instance is known to wait.
+    /// Sets how many more turns a lease serves in this process once another instance is known to
+    /// wait.
     ///
     /// The default is 16.
     ///
-    /// A higher number makes a hot key faster, because a turn that is passed on costs no call to the store. A lower number
-    /// makes the waiting of other instances shorter. With 0, the lease is given back after the turn under way.
+    /// A higher number makes a hot key faster, because a turn that is passed on costs no call to
+    /// the store. A lower number makes the waiting of other instances shorter. With 0, the
+    /// lease is given back after the turn under way.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -488,8 +506,8 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets for how long a lease is still passed on in this process once another instance is known to wait. A turn
-    /// under way is not cut short.
+    /// Sets for how long a lease is still passed on in this process once another instance is known
+    /// to wait. A turn under way is not cut short.
     ///
     /// The default is 10 milliseconds.
     ///
@@ -499,8 +517,8 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets where leases are renewed, the store is asked for requests that wait, and the connections
-    /// of the store are kept.
+    /// Sets where leases are renewed, the store is asked for requests that wait, and the
+    /// connections of the store are kept.
     ///
     /// The default is [`Background::Current`]: the runtime of the first use. A program with several
     /// runtimes, or whose handlers block their runtime at times, gives one that always runs, or a
@@ -538,7 +556,8 @@ impl LocksBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if the settings do not fit together. The message names the values.
+    /// [`ErrorKind::InvalidConfig`] if the settings do not fit together. The message names the
+    /// values.
     pub fn build(self) -> Result<Locks, Error> {
         self.config.check()?;
         let inner = Inner::new(self.store, self.config, self.background);

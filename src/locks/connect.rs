@@ -4,8 +4,8 @@ use super::Locks;
 use crate::Error;
 
 impl Locks {
-    /// Connects to the Redis server of a URL such as `redis://user:password@host:6379/0`, and creates locks there
-    /// with default settings.
+    /// Connects to the Redis server of a URL such as `redis://user:password@host:6379/0`, and
+    /// creates locks there with default settings.
     ///
     /// To change settings of the connection, pass a [`RedisStore`](crate::store::RedisStore) to
     /// [`builder`](Locks::builder).
@@ -22,9 +22,9 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and
-    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in time or refuses
-    /// the connection.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work,
+    /// and [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the server does not
+    /// answer in time or refuses the connection.
     ///
     /// # Cancel safety
     ///
@@ -34,10 +34,12 @@ impl Locks {
         Self::builder(store).build()
     }
 
-    /// Connects to 3 or 5 independent Redis servers, and creates locks on a majority of them with default settings.
+    /// Connects to 3 or 5 independent Redis servers, and creates locks on a majority of them with
+    /// default settings.
     ///
-    /// See [`QuorumStore`] for the guarantees and the costs of a quorum. Servers that are down may come up later. To
-    /// change settings, pass a [`QuorumStore`] of [`RedisStore`]s to [`builder`](Locks::builder).
+    /// See [`QuorumStore`] for the guarantees and the costs of a quorum. Servers that are down may
+    /// come up later. To change settings, pass a [`QuorumStore`] of [`RedisStore`]s to
+    /// [`builder`](Locks::builder).
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
@@ -56,9 +58,10 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, an even number of
-    /// URLs, fewer than three, or a URL given twice; and [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable)
-    /// when fewer than a majority of the servers can be reached.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, an
+    /// even number of URLs, fewer than three, or a URL given twice; and
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when fewer than a majority of
+    /// the servers can be reached.
     ///
     /// # Cancel safety
     ///
@@ -77,8 +80,8 @@ impl Locks {
         Self::builder(store).build()
     }
 
-    /// Connects to the primary of a service that Redis Sentinel watches, and creates locks there with default
-    /// settings. See [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
+    /// Connects to the primary of a service that Redis Sentinel watches, and creates locks there
+    /// with default settings. See [`RedisStore::sentinel`](crate::store::RedisStore::sentinel).
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), tower_distributed_lock::Error> {

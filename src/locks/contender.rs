@@ -1,18 +1,18 @@
 //! Asking the store for a key, on behalf of all requests in a line.
 //!
 //! 1. A line that contends has exactly one [`Contender`]. A contender settles its line once: with a
-//!    lease, a record, a failure, or because no request is left. A contender that is dropped before,
-//!    with its runtime, leaves the line behind: the background gives it another contender, on the
-//!    next runtime if necessary ([`Lines::take_over`](super::lines::Lines::take_over)).
+//!    lease, a record, a failure, or because no request is left. A contender that is dropped
+//!    before, with its runtime, leaves the line behind: the background gives it another contender,
+//!    on the next runtime if necessary ([`Lines::take_over`](super::lines::Lines::take_over)).
 //! 2. The request that came first polls the first question to the store, which saves two task
 //!    switches. The contender moves to a task of the background when that request goes away, or is
 //!    not alone any more, and for all further questions. So nobody but the first request depends on
 //!    whether its task is polled.
-//! 3. The attempt belongs to the line, not to a request: the attempt keeps its place in the store's queue while
-//!    requests come and go, and leaves the queue with the last request.
-//! 4. After a question whose outcome is not known, the store is asked in the name of a new owner, and
-//!    the old one is an ending. A connection that breaks is no reason to fail a request: the next
-//!    question follows at once, a few times.
+//! 3. The attempt belongs to the line, not to a request: the attempt keeps its place in the store's
+//!    queue while requests come and go, and leaves the queue with the last request.
+//! 4. After a question whose outcome is not known, the store is asked in the name of a new owner,
+//!    and the old one is an ending. A connection that breaks is no reason to fail a request: the
+//!    next question follows at once, a few times.
 //!
 //! The life of a contender for a key that another instance holds:
 //!
@@ -48,9 +48,11 @@ use crate::{
     trace,
 };
 
-/// The shortest pause between two questions, so that a contender does not spin while a lease is about to expire.
+/// The shortest pause between two questions, so that a contender does not spin while a lease is
+/// about to expire.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-/// The pause after the first failure of the store. Each further pause is twice as long, up to the poll interval.
+/// The pause after the first failure of the store. Each further pause is twice as long, up to the
+/// poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
 /// How often a call whose connection broke is followed by the next one at once. One whose time was
@@ -77,7 +79,8 @@ pub(crate) struct Contender {
 
 /// An `acquire` that the store has not answered yet.
 ///
-/// The question keeps what the line needs to make leases of the answer, so that the demand need not be kept apart.
+/// The question keeps what the line needs to make leases of the answer, so that the demand need not
+/// be kept apart.
 struct Question {
     owner: Owner,
     /// See [`Acquire::more`].
@@ -131,7 +134,8 @@ impl Contender {
         contender
     }
 
-    /// Polls the first question on behalf of a request. Returns the contender while the store has not answered.
+    /// Polls the first question on behalf of a request. Returns the contender while the store has
+    /// not answered.
     pub(crate) fn poll_first(mut self, cx: &mut Context<'_>) -> Option<Self> {
         match self.poll(cx) {
             Poll::Pending => Some(self),
@@ -242,8 +246,8 @@ impl Contender {
         }
     }
 
-    /// Gives the granted leases to the line. Leases whose time was over before the answer came are released instead,
-    /// and the question counts as failed.
+    /// Gives the granted leases to the line. Leases whose time was over before the answer came are
+    /// released instead, and the question counts as failed.
     fn granted(&mut self, question: Question, grant: &Grant) -> Step {
         let Question { owner, sent, .. } = question;
         trace::granted(self.key.as_str(), owner, grant.others_wait);
@@ -253,7 +257,8 @@ impl Contender {
             owners.take(granted)
         };
         let settled = self.line(|line, t| {
-            // A later reconnect finds the leases in their line and doubts them there. An earlier one is found here.
+            // A later reconnect finds the leases in their line and doubts them there. An earlier
+            // one is found here.
             let is_doubted = self.inner.reconnects() != question.reconnects;
             let new_lease = |owner| {
                 let lease = question.lease(self.key.clone(), owner);
@@ -279,8 +284,8 @@ impl Contender {
         self.failed(owner, &error, Unanswered::TooLate(granted))
     }
 
-    /// Handles the answer that the key is held. The next question follows when the remaining time of the lease is
-    /// over, or after the poll interval, whichever comes first.
+    /// Handles the answer that the key is held. The next question follows when the remaining time
+    /// of the lease is over, or after the poll interval, whichever comes first.
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
@@ -288,7 +293,8 @@ impl Contender {
             .line(|line, t| line.held(held, question.mode, question.waits, t))
             .unwrap_or(false);
         if !pauses {
-            // At once, so that the contender of a line without requests ends here, and not in a task of its own.
+            // At once, so that the contender of a line without requests ends here, and not in a
+            // task of its own.
             return match self.demand() {
                 Some(demand) => {
                     self.question = Some(self.ask(demand));

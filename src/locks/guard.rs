@@ -1,7 +1,8 @@
 //! The handle to a turn.
 //!
-//! A [`LockGuard`] is a counted reference to a [`Turn`]. The count of guards is apart from the count of the `Arc`,
-//! because the line and the waiter also have the turn, and must not keep the turn from ending:
+//! A [`LockGuard`] is a counted reference to a [`Turn`]. The count of guards is apart from the
+//! count of the `Arc`, because the line and the waiter also have the turn, and must not keep the
+//! turn from ending:
 //!
 //! ```text
 //! LockGuard ──▶ Arc<Turn> ──▶ Granted { lease, number, token }
@@ -27,18 +28,20 @@ use crate::{
     trace,
 };
 
-/// The use of a key, for as long as this guard or a clone of the guard lives: exclusive, shared with others, or one of
-/// several permits, as [`mode`](LockGuard::mode) tells.
+/// The use of a key, for as long as this guard or a clone of the guard lives: exclusive, shared
+/// with others, or one of several permits, as [`mode`](LockGuard::mode) tells.
 ///
-/// - Dropping the last clone ends the turn: the next local request gets its turn, or the key is released in the
-///   background. Nothing is awaited, so a guard can be dropped anywhere, even outside of a runtime.
-/// - [`release`](LockGuard::release) ends the turn at once and for all clones, and asks the store whether the lease
-///   was held until then.
-/// - The lease is renewed in the background. When the lease is lost, [`lost`](LockGuard::lost) resolves and
-///   [`is_held`](LockGuard::is_held) returns `false`. Writes after that moment may collide with the next holder,
-///   unless the resource compares [`token`](LockGuard::token)s.
+/// - Dropping the last clone ends the turn: the next local request gets its turn, or the key is
+///   released in the background. Nothing is awaited, so a guard can be dropped anywhere, even
+///   outside of a runtime.
+/// - [`release`](LockGuard::release) ends the turn at once and for all clones, and asks the store
+///   whether the lease was held until then.
+/// - The lease is renewed in the background. When the lease is lost, [`lost`](LockGuard::lost)
+///   resolves and [`is_held`](LockGuard::is_held) returns `false`. Writes after that moment may
+///   collide with the next holder, unless the resource compares [`token`](LockGuard::token)s.
 ///
-/// A clone holds the same turn once more, with the same token, which makes cloning a form of re-entry.
+/// A clone holds the same turn once more, with the same token, which makes cloning a form of
+/// re-entry.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -82,8 +85,8 @@ pub enum Status {
 }
 
 impl LockGuard {
-    /// Creates the first guard of a turn that has begun. Must be called before the next `.await`, so that a
-    /// cancellation cannot leak the turn.
+    /// Creates the first guard of a turn that has begun. Must be called before the next `.await`,
+    /// so that a cancellation cannot leak the turn.
     pub(crate) fn new(turn: Arc<Turn>) -> Self {
         turn.add_guard();
         let guard = Self(turn);
@@ -138,7 +141,8 @@ impl LockGuard {
         &self.granted().lease.key
     }
 
-    /// Returns the owner of the lease: the text that log events, [`Locks::held`] and the store have for this turn.
+    /// Returns the owner of the lease: the text that log events, [`Locks::held`] and the store have
+    /// for this turn.
     ///
     /// Turns that a process passes on under one lease have the same owner and different tokens.
     ///
@@ -155,13 +159,15 @@ impl LockGuard {
         self.granted().lease.owner
     }
 
-    /// Returns the fencing token, which rises with every exclusive turn at a key across the whole fleet.
+    /// Returns the fencing token, which rises with every exclusive turn at a key across the whole
+    /// fleet.
     ///
-    /// The token of a shared guard, or of a permit, is above those of all earlier exclusive guards and below those of all
-    /// later ones. Guards that share a key may have the same token.
+    /// The token of a shared guard, or of a permit, is above those of all earlier exclusive guards
+    /// and below those of all later ones. Guards that share a key may have the same token.
     ///
-    /// Send the token along with every write. A resource that keeps the highest token seen, and refuses lower tokens,
-    /// is safe even from a process that was paused for longer than its lease and has not noticed yet.
+    /// Send the token along with every write. A resource that keeps the highest token seen, and
+    /// refuses lower tokens, is safe even from a process that was paused for longer than its
+    /// lease and has not noticed yet.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -182,13 +188,14 @@ impl LockGuard {
 
     /// Returns whether the key is held, by the clock of this process.
     ///
-    /// That clock is monotonic, and on Linux the clock stands still while the machine sleeps (a closed laptop, a
-    /// suspended virtual machine). After the machine wakes up, this method can return `true` although the lease has
-    /// expired in the store, until the next renewal reports the loss. A resource that compares
-    /// [`token`](LockGuard::token)s is safe in that case, too.
+    /// That clock is monotonic, and on Linux the clock stands still while the machine sleeps (a
+    /// closed laptop, a suspended virtual machine). After the machine wakes up, this method can
+    /// return `true` although the lease has expired in the store, until the next renewal
+    /// reports the loss. A resource that compares [`token`](LockGuard::token)s is safe in that
+    /// case, too.
     ///
-    /// Call `is_held` between the steps of a long computation that never awaits, and that [`run`](LockGuard::run) could
-    /// therefore not interrupt:
+    /// Call `is_held` between the steps of a long computation that never awaits, and that
+    /// [`run`](LockGuard::run) could therefore not interrupt:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -213,9 +220,11 @@ impl LockGuard {
         self.status() == Status::Held
     }
 
-    /// Returns how long the lease lasts if no further renewal succeeds, or zero if the key is not held any more.
+    /// Returns how long the lease lasts if no further renewal succeeds, or zero if the key is not
+    /// held any more.
     ///
-    /// The value jumps up with every renewal. Use the value as a time limit for a call that must not outlast the lease:
+    /// The value jumps up with every renewal. Use the value as a time limit for a call that must
+    /// not outlast the lease:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -262,7 +271,8 @@ impl LockGuard {
         } else if let Some(loss) = self.0.loss() {
             Status::Lost(loss)
         } else if !lease.is_valid(now()) {
-            // The line may not have been told yet that the deadline has passed. Or the lease was lost a moment ago.
+            // The line may not have been told yet that the deadline has passed. Or the lease was
+            // lost a moment ago.
             Status::Lost(lease.loss().unwrap_or(Loss::Expired))
         } else {
             Status::Held
@@ -311,7 +321,8 @@ impl LockGuard {
         self.key() == key && self.inner().space == locks.0.space
     }
 
-    /// Restarts the time that `max_hold` allows the turn. Returns whether the turn is still under way.
+    /// Restarts the time that `max_hold` allows the turn. Returns whether the turn is still under
+    /// way.
     pub(crate) fn begin_anew(&self) -> bool {
         let granted = self.granted();
         self.inner()
@@ -329,8 +340,8 @@ impl LockGuard {
 
 /// A handle that does not keep the turn from ending.
 ///
-/// The extensions of a request and the task-local of a handler have weak guards, so that neither a copy of the
-/// extensions nor a forgotten task keeps a key locked.
+/// The extensions of a request and the task-local of a handler have weak guards, so that neither a
+/// copy of the extensions nor a forgotten task keeps a key locked.
 #[derive(Clone)]
 pub(crate) struct WeakGuard(Weak<Turn>);
 

@@ -1,6 +1,7 @@
 //! The state that the clones of a [`Locks`](crate::Locks) share.
 //!
-//! [`Inner`] connects the parts that know nothing of each other: the [`Lines`], the [`Scheduler`] and the store.
+//! [`Inner`] connects the parts that know nothing of each other: the [`Lines`], the [`Scheduler`]
+//! and the store.
 //!
 //! ```text
 //! a request ──▶ with_line ──▶ Lines ──▶ FollowUp ──▶ finish_transition ──▶ a contender starts, the log is written
@@ -86,8 +87,8 @@ impl Inner {
         pause - (pause / 5).mul_f64(random())
     }
 
-    /// Runs a transition on the line of a key, if there is one, and then the follow-up of the transition. Must not be
-    /// called with a lock held.
+    /// Runs a transition on the line of a key, if there is one, and then the follow-up of the
+    /// transition. Must not be called with a lock held.
     pub(crate) fn with_line<T>(
         self: &Arc<Self>,
         key: &LockKey,
@@ -168,7 +169,8 @@ impl Inner {
             let answer = renewal.next().await.map(|(_, answer)| answer);
             let answer = answer.unwrap_or_else(no_answer);
             self.renewal_answered(&answer);
-            // A connection that breaks is no reason to fail the caller: a renewal does no harm twice.
+            // A connection that breaks is no reason to fail the caller: a renewal does no harm
+            // twice.
             let is_broken = matches!(&answer, Renewed::Unknown(error) if error.is_broken());
             if !is_broken || tries == AT_ONCE {
                 break (sent, answer);
@@ -205,8 +207,8 @@ impl Inner {
         self.reconnects.load(Ordering::Acquire)
     }
 
-    /// Spawns a task on the runtime of the background. The task is dropped if there is none, or when
-    /// that runtime ends.
+    /// Spawns a task on the runtime of the background. The task is dropped if there is none, or
+    /// when that runtime ends.
     pub(crate) fn run_in_background(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
@@ -233,7 +235,8 @@ impl LeaseEvents for Inner {
             Hint::Wanted(key) => drop(self.with_line(&key, |line, t| line.wanted(t.now))),
             Hint::Listening => self.lines.wake_contenders(),
             Hint::Reconnected => {
-                // Counted first, so that a lease granted in the meantime is doubted either here or by its contender.
+                // Counted first, so that a lease granted in the meantime is doubted either here or
+                // by its contender.
                 self.reconnects.fetch_add(1, Ordering::AcqRel);
                 self.lines.doubt_leases(|_| true);
                 self.lines.hurry_ends();

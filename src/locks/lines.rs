@@ -1,19 +1,22 @@
-//! The lines of an instance, in a map that is split into shards so that requests for different keys rarely wait for
-//! the same mutex.
+//! The lines of an instance, in a map that is split into shards so that requests for different keys
+//! rarely wait for the same mutex.
 //!
-//! 1. A line is changed only under the lock of its shard. The transition that ends a line also removes the line,
-//!    under the same lock, so no line is ever in the middle of being removed.
-//! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line leaves the schedule in
-//!    the same step.
+//! 1. A line is changed only under the lock of its shard. The transition that ends a line also
+//!    removes the line, under the same lock, so no line is ever in the middle of being removed.
+//! 2. The schedule of a shard's leases is under the same lock, so a lease that leaves its line
+//!    leaves the schedule in the same step.
 //! 3. So are the endings of a shard's keys: an owner moves from its line to its ending in one step.
-//! 4. Under the lock of a shard, the tasks of this crate (the scheduler's, and those of contenders) are notified. Nothing
-//!    is called that could come back to a line: neither the store nor a waker of a caller.
+//! 4. Under the lock of a shard, the tasks of this crate (the scheduler's, and those of contenders)
+//!    are notified. Nothing is called that could come back to a line: neither the store nor a waker
+//!    of a caller.
 //!
 //! A call for a key takes this way:
 //!
 //! 1. The upper half of the key's hash chooses the shard, and the shard's mutex is locked.
-//! 2. The shard is split into its lines and a [`Transition`], which has everything that a line may use.
-//! 3. The line changes. Whatever must not happen under the mutex is noted in the transition's [`FollowUp`].
+//! 2. The shard is split into its lines and a [`Transition`], which has everything that a line may
+//!    use.
+//! 3. The line changes. Whatever must not happen under the mutex is noted in the transition's
+//!    [`FollowUp`].
 //! 4. A line that has ended is removed, and the mutex is unlocked.
 //! 5. The caller does the follow-up ([`Inner::finish_transition`]).
 
@@ -63,8 +66,8 @@ struct Shard {
     schedule: Schedule,
     /// The owners of these keys that the store has to forget.
     ends: Ends,
-    /// Requests are numbered across all lines of a shard, so that a request which leaves late is not taken for a
-    /// request in a later line of the same key.
+    /// Requests are numbered across all lines of a shard, so that a request which leaves late is
+    /// not taken for a request in a later line of the same key.
     numbers: Numbers,
     totals: Totals,
 }
@@ -140,7 +143,8 @@ impl Lines {
         Ok(Joined { turn, first })
     }
 
-    /// Runs a transition on the line of a key, if there is one, and removes the line if the transition has ended it.
+    /// Runs a transition on the line of a key, if there is one, and removes the line if the
+    /// transition has ended it.
     pub(crate) fn with<T>(
         &self,
         key: &LockKey,
@@ -188,7 +192,8 @@ impl Lines {
         due
     }
 
-    /// Doubts the leases of all keys that `is_concerned` accepts, because the store may have forgotten them.
+    /// Doubts the leases of all keys that `is_concerned` accepts, because the store may have
+    /// forgotten them.
     pub(crate) fn doubt_leases(&self, is_concerned: impl Fn(&LockKey) -> bool) {
         for shard in &self.shards {
             let mut follow_up = FollowUp::default();
@@ -199,7 +204,8 @@ impl Lines {
         }
     }
 
-    /// Returns an unused owner, for an attempt outside of the key's line, and the endings that the attempt carries.
+    /// Returns an unused owner, for an attempt outside of the key's line, and the endings that the
+    /// attempt carries.
     pub(crate) fn fresh_owner(&self, key: &LockKey) -> (Owner, Vec<End>) {
         let mut shard = self.shard(key).lock();
         let owner = Owner {
@@ -347,13 +353,14 @@ impl Lines {
         }
     }
 
-    /// Resolves when the last line is removed after this call, or, once the lines are closed, the last ending of a shard.
+    /// Resolves when the last line is removed after this call, or, once the lines are closed, the
+    /// last ending of a shard.
     pub(crate) fn emptied(&self) -> impl Future<Output = ()> + '_ {
         self.emptied.notified()
     }
 
-    /// Removes a line that has ended. Called at the end of every transition. Returns whether that was the last line:
-    /// `emptied` is then to be notified when the lock is free.
+    /// Removes a line that has ended. Called at the end of every transition. Returns whether that
+    /// was the last line: `emptied` is then to be notified when the lock is free.
     fn remove_if_gone(&self, lines: &mut KeyMap<Line>, key: &LockKey) -> bool {
         let is_gone = lines.get(key).is_some_and(Line::is_gone);
         if is_gone {

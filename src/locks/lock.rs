@@ -1,7 +1,8 @@
 //! A request for a lock: its options, and the future that waits for the turn.
 //!
-//! [`Locks::lock`] and [`Locks::permit`] return a [`Lock`], [`Locks::lock_all`] a [`LockAll`](super::LockAll). Both are
-//! futures. Their methods change the request, and are called before the first poll:
+//! [`Locks::lock`] and [`Locks::permit`] return a [`Lock`], [`Locks::lock_all`] a
+//! [`LockAll`](super::LockAll). Both are futures. Their methods change the request, and are called
+//! before the first poll:
 //!
 //! ```text
 //! locks.lock(key) ──▶ shared(), within(..), lease(..), max_hold(..) ──▶ .await ──▶ LockGuard
@@ -35,8 +36,8 @@ use crate::{
 impl Locks {
     /// Locks a key, waiting for the key to become free.
     ///
-    /// Requests of this process get their turns in the order in which they asked. Instances that wait for the same
-    /// key are served in the order of the store's queue.
+    /// Requests of this process get their turns in the order in which they asked. Instances that
+    /// wait for the same key are served in the order of the store's queue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -49,23 +50,26 @@ impl Locks {
     /// # }
     /// ```
     ///
-    /// The methods of [`Lock`] change the request: [`now`](Lock::now) does not wait, [`within`](Lock::within) waits
-    /// for a limited time, [`shared`](Lock::shared) shares the key with others, [`lease`](Lock::lease) and
-    /// [`max_hold`](Lock::max_hold) replace the settings of these locks.
+    /// The methods of [`Lock`] change the request: [`now`](Lock::now) does not wait,
+    /// [`within`](Lock::within) waits for a limited time, [`shared`](Lock::shared) shares the
+    /// key with others, [`lease`](Lock::lease) and [`max_hold`](Lock::max_hold) replace the
+    /// settings of these locks.
     ///
     /// # Errors
     ///
-    /// Fails with [`ErrorKind::Held`] when the [`wait_limit`](crate::LocksBuilder::wait_limit) has passed. The default
-    /// limit of 10 s is shorter than the default lease, so that requests do not wait for the lease of a crashed holder
-    /// to expire. See [`ErrorKind`] for the other errors.
+    /// Fails with [`ErrorKind::Held`] when the [`wait_limit`](crate::LocksBuilder::wait_limit) has
+    /// passed. The default limit of 10 s is shorter than the default lease, so that requests do
+    /// not wait for the lease of a crashed holder to expire. See [`ErrorKind`] for the other
+    /// errors.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in line, and also the turn if the turn was granted at the same moment.
+    /// Dropping the future gives up the place in line, and also the turn if the turn was granted at
+    /// the same moment.
     ///
-    /// A future that is neither polled nor dropped keeps its place in line, and keeps the turn once the turn has
-    /// come. Avoid awaiting anything else in the meantime, for example in the other branch of a `select!` that
-    /// borrows this future.
+    /// A future that is neither polled nor dropped keeps its place in line, and keeps the turn once
+    /// the turn has come. Avoid awaiting anything else in the meantime, for example in the
+    /// other branch of a `select!` that borrows this future.
     #[doc(alias = "mutex")]
     #[doc(alias = "try_lock")]
     pub fn lock(&self, key: impl TryInto<LockKey, Error: Into<Error>>) -> Lock<'_> {
@@ -74,13 +78,13 @@ impl Locks {
 
     /// Takes one of the `of` permits of a key, waiting while all are taken.
     ///
-    /// A key can be a semaphore: at most `of` requests of the whole fleet hold one of its permits at a time. Each permit
-    /// is a lease of its own, and the permit of a crashed process comes back when its lease expires. To limit the
-    /// requests of one process, [tower's concurrency
+    /// A key can be a semaphore: at most `of` requests of the whole fleet hold one of its permits
+    /// at a time. Each permit is a lease of its own, and the permit of a crashed process comes
+    /// back when its lease expires. To limit the requests of one process, [tower's concurrency
     /// limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is enough, and costs no call to a store.
     ///
-    /// Users of one key should all name the same number. If they do not, each of them is granted a permit only while
-    /// fewer permits than *its* number are held.
+    /// Users of one key should all name the same number. If they do not, each of them is granted a
+    /// permit only while fewer permits than *its* number are held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -99,8 +103,8 @@ impl Locks {
     ///
     /// The same as for [`lock`](Locks::lock), and
     ///
-    /// - [`ErrorKind::InvalidConfig`] if `of` is zero, or on a [`QuorumStore`](crate::store::QuorumStore), which has no
-    ///   permits;
+    /// - [`ErrorKind::InvalidConfig`] if `of` is zero, or on a
+    ///   [`QuorumStore`](crate::store::QuorumStore), which has no permits;
     /// - [`ErrorKind::Foreign`] if the key is locked: use different keys for locks and permits.
     ///
     /// # Cancel safety
@@ -117,8 +121,8 @@ impl Locks {
 
     /// Claims a key for work that is to be done once. `fingerprint` is a digest of that work.
     ///
-    /// Requests that claim the key with the same fingerprint get the record that this turn ends with
-    /// ([`LockGuard::record`]).
+    /// Requests that claim the key with the same fingerprint get the record that this turn ends
+    /// with ([`LockGuard::record`]).
     pub(crate) async fn claim(
         &self,
         key: &LockKey,
@@ -134,8 +138,8 @@ impl Locks {
         poll_fn(|cx| lock.as_mut().poll_turn(cx)).await
     }
 
-    /// Locks a key for a layer. With `fail_fast`, the request fails as soon as the store does, because its caller
-    /// would rather go on without the lock.
+    /// Locks a key for a layer. With `fail_fast`, the request fails as soon as the store does,
+    /// because its caller would rather go on without the lock.
     pub(crate) fn lock_for_layer(
         &self,
         key: &LockKey,
@@ -202,11 +206,13 @@ impl<'a> Lock<'a> {
 
     /// Shares the key with others, and waits only while another request has the key exclusively.
     ///
-    /// Any number of requests can share a key, and no request has the key exclusively meanwhile: the readers and writers
-    /// of a reader-writer lock. All requests wait in one fair queue. Requests that share the key and are next to each
-    /// other in the queue get their turns together; later ones do not overtake a request that wants the key for itself.
+    /// Any number of requests can share a key, and no request has the key exclusively meanwhile:
+    /// the readers and writers of a reader-writer lock. All requests wait in one fair queue.
+    /// Requests that share the key and are next to each other in the queue get their turns
+    /// together; later ones do not overtake a request that wants the key for itself.
     ///
-    /// The readers of one process share one lease, so a key that is only read costs no call to the store for most reads.
+    /// The readers of one process share one lease, so a key that is only read costs no call to the
+    /// store for most reads.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -219,9 +225,10 @@ impl<'a> Lock<'a> {
     /// # }
     /// ```
     ///
-    /// A guard that shares a key cannot become exclusive: two requests that both try would wait for each other. Drop the
-    /// guard, lock the key with [`lock`](Locks::lock), and check again what was read. A request that may have to write
-    /// can lock exclusively from the start, and [`downgrade`](LockGuard::downgrade) its guard if it does not.
+    /// A guard that shares a key cannot become exclusive: two requests that both try would wait for
+    /// each other. Drop the guard, lock the key with [`lock`](Locks::lock), and check again
+    /// what was read. A request that may have to write can lock exclusively from the start, and
+    /// [`downgrade`](LockGuard::downgrade) its guard if it does not.
     ///
     /// # Errors
     ///
@@ -240,10 +247,12 @@ impl<'a> Lock<'a> {
         self.change(|request| request.mode = Mode::Shared)
     }
 
-    /// Waits for at most `limit`, instead of the [`wait_limit`](crate::LocksBuilder::wait_limit) of these locks.
+    /// Waits for at most `limit`, instead of the [`wait_limit`](crate::LocksBuilder::wait_limit) of
+    /// these locks.
     ///
-    /// The limit covers the whole wait: for other requests of this process, for other instances, and for the answers of
-    /// the store. [`now`](Lock::now) is for callers that do not wait at all.
+    /// The limit covers the whole wait: for other requests of this process, for other instances,
+    /// and for the answers of the store. [`now`](Lock::now) is for callers that do not wait at
+    /// all.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -262,16 +271,16 @@ impl<'a> Lock<'a> {
     ///
     /// # Errors
     ///
-    /// Fails with [`ErrorKind::Held`] when `limit` has passed, or with [`ErrorKind::Unreachable`] if the store has
-    /// not answered in that time.
+    /// Fails with [`ErrorKind::Held`] when `limit` has passed, or with [`ErrorKind::Unreachable`]
+    /// if the store has not answered in that time.
     #[doc(alias = "timeout")]
     pub fn within(self, limit: Duration) -> Self {
         self.wait(Wait::AtMost(limit))
     }
 
     /// How long the store keeps the lease if it is not renewed, instead of the
-    /// [`lease`](crate::LocksBuilder::lease) of these locks. Requests that share a lease share the length that the first
-    /// of them asked for.
+    /// [`lease`](crate::LocksBuilder::lease) of these locks. Requests that share a lease share the
+    /// length that the first of them asked for.
     ///
     /// # Errors
     ///
@@ -280,7 +289,8 @@ impl<'a> Lock<'a> {
         self.change(|request| request.holding.lease = Some(lease))
     }
 
-    /// How long the turn may last, instead of the [`max_hold`](crate::LocksBuilder::max_hold) of these locks.
+    /// How long the turn may last, instead of the [`max_hold`](crate::LocksBuilder::max_hold) of
+    /// these locks.
     ///
     /// # Errors
     ///
@@ -289,7 +299,8 @@ impl<'a> Lock<'a> {
         self.change(|request| request.holding.max_hold = Some(max_hold))
     }
 
-    /// Takes the key only if that is possible at once, without waiting and without joining the store's queue.
+    /// Takes the key only if that is possible at once, without waiting and without joining the
+    /// store's queue.
     ///
     /// The future resolves to `None` if the turn of another request must end before.
     ///
@@ -339,7 +350,8 @@ impl<'a> Lock<'a> {
         let acquiring = match this.acquiring {
             Some(acquiring) => acquiring,
             None => {
-                // A free key in memory is granted in the first poll, and a loop of such turns would never yield.
+                // A free key in memory is granted in the first poll, and a loop of such turns would
+                // never yield.
                 ready!(pin!(consume_budget()).poll(cx));
                 waiting.get_ref().check(this.locks)?;
                 this.acquiring.insert(trace::Acquiring::begin())
@@ -393,7 +405,8 @@ impl Waiter<'_> {
 }
 
 impl Timeout<Waiter<'_>> {
-    /// The error of a request that had no turn within its limit: the store was away, or the key was held.
+    /// The error of a request that had no turn within its limit: the store was away, or the key was
+    /// held.
     fn waited_in_vain(&self) -> Error {
         let (waiter, limit) = (self.get_ref(), self.limit().unwrap_or_default());
         let why = waiter.inner.with_line(&waiter.key, |line, t| {
@@ -410,7 +423,8 @@ impl Timeout<Waiter<'_>> {
     }
 }
 
-/// A request that does not wait: resolves to `None` where the request that it was made of would wait for the turn of another.
+/// A request that does not wait: resolves to `None` where the request that it was made of would
+/// wait for the turn of another.
 ///
 /// Made by [`Lock::now`] and [`LockAll::now`](super::LockAll::now).
 #[pin_project::pin_project]

@@ -1,9 +1,10 @@
 //! Locks for one process of a fleet: the [`Locks`] handle and everything behind it.
 //!
-//! A call of [`Locks::lock`] becomes a [`Waiter`](turn::Waiter) in the [`Line`](line::Line) of its key. The first
-//! waiter of a line starts a [`Contender`](contender::Contender), which asks the store for a lease. The lease then
-//! serves the waiters one after another; each of them gets a [`Turn`](turn::Turn) and holds it through a
-//! [`LockGuard`]. All clones of a handle share one [`Inner`].
+//! A call of [`Locks::lock`] becomes a [`Waiter`](turn::Waiter) in the [`Line`](line::Line) of its
+//! key. The first waiter of a line starts a [`Contender`](contender::Contender), which asks the
+//! store for a lease. The lease then serves the waiters one after another; each of them gets a
+//! [`Turn`](turn::Turn) and holds it through a [`LockGuard`]. All clones of a handle share one
+//! [`Inner`].
 //!
 //! ```text
 //! lock("a") ──┐
@@ -74,10 +75,10 @@ use crate::{
 
 /// Locks keys in a store, on behalf of one instance of a fleet.
 ///
-/// `Locks` is a cheap handle that can be cloned freely. A process normally has one; two `Locks` in one process
-/// compete like two processes. Every method that waits must be called within a tokio runtime whose time driver is
-/// enabled, and fails with [`ErrorKind::Unreachable`] outside of one. [`LocksBuilder::background`] decides where
-/// leases are renewed.
+/// `Locks` is a cheap handle that can be cloned freely. A process normally has one; two `Locks` in
+/// one process compete like two processes. Every method that waits must be called within a tokio
+/// runtime whose time driver is enabled, and fails with [`ErrorKind::Unreachable`] outside of one.
+/// [`LocksBuilder::background`] decides where leases are renewed.
 ///
 /// # Example
 /// ```
@@ -118,9 +119,11 @@ impl Wait {
 }
 
 impl Locks {
-    /// Creates locks for a service that runs as one process, on a new [`MemoryStore`] and with default settings.
+    /// Creates locks for a service that runs as one process, on a new [`MemoryStore`] and with
+    /// default settings.
     ///
-    /// Use [`builder`](Locks::builder) to change the settings, or to use a store that other processes share.
+    /// Use [`builder`](Locks::builder) to change the settings, or to use a store that other
+    /// processes share.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -62,7 +62,8 @@ pub struct HeldKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseView {
-    /// The owner of the lease, as in the store, in log events and in [`LockGuard::owner`](crate::LockGuard::owner).
+    /// The owner of the lease, as in the store, in log events and in
+    /// [`LockGuard::owner`](crate::LockGuard::owner).
     pub owner: Owner,
     /// The mode of the lease.
     pub mode: Mode,
@@ -74,12 +75,14 @@ pub struct LeaseView {
     pub held_for: Duration,
     /// How long the lease lasts if no further renewal succeeds. Zero if the lease is lost.
     pub remaining: Duration,
-    /// The reason of the loss, if the lease is lost. An idempotent request goes on to its end after a loss.
+    /// The reason of the loss, if the lease is lost. An idempotent request goes on to its end
+    /// after a loss.
     pub loss: Option<Loss>,
 }
 
 impl Locks {
-    /// Returns the identity of these locks in the fleet, which is a part of every [`Owner`]. Clones have the same identity.
+    /// Returns the identity of these locks in the fleet, which is a part of every [`Owner`]. Clones
+    /// have the same identity.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -102,8 +105,8 @@ impl Locks {
 
     /// Returns the keys that this instance holds or waits for, in ascending order.
     ///
-    /// The store is not asked: [`inspect`](Locks::inspect) and [`list`](Locks::list) return the state of the whole fleet.
-    /// Keys that change during the call may be missing.
+    /// The store is not asked: [`inspect`](Locks::inspect) and [`list`](Locks::list) return the
+    /// state of the whole fleet. Keys that change during the call may be missing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -126,7 +129,8 @@ impl Locks {
         held
     }
 
-    /// Returns the state of a key in the store: the holders, the queue, the record. The state is not changed.
+    /// Returns the state of a key in the store: the holders, the queue, the record. The state is
+    /// not changed.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -143,7 +147,8 @@ impl Locks {
     ///
     /// - [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) for a text that cannot be a key.
     /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer.
-    /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) when the store has a value of another program in the key's place.
+    /// - [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) when the store has a value of another
+    ///   program in the key's place.
     ///
     /// # Cancel safety
     ///
@@ -156,8 +161,8 @@ impl Locks {
         self.0.store.inspect(key).await
     }
 
-    /// Takes a key away from all of its holders, or removes the record of an idempotent request. Returns whether there
-    /// was a lease or a record.
+    /// Takes a key away from all of its holders, or removes the record of an idempotent request.
+    /// Returns whether there was a lease or a record.
     ///
     /// **The holder is not stopped.** A holder of these locks learns of the loss at once, and a
     /// holder of another instance at its next renewal, by default within a third of the lease; the
@@ -165,11 +170,11 @@ impl Locks {
     /// [tokens](crate::LockGuard::token) tell them apart. Requests that wait for the key get their
     /// turns from now on.
     ///
-    /// Without its record, a repeated idempotent request runs again. An idempotent request that still runs goes on to its
-    /// end, beside a repetition that has taken the key meanwhile.
+    /// Without its record, a repeated idempotent request runs again. An idempotent request that
+    /// still runs goes on to its end, beside a repetition that has taken the key meanwhile.
     ///
-    /// Stop the holder instead where that is possible: [`inspect`](Locks::inspect) tells its label and instance. See
-    /// [Freeing a key](crate::guide::operating#freeing-a-key).
+    /// Stop the holder instead where that is possible: [`inspect`](Locks::inspect) tells its label
+    /// and instance. See [Freeing a key](crate::guide::operating#freeing-a-key).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -184,7 +189,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The same as for [`inspect`](Locks::inspect). After [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), the key may have been
+    /// The same as for [`inspect`](Locks::inspect). After
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), the key may have been
     /// taken away: the call is not repeated, because it could end the lease of the next holder.
     ///
     /// # Cancel safety
@@ -206,8 +212,8 @@ impl Locks {
     ) -> Result<bool, Error> {
         trace::force_releasing(key.as_str());
         let freeing = self.0.store.force_release_if(key.clone(), expected);
-        // The renewals of this instance's own leases are started after the release, and so find out.
-        // No further turn begins under these leases before that.
+        // The renewals of this instance's own leases are started after the release, and so find
+        // out. No further turn begins under these leases before that.
         self.0.with_line(&key, |line, t| line.doubt_leases(t));
         let freed = freeing.await?;
         if freed {
@@ -218,10 +224,12 @@ impl Locks {
 
     /// Checks that the store answers and accepts writes, for the readiness check of a service.
     ///
-    /// The check makes a round trip on every connection that locks use, and changes nothing. The time is bounded by the
-    /// store's own limit: [`RedisStoreBuilder::timeout`](crate::store::RedisStoreBuilder::timeout) (1 s), or
-    /// [`QuorumStoreBuilder::node_timeout`](crate::store::QuorumStoreBuilder::node_timeout). A quorum needs the answers of a
-    /// majority; a Cluster needs those of all nodes that have slots.
+    /// The check makes a round trip on every connection that locks use, and changes nothing. The
+    /// time is bounded by the store's own limit:
+    /// [`RedisStoreBuilder::timeout`](crate::store::RedisStoreBuilder::timeout) (1 s), or
+    /// [`QuorumStoreBuilder::node_timeout`](crate::store::QuorumStoreBuilder::node_timeout). A
+    /// quorum needs the answers of a majority; a Cluster needs those of all nodes that have
+    /// slots.
     ///
     /// ```
     /// use axum::{Router, http::StatusCode, routing::get};
@@ -239,9 +247,10 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when a server does not answer in time or refuses writes.
-    ///   The message names the server.
-    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed) after [`close`](Locks::close), because these locks grant no turn any more.
+    /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when a server does not answer in
+    ///   time or refuses writes. The message names the server.
+    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed) after [`close`](Locks::close), because
+    ///   these locks grant no turn any more.
     ///
     /// # Cancel safety
     ///
@@ -277,17 +286,20 @@ impl Locks {
     /// # }
     /// ```
     ///
-    /// Every key that is there from before the first page until after the last one is on a page, provided that the store does
-    /// not move to another server meanwhile. Other keys may be missing. Each call does a limited amount of work: a page can have
-    /// few keys, or none, and still have a next page.
+    /// Every key that is there from before the first page until after the last one is on a page,
+    /// provided that the store does not move to another server meanwhile. Other keys may be
+    /// missing. Each call does a limited amount of work: a page can have few keys, or none, and
+    /// still have a next page.
     ///
-    /// In Redis, the listing is a SCAN of the whole database, which takes a number of calls that grows with all keys of that
-    /// database, also those of other programs. Locks are not held up meanwhile.
+    /// In Redis, the listing is a SCAN of the whole database, which takes a number of calls that
+    /// grows with all keys of that database, also those of other programs. Locks are not held
+    /// up meanwhile.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store does not answer.
-    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a cursor of another store.
+    /// - [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a cursor of another
+    ///   store.
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,7 @@
 //! Ending a turn with a record in the lease's place.
 //!
-//! The store ends a lease and writes the record in one step, so no other instance can begin the same work in between:
+//! The store ends a lease and writes the record in one step, so no other instance can begin the
+//! same work in between:
 //!
 //! | the store answers | the turn | the record |
 //! |---|---|---|
@@ -42,7 +43,8 @@ impl Locks {
 }
 
 impl Inner {
-    /// Puts a record into the lease's place. The lease is renewed until the store has confirmed the record.
+    /// Puts a record into the lease's place. The lease is renewed until the store has confirmed the
+    /// record.
     pub(crate) async fn record(
         self: &Arc<Self>,
         granted: &Granted,
@@ -70,7 +72,8 @@ impl Inner {
         });
     }
 
-    /// Puts a record into the place of another process's lease, if that process still has the lease.
+    /// Puts a record into the place of another process's lease, if that process still has the
+    /// lease.
     pub(crate) async fn record_for(
         self: &Arc<Self>,
         key: &LockKey,
@@ -172,7 +175,8 @@ impl LateRecord {
         Ok(recorded == Released::Freed)
     }
 
-    /// Claims the key. The claims that are in doubt are ended by an answer, as far as they have come.
+    /// Claims the key. The claims that are in doubt are ended by an answer, as far as they have
+    /// come.
     async fn claim(&mut self) -> Result<Acquired, Error> {
         let (owner, mut ends) = self.inner.lines.fresh_owner(&self.key);
         ends.extend(self.in_doubt.iter().map(|owner| End {

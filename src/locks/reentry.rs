@@ -1,7 +1,7 @@
 //! Detects a handler that locks a key which its own request holds, and which would wait for itself.
 //!
-//! A layer runs its handler within [`scope`], and [`check`] refuses the keys of that scope. [`carry`] takes the scope
-//! into a spawned task.
+//! A layer runs its handler within [`scope`], and [`check`] refuses the keys of that scope.
+//! [`carry`] takes the scope into a spawned task.
 //!
 //! ```text
 //! layer (key a) ──▶ scope { a } ──▶ handler ──▶ locks.lock("a")   refused at once: ErrorKind::Held
@@ -53,7 +53,8 @@ pub(crate) fn scope<T>(held: &Held, run: impl FnOnce() -> T) -> T {
     HELD.sync_scope(Some(held.clone()), run)
 }
 
-/// Wraps a future that is about to be spawned, so that the new task runs under the turns of the current one.
+/// Wraps a future that is about to be spawned, so that the new task runs under the turns of the
+/// current one.
 pub(crate) fn carry<F: Future>(future: F) -> impl Future<Output = F::Output> {
     HELD.scope(current(), future)
 }

@@ -1,7 +1,8 @@
 //! Renewals under way, and the handling of their answers.
 //!
-//! One call to the store renews all leases that are due. The answers arrive one by one, and each is applied to the line of its
-//! lease at once, so that a slow server of a Cluster does not delay the leases on the others:
+//! One call to the store renews all leases that are due. The answers arrive one by one, and each is
+//! applied to the line of its lease at once, so that a slow server of a Cluster does not delay the
+//! leases on the others:
 //!
 //! ```text
 //! Renewing { a, b, c } ──▶ Store::renew ──▶ (1, Renewed)  ──▶ the line of b
@@ -26,8 +27,8 @@ use crate::{
     trace::{self, RenewalResult},
 };
 
-/// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even if the renewal is
-/// dropped.
+/// A renewal of several leases that the store has not answered yet. Each lease gets an answer, even
+/// if the renewal is dropped.
 pub(super) struct Renewing {
     inner: Arc<Inner>,
     sent: Instant,
@@ -84,8 +85,8 @@ impl Drop for Renewing {
 }
 
 impl Inner {
-    /// Applies the answer to one lease. An answer of *not ours* is a loss, unless a record was sent that may have
-    /// taken the lease's place.
+    /// Applies the answer to one lease. An answer of *not ours* is a loss, unless a record was sent
+    /// that may have taken the lease's place.
     fn answered(self: &Arc<Self>, renewal: &DueRenewal, sent: Instant, answer: Renewed) {
         let lease = &renewal.lease;
         self.renewal_answered(&answer);

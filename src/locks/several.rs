@@ -1,14 +1,15 @@
 //! Locking several keys in one call.
 //!
-//! The order of the keys is that of their texts, so all callers in the fleet take the same keys in the same order:
+//! The order of the keys is that of their texts, so all callers in the fleet take the same keys in
+//! the same order:
 //!
 //! ```text
 //! caller 1: lock_all([b, a])   takes a, then b      returns the guards of b, a
 //! caller 2: lock_all([a, b])   waits for a          holds nothing that caller 1 could wait for
 //! ```
 //!
-//! The wait for a later key can outlast the lease of an earlier one. All guards are therefore checked at the end, and a
-//! call that finds a lost guard starts over within the same wait limit.
+//! The wait for a later key can outlast the lease of an earlier one. All guards are therefore
+//! checked at the end, and a call that finds a lost guard starts over within the same wait limit.
 
 use std::{
     fmt,
@@ -27,9 +28,10 @@ use crate::{
 impl Locks {
     /// Locks several keys, waiting for each of them.
     ///
-    /// Keys are locked one after another in one fixed order, so that two callers of this method cannot wait for each
-    /// other. The guards are returned in the order of `keys`; a key that is given twice is one turn with two guards.
-    /// All guards are held when the future resolves.
+    /// Keys are locked one after another in one fixed order, so that two callers of this method
+    /// cannot wait for each other. The guards are returned in the order of `keys`; a key that
+    /// is given twice is one turn with two guards. All guards are held when the future
+    /// resolves.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -41,14 +43,15 @@ impl Locks {
     /// # }
     /// ```
     ///
-    /// A caller that already holds one key and locks further keys can still wait for a caller that does the same in
-    /// the opposite order. Only the wait limit ends such a deadlock. Prefer to lock all keys in one call; where a
-    /// layer holds one of the keys, see [`with`](LockAll::with).
+    /// A caller that already holds one key and locks further keys can still wait for a caller that
+    /// does the same in the opposite order. Only the wait limit ends such a deadlock. Prefer to
+    /// lock all keys in one call; where a layer holds one of the keys, see
+    /// [`with`](LockAll::with).
     ///
     /// # Errors
     ///
-    /// The same as for [`lock`](Locks::lock), with one wait limit for all keys together. Keys that were locked before
-    /// the error are released.
+    /// The same as for [`lock`](Locks::lock), with one wait limit for all keys together. Keys that
+    /// were locked before the error are released.
     ///
     /// # Cancel safety
     ///
@@ -76,7 +79,8 @@ impl Locks {
 
 /// A request for several keys: a future that resolves to their guards, in the order of the keys.
 ///
-/// Made by [`Locks::lock_all`]. Its methods change the request for all keys, and nothing happens before the first poll.
+/// Made by [`Locks::lock_all`]. Its methods change the request for all keys, and nothing happens
+/// before the first poll.
 #[must_use = "a lock is requested when the future is awaited"]
 pub struct LockAll<'a> {
     /// Taken by the first poll.
@@ -103,10 +107,11 @@ pub(crate) struct Several<'a> {
 impl<'a> LockAll<'a> {
     /// Uses guards that the caller already has: a key that one of them is for is not locked again.
     ///
-    /// The guard is cloned instead, and the time that [`max_hold`](crate::LocksBuilder::max_hold) allows its turn goes
-    /// on. This is meant for a handler that runs under the lock of a layer and needs a second key. Such a handler can
-    /// still deadlock with a request that holds the second key and wants the first, until the wait limit ends the wait.
-    /// Where that can happen, lock both keys in the layer.
+    /// The guard is cloned instead, and the time that [`max_hold`](crate::LocksBuilder::max_hold)
+    /// allows its turn goes on. This is meant for a handler that runs under the lock of a layer
+    /// and needs a second key. Such a handler can still deadlock with a request that holds the
+    /// second key and wants the first, until the wait limit ends the wait. Where that can
+    /// happen, lock both keys in the layer.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -122,8 +127,8 @@ impl<'a> LockAll<'a> {
     /// # Errors
     ///
     /// - [`ErrorKind::Lost`]: a `held` guard of one of the keys was lost.
-    /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but holds a permit, or shares a
-    ///   key that is to be locked exclusively.
+    /// - [`ErrorKind::InvalidConfig`]: one of the `held` guards is for one of the keys, but holds a
+    ///   permit, or shares a key that is to be locked exclusively.
     pub fn with(self, held: &'a [LockGuard]) -> Self {
         self.change(|request| request.held = held)
     }
@@ -163,8 +168,8 @@ impl<'a> LockAll<'a> {
         self.change(|request| request.holding.max_hold = Some(max_hold))
     }
 
-    /// Locks the keys only if all of them are free, without waiting. Otherwise the future resolves to `None`, and none of the
-    /// keys is held.
+    /// Locks the keys only if all of them are free, without waiting. Otherwise the future resolves
+    /// to `None`, and none of the keys is held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -216,8 +221,9 @@ impl<'a> Several<'a> {
         let until = self.wait.limit().map(|limit| later(now(), limit));
         loop {
             let guards = self.lock_each(&keys, until).await?;
-            // The wait for the later keys may have outlasted the leases of the earlier ones. `max_hold` of the turns
-            // that this call began counts from now. A turn from before the call goes on as before.
+            // The wait for the later keys may have outlasted the leases of the earlier ones.
+            // `max_hold` of the turns that this call began counts from now. A turn from
+            // before the call goes on as before.
             let is_in_hand =
                 |guard: &LockGuard| self.held.iter().any(|held| held.is_clone_of(guard));
             let is_usable = |guard: &LockGuard| {
@@ -238,8 +244,8 @@ impl<'a> Several<'a> {
         }
     }
 
-    /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order. Some of the
-    /// guards may be lost by the time that the last key is locked.
+    /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order.
+    /// Some of the guards may be lost by the time that the last key is locked.
     async fn lock_each(
         &self,
         keys: &[LockKey],
@@ -272,7 +278,8 @@ impl<'a> Several<'a> {
         lock.await
     }
 
-    /// The guard for a key among those in hand. A guard that was released through a clone holds nothing.
+    /// The guard for a key among those in hand. A guard that was released through a clone holds
+    /// nothing.
     fn in_hand(&self, key: &LockKey) -> Result<Option<&'a LockGuard>, Error> {
         let is_for_key = |guard: &&LockGuard| {
             guard.is_for(self.locks, key) && guard.status() != Status::Released

@@ -39,14 +39,15 @@ pub struct Stats {
     pub leases: usize,
     /// Background calls to the store: renewals, and contenders for keys that are held elsewhere.
     pub calls: usize,
-    /// Handlers that the layers of this crate run, detached ones and those of idempotent requests included.
+    /// Handlers that the layers of this crate run, detached ones and those of idempotent requests
+    /// included.
     pub running: usize,
     /// Releases that the store has not confirmed yet.
     pub releases: usize,
 }
 
-/// How long [`Locks::close`] waits after the grace, for handlers that are cancelled and for the releases of their keys. Longer than
-/// the default time limit of a call to Redis.
+/// How long [`Locks::close`] waits after the grace, for handlers that are cancelled and for the
+/// releases of their keys. Longer than the default time limit of a call to Redis.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 
 /// What was left when [`Locks::close`] ended.
@@ -69,8 +70,9 @@ const AFTER_GRACE: Duration = Duration::from_secs(2);
 pub struct Closed {
     /// The load at the end. All counts are zero after a complete end.
     pub stats: Stats,
-    /// The keys that were still held: by handlers of idempotent requests, which run to their end, or because the store
-    /// did not answer. Their owners are in the store until their leases expire.
+    /// The keys that were still held: by handlers of idempotent requests, which run to their end,
+    /// or because the store did not answer. Their owners are in the store until their leases
+    /// expire.
     pub held: Vec<HeldKey>,
 }
 
@@ -96,19 +98,21 @@ impl Closed {
 impl Locks {
     /// Closes these locks, for a graceful shutdown. Returns what was left at the end.
     ///
-    /// From now on no request gets a turn: requests that wait, and requests that ask later, fail with
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may finish within `grace`. Turns that take
-    /// longer are lost with [`Loss::Closed`], and their keys are released.
+    /// From now on no request gets a turn: requests that wait, and requests that ask later, fail
+    /// with [`ErrorKind::Closed`](crate::ErrorKind::Closed). Turns under way may finish within
+    /// `grace`. Turns that take longer are lost with [`Loss::Closed`], and their keys are
+    /// released.
     ///
-    /// The future resolves as soon as nothing is left, and **at the latest 2 seconds after `grace` has passed**. These 2 seconds
-    /// are for the releases. Choose a grace that ends in time before the platform kills the process:
-    /// Kubernetes does that 30 seconds after SIGTERM by default. See the
-    /// [recipe](crate::guide::operating#shutting-down) for axum.
+    /// The future resolves as soon as nothing is left, and **at the latest 2 seconds after `grace`
+    /// has passed**. These 2 seconds are for the releases. Choose a grace that ends in time
+    /// before the platform kills the process: Kubernetes does that 30 seconds after SIGTERM by
+    /// default. See the [recipe](crate::guide::operating#shutting-down) for axum.
     ///
-    /// The handler of an idempotent request always runs to its end, because a handler that was cut off could be neither
-    /// repeated nor answered. If such a handler outlasts `grace`, its key is **not** released, so that no other instance
-    /// begins the same work; the key is in [`Closed::held`]. If the process ends then, the key is free when its
-    /// lease expires, and the outcome of the work is not known.
+    /// The handler of an idempotent request always runs to its end, because a handler that was cut
+    /// off could be neither repeated nor answered. If such a handler outlasts `grace`, its key
+    /// is **not** released, so that no other instance begins the same work; the key is in
+    /// [`Closed::held`]. If the process ends then, the key is free when its lease expires, and
+    /// the outcome of the work is not known.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -127,7 +131,8 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// The locks stay closed when the future is dropped. Call `close` again to wait for the remaining turns.
+    /// The locks stay closed when the future is dropped. Call `close` again to wait for the
+    /// remaining turns.
     pub async fn close(&self, grace: Duration) -> Closed {
         let inner = &self.0;
         trace::closing(inner.lines.len());
@@ -145,7 +150,8 @@ impl Locks {
         }
         inner.troubles.close();
         if is_idle {
-            // Nothing begins any more, but a renewal that was due before may only be sent now, in vain.
+            // Nothing begins any more, but a renewal that was due before may only be sent now, in
+            // vain.
             return Closed::default();
         }
         Closed {

@@ -144,8 +144,8 @@ async fn settle() {
     }
 }
 
-/// The lease was lost, and the key is claimed again for the record, but the answer to that claim is lost. The claim
-/// must not be taken for that of another instance.
+/// The lease was lost, and the key is claimed again for the record, but the answer to that claim is
+/// lost. The claim must not be taken for that of another instance.
 #[tokio::test(start_paused = true)]
 async fn a_late_claim_whose_answer_was_lost_is_not_taken_for_another_instances() {
     let (store, locks) = with(Oddity::LosesAGrant);
@@ -218,7 +218,8 @@ async fn a_contender_pauses_even_if_the_store_reports_no_remaining_time() {
     assert_eq!(locks.stats(), Stats::default());
 }
 
-/// A process that is paused between the store's grant and the line's transition finds the lease lost.
+/// A process that is paused between the store's grant and the line's transition finds the lease
+/// lost.
 #[tokio::test(start_paused = true)]
 async fn a_loss_reported_before_the_line_has_the_lease_reaches_the_line() {
     let locks = Locks::in_memory();
@@ -344,7 +345,8 @@ async fn the_end_of_a_turns_time_does_not_end_the_next_turn() {
     let (first, second) = two_in_line(&locks.0);
     let first = first.granted().unwrap();
     tokio::time::advance(SECOND / 2).await;
-    // The scheduler has found that the time of the first turn is over, and reports this after that turn has ended.
+    // The scheduler has found that the time of the first turn is over, and reports this after that
+    // turn has ended.
     drop(locks.0.end_turn(first, false));
     let next = second.granted().unwrap();
     locks.0.lose(&first.lease, Loss::MaxHold);
@@ -366,13 +368,14 @@ fn a_lease_that_was_seen_to_be_over_is_not_extended() {
         !lease.is_valid(deadline),
         "the clock has passed the deadline"
     );
-    // The answer to a renewal was timed before the guard looked at the clock, and is applied only now.
+    // The answer to a renewal was timed before the guard looked at the clock, and is applied only
+    // now.
     assert!(!lease.extend(before, before));
     assert!(!lease.is_valid(before));
 }
 
-/// Fault: a guard on another thread reported that the lease had expired while another reason was about to be set, and reported
-/// that reason later.
+/// Fault: a guard on another thread reported that the lease had expired while another reason was
+/// about to be set, and reported that reason later.
 #[test]
 fn a_lease_has_one_loss_and_the_loss_has_one_reason() {
     let all = [
@@ -394,7 +397,8 @@ fn a_lease_has_one_loss_and_the_loss_has_one_reason() {
     }
 }
 
-/// Two renewals are under way at a time: a scheduled one, and that of `confirm`. The answer to the later one may come first.
+/// Two renewals are under way at a time: a scheduled one, and that of `confirm`. The answer to the
+/// later one may come first.
 #[test]
 fn an_answer_to_an_earlier_renewal_does_not_move_the_deadline_back() {
     let locks = Locks::in_memory();
@@ -407,7 +411,8 @@ fn an_answer_to_an_earlier_renewal_does_not_move_the_deadline_back() {
     assert_eq!(lease.deadline(), deadline);
 }
 
-/// Fault: an answer to a renewal from before a reconnect confirmed the lease that the reconnect had put in doubt.
+/// Fault: an answer to a renewal from before a reconnect confirmed the lease that the reconnect had
+/// put in doubt.
 #[test]
 fn a_doubt_is_settled_only_by_a_renewal_that_begins_after_it() {
     let locks = Locks::in_memory();
@@ -441,11 +446,12 @@ async fn a_lease_that_may_be_a_record_by_now_is_not_passed_on() {
         }
     });
     settle().await;
-    // The lease has a token for another turn, so that only the record keeps the lease from being passed on.
+    // The lease has a token for another turn, so that only the record keeps the lease from being
+    // passed on.
     locks.0.lines.doubt_leases(|_| true);
     settle().await;
-    // The record takes effect, and the task that sent it goes away before the answer, for example because its runtime
-    // shuts down.
+    // The record takes effect, and the task that sent it goes away before the answer, for example
+    // because its runtime shuts down.
     store.set_fault(Some(crate::store::Fault::Mute));
     let content = Bytes::from_static(b"done");
     let until = Instant::now() + 60 * SECOND;

@@ -1,14 +1,14 @@
 //! What a [`Locks`] has done since it was created.
 //!
-//! The shards of [`Lines`](super::lines::Lines) count apart from each other, each under the lock that a turn's begin takes
-//! anyway. [`Locks::totals`] adds them up.
+//! The shards of [`Lines`](super::lines::Lines) count apart from each other, each under the lock
+//! that a turn's begin takes anyway. [`Locks::totals`] adds them up.
 
 use std::time::Duration;
 
 use super::Locks;
 
-/// What a [`Locks`] has done since it was created, from [`Locks::totals`]. The difference of two of them gives the rates
-/// of the time in between.
+/// What a [`Locks`] has done since it was created, from [`Locks::totals`]. The difference of two of
+/// them gives the rates of the time in between.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -32,7 +32,8 @@ use super::Locks;
 pub struct Totals {
     /// The turns that have begun.
     pub turns: u64,
-    /// The turns among them that began without a new grant, under a lease that had served a turn before.
+    /// The turns among them that began without a new grant, under a lease that had served a turn
+    /// before.
     pub passed_on: u64,
     /// How long the requests of these turns have waited, all together.
     pub waited: Duration,

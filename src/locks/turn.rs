@@ -1,4 +1,5 @@
-//! One request for a turn: [`Turn`] is the request and its turn, [`Waiter`] the future that waits for the turn.
+//! One request for a turn: [`Turn`] is the request and its turn, [`Waiter`] the future that waits
+//! for the turn.
 //!
 //! ```text
 //! poll ──▶ join the line ──▶ first of the line? poll the contender's first question ──▶ wait for the turn ──▶ LockGuard
@@ -6,18 +7,20 @@
 //! drop ──▶ leave the line; if the turn has begun, end the turn                            └─▶ NoTurn
 //! ```
 //!
-//! The guard is made in the same poll in which the turn is found. A request that is cancelled therefore either never sees its
-//! turn, and the drop of the waiter ends the turn; or has a guard, and the drop of the guard does.
+//! The guard is made in the same poll in which the turn is found. A request that is cancelled
+//! therefore either never sees its turn, and the drop of the waiter ends the turn; or has a guard,
+//! and the drop of the guard does.
 //!
-//! A turn is one object, shared by the line, the waiter and the guards. It is resolved once, in one of two ways:
+//! A turn is one object, shared by the line, the waiter and the guards. It is resolved once, in one
+//! of two ways:
 //!
 //! ```text
 //! new ──▶ in line ──▶ grant: `granted` is set ──▶ guards: 1, 2, .. 0 ──▶ ended
 //!                 └─▶ refuse: `refused` is set ──▶ the waiter takes the reason
 //! ```
 //!
-//! The line has the turn while the request waits. A shared lease has the turns under way as well, to end each of them at
-//! its own time.
+//! The line has the turn while the request waits. A shared lease has the turns under way as well,
+//! to end each of them at its own time.
 
 use std::{
     pin::Pin,
@@ -42,17 +45,19 @@ use crate::{
     trace::{Acquired, Hold, TurnOutcome},
 };
 
-/// Joins the line of a key, and resolves when the request's turn has begun or when waiting has become pointless.
+/// Joins the line of a key, and resolves when the request's turn has begun or when waiting has
+/// become pointless.
 ///
-/// Dropping the waiter gives up the place in line, and also the turn if the turn has begun in the meantime.
+/// Dropping the waiter gives up the place in line, and also the turn if the turn has begun in the
+/// meantime.
 pub(crate) struct Waiter<'a> {
     pub(super) inner: &'a Arc<Inner>,
     pub(super) key: LockKey,
     pub(super) request: WaitRequest,
     /// Set while the request is in line or has a turn that no guard holds yet.
     turn: Option<Arc<Turn>>,
-    /// The request was the first of its line, and polls the question to the store while it is alone
-    /// there.
+    /// The request was the first of its line, and polls the question to the store while it is
+    /// alone there.
     asks: bool,
 }
 
@@ -68,7 +73,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Joins the line. The first request of a line also creates the contender, which asks the store at once.
+    /// Joins the line. The first request of a line also creates the contender, which asks the store
+    /// at once.
     fn join(&mut self) -> Result<(), NoTurn> {
         let (inner, key) = (self.inner, &self.key);
         if !inner.scheduler.start(inner) {
@@ -124,7 +130,8 @@ impl Future for Waiter<'_> {
             let turn = this.turn.take().expect("the request has a turn");
             outcome?;
             let guard = LockGuard::new(turn);
-            // The task may have been paused for longer than the lease. The request then joins the line again.
+            // The task may have been paused for longer than the lease. The request then joins the
+            // line again.
             if guard.is_held() {
                 return Poll::Ready(Ok(guard));
             }
@@ -168,8 +175,8 @@ pub(crate) struct Turn {
 
 /// The lease and the token that a turn was granted with.
 ///
-/// A lease that has served two turns, and now serves a third, gives `number: 3`. The number and the owner of the lease
-/// identify the turn, so a late end of turn 2 cannot end turn 3.
+/// A lease that has served two turns, and now serves a third, gives `number: 3`. The number and the
+/// owner of the lease identify the turn, so a late end of turn 2 cannot end turn 3.
 #[derive(Debug)]
 pub(crate) struct Granted {
     /// The lease that the turn runs under.
@@ -212,8 +219,8 @@ impl Turn {
         })
     }
 
-    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the request. Returns the
-    /// task to wake when that lock is free.
+    /// Begins the turn. Called once, under the lock of the line, by the transition that removes the
+    /// request. Returns the task to wake when that lock is free.
     #[must_use]
     pub(super) fn grant(&self, granted: Granted) -> Option<Waker> {
         let mut waiting = self.waiting.lock();
@@ -221,8 +228,8 @@ impl Turn {
         waiting.waker.take()
     }
 
-    /// Tells the waiter why there is no turn. Called once, under the lock of the line, by the transition that removes the
-    /// request. Returns the task to wake when that lock is free.
+    /// Tells the waiter why there is no turn. Called once, under the lock of the line, by the
+    /// transition that removes the request. Returns the task to wake when that lock is free.
     #[must_use]
     pub(super) fn refuse(&self, why: impl Into<NoTurn>) -> Option<Waker> {
         let mut waiting = self.waiting.lock();
@@ -288,8 +295,8 @@ impl Turn {
         self.granted.get()
     }
 
-    /// Ends the turn as lost, while its lease goes on. Called under the lock of the line; the lease's watchers are woken
-    /// when that lock is free.
+    /// Ends the turn as lost, while its lease goes on. Called under the lock of the line; the
+    /// lease's watchers are woken when that lock is free.
     pub(super) fn lose(&self, loss: Loss) {
         let _ = self.loss.set(loss);
     }

@@ -1,8 +1,8 @@
 //! Waiting for the loss of a turn.
 //!
 //! A watcher sleeps until the lease's line tells the loss. The scheduler, which finds out that a
-//! deadline has passed, may end with its runtime. The watcher is woken then, and starts the scheduler
-//! again.
+//! deadline has passed, may end with its runtime. The watcher is woken then, and starts the
+//! scheduler again.
 
 use std::sync::Arc;
 

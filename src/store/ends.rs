@@ -1,9 +1,9 @@
 //! The owners that a store has to forget: of leases that are over, of places in a queue that were
 //! given up, and of questions whose outcome is not known.
 //!
-//! [`Ends`] is plain data that takes the time as an argument. An ending is added when its release is
-//! sent, and is kept until the store has confirmed that it has nothing of that owner, or until the
-//! owner's time is over in the store:
+//! [`Ends`] is plain data that takes the time as an argument. An ending is added when its release
+//! is sent, and is kept until the store has confirmed that it has nothing of that owner, or until
+//! the owner's time is over in the store:
 //!
 //! ```text
 //! add ──▶ under way ── freed, not ours ─────────────────────────▶ gone
@@ -17,12 +17,12 @@
 //! 2. *Not yet* means that an acquire of the same owner may still take effect: the ending stays.
 //! 3. Paused endings are repeated in rounds of [`AT_ONCE`], so that a store that is away, or that
 //!    refuses them, costs the same however many endings there are. The rounds follow each other at
-//!    once while they succeed, and otherwise after pauses that grow to [`LONGEST_REST`]. After
-//!    such a pause, one ending goes first.
-//! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room for
-//!    them at once. That settles nothing: only the answer to a release does.
-//! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat the
-//!    release. The ending itself goes on.
+//!    once while they succeed, and otherwise after pauses that grow to [`LONGEST_REST`]. After such
+//!    a pause, one ending goes first.
+//! 4. Acquires of the same key name its endings ([`to_carry`](Ends::to_carry)), which makes room
+//!    for them at once. That settles nothing: only the answer to a release does.
+//! 5. A caller that waits is told after a few failures, or when nothing is left that would repeat
+//!    the release. The ending itself goes on.
 //! 6. An ending with a record is not carried: the acquire would free the key of work that is done.
 //!    Nor is one whose caller waits, for whom *not ours* means that the lease was lost.
 //! 7. An owner has one ending, however often its end is asked for.

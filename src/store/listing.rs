@@ -7,7 +7,8 @@ use crate::{Error, ErrorKind, LockKey};
 /// The number of keys on a page, unless the request says otherwise.
 const USUAL_PAGE: usize = 100;
 
-/// The longest cursor, in bytes: the longest key in its longest encoding, for each node of a large quorum.
+/// The longest cursor, in bytes: the longest key in its longest encoding, for each node of a large
+/// quorum.
 const LONGEST_CURSOR: usize = 64 * 1024;
 
 /// A request for one page of the keys in a store. See [`Locks::list`](crate::Locks::list).
@@ -25,8 +26,9 @@ pub struct List {
     pub prefix: String,
     /// Where the last page ended. `None` for the first page.
     pub cursor: Option<Cursor>,
-    /// The number of keys with which a page ends. A page can have fewer keys, or none, and still have a next page. A page from
-    /// Redis can have a few more, because Redis returns the keys in small groups.
+    /// The number of keys with which a page ends. A page can have fewer keys, or none, and still
+    /// have a next page. A page from Redis can have a few more, because Redis returns the keys
+    /// in small groups.
     pub at_most: usize,
 }
 
@@ -36,7 +38,8 @@ impl List {
         Self::starting_with("")
     }
 
-    /// Lists the keys that start with this text, 100 on a page. Every character stands for itself: there are no wildcards.
+    /// Lists the keys that start with this text, 100 on a page. Every character stands for itself:
+    /// there are no wildcards.
     pub fn starting_with(prefix: impl Into<String>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -45,7 +48,8 @@ impl List {
         }
     }
 
-    /// Continues where an earlier page ended ([`KeyPage::next`]), for a listing with the same prefix.
+    /// Continues where an earlier page ended ([`KeyPage::next`]), for a listing with the same
+    /// prefix.
     #[must_use]
     pub fn after(mut self, cursor: Cursor) -> Self {
         self.cursor = Some(cursor);
@@ -86,7 +90,8 @@ pub struct KeyPage {
 
 /// The position of a listing between two pages: an opaque text of visible ASCII characters.
 ///
-/// A cursor belongs to one store and one prefix. The text can be sent to a client and back. Like a key, a cursor may be personal data.
+/// A cursor belongs to one store and one prefix. The text can be sent to a client and back. Like a
+/// key, a cursor may be personal data.
 ///
 /// ```
 /// use tower_distributed_lock::store::{Cursor, List};

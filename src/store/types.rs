@@ -64,8 +64,8 @@ impl FromStr for Instance {
 
 /// The identity of one acquisition: an instance, and a number that the instance uses only once.
 ///
-/// An owner names one acquisition, not a lock object or a process: a release that arrives late must not free the lease of the next
-/// holder.
+/// An owner names one acquisition, not a lock object or a process: a release that arrives late must
+/// not free the lease of the next holder.
 ///
 /// ```
 /// use tower_distributed_lock::store::Owner;
@@ -115,9 +115,9 @@ impl std::error::Error for InvalidId {}
 
 /// How many may hold a key at the same time.
 ///
-/// [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared) holders of a key exclude each other, like the writers
-/// and readers of a reader-writer lock. [`Permit`](Mode::Permit) makes the key a semaphore, and a semaphore's key
-/// is not used for locks.
+/// [`Exclusive`](Mode::Exclusive) and [`Shared`](Mode::Shared) holders of a key exclude each other,
+/// like the writers and readers of a reader-writer lock. [`Permit`](Mode::Permit) makes the key a
+/// semaphore, and a semaphore's key is not used for locks.
 ///
 /// | held | exclusive | shared | a permit |
 /// |---|---|---|---|
@@ -142,8 +142,8 @@ pub enum Mode {
     Shared,
     /// One of several holders.
     Permit {
-        /// How many permits the key has, at least one. A permit is granted only while fewer than this number are
-        /// held. Users of one key should all name the same number.
+        /// How many permits the key has, at least one. A permit is granted only while fewer than
+        /// this number are held. Users of one key should all name the same number.
         of: u32,
     },
 }
@@ -177,13 +177,15 @@ impl fmt::Display for Mode {
 pub enum Queueing {
     /// The attempt leaves nothing behind.
     No,
-    /// The attempt does not join the queue, and takes a free key ahead of the attempts in the queue.
+    /// The attempt does not join the queue, and takes a free key ahead of the attempts in the
+    /// queue.
     Skip,
     /// The attempt keeps its place, as long as the attempt asks again within `deadline`.
     Wait {
         /// How long the place is kept while the attempt does not ask.
         deadline: Duration,
-        /// How long the head of the queue may leave a free key untaken before this attempt may take the key.
+        /// How long the head of the queue may leave a free key untaken before this attempt may
+        /// take the key.
         head_start: Duration,
     },
 }
@@ -203,11 +205,13 @@ pub struct Acquire {
     pub queueing: Queueing,
     /// How many may hold the key at the same time. An owner asks in one mode only.
     pub mode: Mode,
-    /// Further owners of the same instance, each of which asks for a permit in the same call. Empty unless the mode
-    /// is [`Mode::Permit`]. Only [`owner`](Acquire::owner) has a place in the queue.
+    /// Further owners of the same instance, each of which asks for a permit in the same call.
+    /// Empty unless the mode is [`Mode::Permit`]. Only [`owner`](Acquire::owner) has a place
+    /// in the queue.
     pub more: Vec<Owner>,
-    /// The digest of the work that the key is held for, if that work is done once. The store keeps the fingerprint
-    /// with the lease, and returns it to every attempt that finds the key [`Held`].
+    /// The digest of the work that the key is held for, if that work is done once. The store keeps
+    /// the fingerprint with the lease, and returns it to every attempt that finds the key
+    /// [`Held`].
     pub fingerprint: Option<Bytes>,
     /// Owners of the same instance that are ended first, in the same step. Empty most of the time.
     pub ends: Vec<End>,
@@ -218,8 +222,8 @@ pub struct Acquire {
 pub struct End {
     /// The owner.
     pub owner: Owner,
-    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have been
-    /// downgraded.
+    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have
+    /// been downgraded.
     pub mode: Mode,
 }
 
@@ -244,9 +248,11 @@ pub enum Acquired {
 /// A granted lease, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The tokens for the turns under these leases: at least one for each, unless fewer were asked for.
+    /// The tokens for the turns under these leases: at least one for each, unless fewer were asked
+    /// for.
     pub tokens: Tokens,
-    /// How many leases were granted: to [`Acquire::owner`], then to [`Acquire::more`] in order. At least one.
+    /// How many leases were granted: to [`Acquire::owner`], then to [`Acquire::more`] in order. At
+    /// least one.
     pub count: u32,
     /// Whether attempts of other instances are queued.
     pub others_wait: bool,
@@ -255,12 +261,13 @@ pub struct Grant {
 /// The answer for a key that was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// After this time the attempt should ask again even without a hint: a lease, or the place of the queue's head,
-    /// will have expired.
+    /// After this time the attempt should ask again even without a hint: a lease, or the place of
+    /// the queue's head, will have expired.
     pub remaining: Duration,
     /// The holder's fingerprint, if there is a holder and its lease has one.
     pub fingerprint: Option<Bytes>,
-    /// The label of a holder's store, such as a host name, if there is a holder and its store has a label.
+    /// The label of a holder's store, such as a host name, if there is a holder and its store has
+    /// a label.
     pub label: Option<Arc<str>>,
 }
 
@@ -338,8 +345,9 @@ pub struct Renew {
     pub lease: Duration,
     /// How many further tokens to hand out, or zero for none. The store may hand out fewer.
     pub refill: u32,
-    /// The mode of the lease from now on: the mode that the lease was acquired in, or [`Mode::Shared`] for a lease that
-    /// was acquired exclusively. A lease that was downgraded stays shared.
+    /// The mode of the lease from now on: the mode that the lease was acquired in, or
+    /// [`Mode::Shared`] for a lease that was acquired exclusively. A lease that was downgraded
+    /// stays shared.
     pub mode: Mode,
 }
 
@@ -366,7 +374,8 @@ pub struct Release {
     pub key: LockKey,
     /// The owner of the lease or of the attempt.
     pub owner: Owner,
-    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have been downgraded.
+    /// The mode of the lease or of the attempt, as far as the caller knows: the lease may have
+    /// been downgraded.
     pub mode: Mode,
     /// What takes the place of the lease.
     pub ending: Ending,
@@ -417,17 +426,18 @@ pub enum Released {
 pub enum Hint {
     /// A key that the instance waits for may be free for it now.
     Free(LockKey),
-    /// A key that the instance waits for was offered to the attempt ahead in the queue. Asking is worthwhile once the
-    /// [head start](Queueing::Wait::head_start) is over.
+    /// A key that the instance waits for was offered to the attempt ahead in the queue. Asking is
+    /// worthwhile once the [head start](Queueing::Wait::head_start) is over.
     Next(LockKey),
     /// Another instance waits for a key that this instance holds.
     Wanted(LockKey),
     /// Hints arrive from now on. Earlier hints may be lost, so waiting attempts should ask again.
     Listening,
-    /// The store was away and is back. Leases need to be confirmed, and waiting attempts should ask again.
-    Reconnected,
-    /// Some keys have moved to another server. Their leases need to be confirmed, and waiting attempts should ask
+    /// The store was away and is back. Leases need to be confirmed, and waiting attempts should ask
     /// again.
+    Reconnected,
+    /// Some keys have moved to another server. Their leases need to be confirmed, and waiting
+    /// attempts should ask again.
     #[cfg(feature = "redis")]
     Moved(MovedKeys),
 }
@@ -502,8 +512,8 @@ pub enum Expected {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The holders of the key, in the order in which their leases end: at most one if the key is held exclusively, and the first 1,000 if
-    /// there are more.
+    /// The holders of the key, in the order in which their leases end: at most one if the key is
+    /// held exclusively, and the first 1,000 if there are more.
     pub holders: Vec<Holder>,
     /// The attempts that wait for the key, in order: the first 1,000 if there are more.
     pub queue: Vec<Owner>,

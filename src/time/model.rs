@@ -1,7 +1,7 @@
 //! The virtual clock of the model checker, which only the test advances.
 //!
-//! Each thread of the test runner has its own clock: shuttle runs all tasks of an execution on the thread that began
-//! the execution.
+//! Each thread of the test runner has its own clock: shuttle runs all tasks of an execution on the
+//! thread that began the execution.
 
 use std::{
     cell::RefCell,

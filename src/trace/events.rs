@@ -91,8 +91,9 @@ pub(crate) fn renewal_unknown(owner: impl Display, error: &impl Display) {
     event!(debug, %owner, %error, "lock.renewal_unknown");
 }
 
-/// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of the same owner at debug level.
-/// A loss during an outage, or soon after another one, is counted in the event at the end.
+/// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of
+/// the same owner at debug level. A loss during an outage, or soon after another one, is counted in
+/// the event at the end.
 pub(crate) fn lost(owner: impl Display, loss: impl Display, reason: &str, is_first: bool) {
     event!(if is_first, warn, else debug, %owner, %loss, "lock.lost");
     record!(metrics::LOSSES.count_named(reason));
@@ -102,7 +103,8 @@ pub(crate) fn released(key: &str, owner: impl Display) {
     event!(debug, key, %owner, "lock.release");
 }
 
-/// A release has failed, and is repeated. `is_first`: no other one has failed since the last answer.
+/// A release has failed, and is repeated. `is_first`: no other one has failed since the last
+/// answer.
 pub(crate) fn release_failed(owner: impl Display, error: &impl Display, is_first: bool) {
     event!(if is_first, warn, else debug, %owner, %error, "lock.release_failed");
 }

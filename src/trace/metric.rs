@@ -1,7 +1,8 @@
 //! The type of a metric, and how a metric is recorded.
 //!
-//! A metric is looked up in the recorder each time, because the recorder may be installed after the first lock, and tests have
-//! recorders of their own. The look-up allocates nothing: the keys of all label values are made once.
+//! A metric is looked up in the recorder each time, because the recorder may be installed after the
+//! first lock, and tests have recorders of their own. The look-up allocates nothing: the keys of
+//! all label values are made once.
 //!
 //! The keys of a metric with two labels, in the order of their indices:
 //!
@@ -118,7 +119,8 @@ impl Metric {
         with_recorder(|recorder| recorder.register_counter(key, &METADATA).increment(1));
     }
 
-    /// Adds one to the counter with this value of its only label. A value that is not listed is not counted.
+    /// Adds one to the counter with this value of its only label. A value that is not listed is not
+    /// counted.
     pub(crate) fn count_named(&self, value: &str) {
         let values = self.labels[0].texts;
         if let Some(index) = values.iter().position(|listed| *listed == value) {

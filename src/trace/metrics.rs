@@ -1,12 +1,14 @@
-//! Every metric of this crate: names, kinds, units, labels and descriptions. [`guide::metrics`](crate::guide::metrics) has the same
-//! table for users, and a test compares the two.
+//! Every metric of this crate: names, kinds, units, labels and descriptions.
+//! [`guide::metrics`](crate::guide::metrics) has the same table for users, and a test compares the
+//! two.
 //!
 //! 1. No label has a key, or any other text of a request. All values of each label are listed here.
-//! 2. Counters and histograms are recorded where things happen. Gauges are set from a count of the present state, when the user asks for
-//!    that ([`Locks::record_gauges`](crate::Locks)), and so cannot drift.
+//! 2. Counters and histograms are recorded where things happen. Gauges are set from a count of the
+//!    present state, when the user asks for that ([`Locks::record_gauges`](crate::Locks)), and so
+//!    cannot drift.
 //!
-//! To add a metric: a `static` here and in [`ALL`], a row in the guide, a panel in `docs/grafana.json`, and a function in `events` or
-//! `turn` that records it.
+//! To add a metric: a `static` here and in [`ALL`], a row in the guide, a panel in
+//! `docs/grafana.json`, and a function in `events` or `turn` that records it.
 
 use super::metric::{Metric, Values, label};
 

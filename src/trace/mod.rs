@@ -1,8 +1,10 @@
-//! Every event, span and metric of this crate. No other module knows whether `tracing` or `metrics` is enabled.
+//! Every event, span and metric of this crate. No other module knows whether `tracing` or `metrics`
+//! is enabled.
 //!
-//! Keys may be personal data. They appear in events at debug level only, and neither in spans nor in labels of metrics. Events that an
-//! operator must see at a higher level, such as a loss or an unreachable store, carry the owner instead, which identifies the key in the
-//! store and in debug logs.
+//! Keys may be personal data. They appear in events at debug level only, and neither in spans nor
+//! in labels of metrics. Events that an operator must see at a higher level, such as a loss or an
+//! unreachable store, carry the owner instead, which identifies the key in the store and in debug
+//! logs.
 //!
 //! The functions are given plain values, and are empty if the features are off.
 

@@ -1,7 +1,7 @@
 //! A span of `tracing`, or nothing.
 //!
-//! Spans are at info level and have no key. They are children of the span in which the lock is requested, such as that of tower-http's
-//! `TraceLayer`.
+//! Spans are at info level and have no key. They are children of the span in which the lock is
+//! requested, such as that of tower-http's `TraceLayer`.
 
 use std::{fmt::Display, time::Duration};
 

@@ -25,7 +25,8 @@ impl StoreCall {
         }
     }
 
-    /// Records the time of the call. A call that has no end, because its caller has left, is not recorded.
+    /// Records the time of the call. A call that has no end, because its caller has left, is not
+    /// recorded.
     pub(crate) fn end(self, result: StoreResult) {
         record!({
             let took = now().saturating_duration_since(self.began);

@@ -1,4 +1,5 @@
-//! The table of metrics against its copies: the guide, the dashboard, and the values that other modules pass.
+//! The table of metrics against its copies: the guide, the dashboard, and the values that other
+//! modules pass.
 
 use std::collections::BTreeSet;
 

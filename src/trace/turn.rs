@@ -1,4 +1,5 @@
-//! The wait for a turn, the turn, and a release that is awaited. Each has a span; the first two also have a histogram of their time.
+//! The wait for a turn, the turn, and a release that is awaited. Each has a span; the first two
+//! also have a histogram of their time.
 
 use std::fmt::Display;
 

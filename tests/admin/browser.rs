@@ -48,7 +48,8 @@ struct Opened<'a> {
 
 impl<'a> Opened<'a> {
     async fn page(browser: &'a Browser, admin: Admin) -> Self {
-        // The log of the page before is not of interest. It asks every second until the browser leaves it.
+        // The log of the page before is not of interest. It asks every second until the browser
+        // leaves it.
         browser.go("about:blank").await;
         browser.requests().await;
         browser.console().await;
@@ -58,7 +59,8 @@ impl<'a> Opened<'a> {
         Self { browser, server }
     }
 
-    /// Expects that nothing went wrong behind the scenes: an empty console, and no request to another host.
+    /// Expects that nothing went wrong behind the scenes: an empty console, and no request to
+    /// another host.
     async fn finish(self) {
         let requests = self.browser.requests().await;
         assert!(requests.len() > 4, "{requests:?}");

@@ -82,7 +82,8 @@ async fn every_response_has_the_protecting_headers() {
     }
 }
 
-/// Sends a forced release with these headers, and returns the status and whether the key is still held.
+/// Sends a forced release with these headers, and returns the status and whether the key is still
+/// held.
 async fn release_with(headers: &[(&str, &str)]) -> (StatusCode, bool) {
     let locks = Locks::in_memory();
     let _guard = locks.lock("a").await.unwrap();

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 
 use crate::{demo::Server, json::Fleet, traffic, webdriver::Browser};
 
-/// Takes the picture anew, and writes it as an image for the README and as a data URI for the API documentation:
+/// Takes the picture anew, and writes it as an image for the README and as a data URI for the API
+/// documentation:
 ///
 /// `cargo test --all-features --test admin -- --ignored screenshot`
 ///

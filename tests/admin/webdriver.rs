@@ -28,8 +28,8 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser. `None`, with a word in the test's output, where there is none. With `TDL_BROWSER=required`, as in
-    /// `tests/run`, a missing browser fails the test.
+    /// Starts a browser. `None`, with a word in the test's output, where there is none. With
+    /// `TDL_BROWSER=required`, as in `tests/run`, a missing browser fails the test.
     pub(crate) async fn start() -> Option<Self> {
         let spawned = Command::new("chromedriver")
             .arg("--port=0")
@@ -93,8 +93,8 @@ impl Browser {
         eventually_within(LONG, expression, is_so).await;
     }
 
-    /// Clicks on an element as a user does: an element that is covered or hidden cannot be clicked. Rows come and go, so a
-    /// failed click is repeated.
+    /// Clicks on an element as a user does: an element that is covered or hidden cannot be clicked.
+    /// Rows come and go, so a failed click is repeated.
     pub(crate) async fn click(&self, selector: &str) {
         eventually_within(LONG, &format!("a click on {selector}"), async || {
             let Ok(element) = self.find(selector).await else {
@@ -134,7 +134,8 @@ impl Browser {
         image.as_str().unwrap().to_owned()
     }
 
-    /// The messages of the console since the last call: errors of scripts, violations of the policy, files that are missing.
+    /// The messages of the console since the last call: errors of scripts, violations of the
+    /// policy, files that are missing.
     pub(crate) async fn console(&self) -> Vec<String> {
         let entries = self.log("browser").await;
         entries
@@ -209,7 +210,8 @@ impl Drop for Browser {
     }
 }
 
-/// Reads the port that the driver has chosen: `ChromeDriver was started successfully on port 41999.`
+/// Reads the port that the driver has chosen: `ChromeDriver was started successfully on port
+/// 41999.`
 fn port_of(driver: &mut Child) -> u16 {
     let output = BufReader::new(driver.stdout.take().unwrap());
     let port = output.lines().map_while(Result::ok).find_map(|line| {

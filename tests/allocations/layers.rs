@@ -1,4 +1,5 @@
-//! The allocations of the layers for a request, beyond those of the inner service and of the lock itself.
+//! The allocations of the layers for a request, beyond those of the inner service and of the lock
+//! itself.
 
 use std::convert::Infallible;
 
@@ -18,8 +19,8 @@ type Body = Full<Bytes>;
 /// The number of requests in one measurement.
 const REQUESTS: usize = 1_000;
 
-/// The most allocations of the lock layer for a request: the text of the key, the shared copy of that text, the box of the waiting
-/// future, and the request's extension.
+/// The most allocations of the lock layer for a request: the text of the key, the shared copy of
+/// that text, the box of the waiting future, and the request's extension.
 const MOST_OF_LOCK: f64 = 4.0;
 
 fn inner()

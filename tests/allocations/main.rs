@@ -1,4 +1,5 @@
-//! The allocations of an uncontended lock. These tests have a binary to themselves, because the allocator counts for the whole process.
+//! The allocations of an uncontended lock. These tests have a binary to themselves, because the
+//! allocator counts for the whole process.
 
 mod layers;
 
@@ -18,8 +19,9 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Each test holds this mutex, because the allocator counts for the whole process.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// The most allocations of a lock and its release, redis-rs and tokio included: the measured figure, 15.9, with some room for tokio's
-/// own work. Lower the bound with every change that saves allocations.
+/// The most allocations of a lock and its release, redis-rs and tokio included: the measured
+/// figure, 15.9, with some room for tokio's own work. Lower the bound with every change that saves
+/// allocations.
 const MOST: f64 = 17.0;
 
 /// The number of locks in one measurement: so many that the growth of a vector does not show.

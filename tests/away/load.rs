@@ -33,7 +33,8 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    /// Starts the load, and returns once the key has been taken. The load ends when the result is dropped.
+    /// Starts the load, and returns once the key has been taken. The load ends when the result is
+    /// dropped.
     pub(crate) async fn start(self, locks: &Locks) -> Running {
         let mut running = Running {
             _guard: None,
@@ -79,8 +80,9 @@ async fn take_turns(locks: Locks, key: String, turn: Duration) {
     }
 }
 
-/// Runs a scenario on a current-thread runtime of its own, so that its CPU time is that of one thread, and fails if it
-/// does not end: a scheduler that never yields would otherwise hang the test instead of failing it.
+/// Runs a scenario on a current-thread runtime of its own, so that its CPU time is that of one
+/// thread, and fails if it does not end: a scheduler that never yields would otherwise hang the
+/// test instead of failing it.
 pub(crate) fn on_a_thread<T: Send + 'static>(
     paused: bool,
     scenario: impl AsyncFnOnce() -> T + Send + 'static,

@@ -1,7 +1,9 @@
-//! The cost of a store that is away, refuses or hangs: the number of calls and the CPU time do not depend on the lease.
+//! The cost of a store that is away, refuses or hangs: the number of calls and the CPU time do not
+//! depend on the lease.
 //!
-//! A renewal that is retried, or brought forward because the key is passed on, must not be due again at once, however
-//! long the lease is. Each test runs the same scenario with each of [`LEASES`].
+//! A renewal that is retried, or brought forward because the key is passed on, must not be due
+//! again at once, however long the lease is. Each test runs the same scenario with each of
+//! [`LEASES`].
 
 mod load;
 mod memory;
@@ -11,7 +13,8 @@ use test_support as support;
 
 use std::time::Duration;
 
-/// From a lease whose retries are short to one whose retry pause is many times shorter than its renewal interval.
+/// From a lease whose retries are short to one whose retry pause is many times shorter than its
+/// renewal interval.
 const LEASES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(30),
@@ -28,7 +31,8 @@ struct Cost {
     cpu: Duration,
 }
 
-/// Requires that no lease costs more than `most` calls, and that no longer lease costs more than the shortest does.
+/// Requires that no lease costs more than `most` calls, and that no longer lease costs more than
+/// the shortest does.
 #[track_caller]
 fn assert_flat(scenario: &str, costs: &[Cost], most: u64) {
     for cost in costs {
@@ -50,7 +54,8 @@ fn assert_flat(scenario: &str, costs: &[Cost], most: u64) {
     }
 }
 
-/// Requires that no lease used more than `most` of CPU time, and that no longer lease used much more than the shortest did.
+/// Requires that no lease used more than `most` of CPU time, and that no longer lease used much
+/// more than the shortest did.
 #[track_caller]
 fn assert_idle(scenario: &str, costs: &[Cost], most: Duration) {
     let flat = 2 * costs[0].cpu + most / 16;

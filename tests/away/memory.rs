@@ -20,8 +20,8 @@ fn total(calls: Calls) -> u64 {
     calls.acquires + calls.renewals + calls.releases
 }
 
-/// The calls that one instance makes under a fault, for ten seconds. The fault begins shortly before a renewal is due, so that
-/// this renewal fails and is retried.
+/// The calls that one instance makes under a fault, for ten seconds. The fault begins shortly
+/// before a renewal is due, so that this renewal fails and is retried.
 fn cost(lease: Duration, load: Load, fault: Option<Fault>) -> Cost {
     let name = format!("{load:?} under {fault:?} with a lease of {lease:?}");
     let scenario = on_a_thread(true, async move || {
@@ -52,7 +52,8 @@ fn costs(load: Load, fault: Option<Fault>) -> Vec<Cost> {
 
 #[test]
 fn a_quiet_lock_costs_a_few_calls_a_second_at_most_under_any_fault() {
-    // With a lease of 1 s, a renewal is due every 333 ms, and is retried every 42 ms until the lease is over.
+    // With a lease of 1 s, a renewal is due every 333 ms, and is retried every 42 ms until the
+    // lease is over.
     let faults = [Fault::Unreachable, Fault::Hang, Fault::Mute];
     for fault in [None].into_iter().chain(faults.map(Some)) {
         assert_flat(&format!("quiet, {fault:?}"), &costs(Load::Quiet, fault), 40);
@@ -61,14 +62,15 @@ fn a_quiet_lock_costs_a_few_calls_a_second_at_most_under_any_fault() {
 
 #[test]
 fn a_key_that_is_passed_on_costs_no_more_with_a_long_lease() {
-    // A key that is passed on is renewed every poll interval, 1 s, or every third of a shorter lease; and some thousand
-    // turns need more tokens a few hundred times.
+    // A key that is passed on is renewed every poll interval, 1 s, or every third of a shorter
+    // lease; and some thousand turns need more tokens a few hundred times.
     assert_flat("hot, no fault", &costs(Load::Hot, None), 600);
 }
 
 #[test]
 fn a_hot_key_costs_as_much_as_its_callers_ask_while_the_store_is_unreachable() {
-    // Four callers that ask again every 50 ms make 800 acquires in ten seconds; renewals and releases come on top.
+    // Four callers that ask again every 50 ms make 800 acquires in ten seconds; renewals and
+    // releases come on top.
     let unreachable = Some(Fault::Unreachable);
     assert_flat("hot, unreachable", &costs(Load::Hot, unreachable), 1_000);
 }
@@ -88,7 +90,8 @@ fn a_hot_key_costs_a_few_calls_while_the_store_hangs() {
 fn a_key_that_is_waited_for_costs_a_few_calls_a_second_at_most_under_any_fault() {
     let faults = [Fault::Unreachable, Fault::Hang, Fault::Mute];
     for fault in [None].into_iter().chain(faults.map(Some)) {
-        // The waiting callers ask again every 50 ms once the store is unreachable and the lease of 1 s is over.
+        // The waiting callers ask again every 50 ms once the store is unreachable and the lease of
+        // 1 s is over.
         let most = if fault == Some(Fault::Unreachable) {
             1_000
         } else {

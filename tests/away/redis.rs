@@ -117,10 +117,12 @@ fn costs(trouble: Trouble, load: Load) -> Vec<Cost> {
     finished.collect()
 }
 
-/// A storm burns one core for all of that time; a debug build of the callers' own questions takes 150 ms.
+/// A storm burns one core for all of that time; a debug build of the callers' own questions takes
+/// 150 ms.
 const MOST_CPU: Duration = Duration::from_millis(500);
 
-/// Requires that a held key, one that is waited for and a hot one cost at most so many commands and connections within [`WATCHED`].
+/// Requires that a held key, one that is waited for and a hot one cost at most so many commands and
+/// connections within [`WATCHED`].
 fn assert_cheap(trouble: Trouble, most: u64) {
     for load in [Load::Quiet, Load::Waited, Load::Hot] {
         let name = format!("{trouble:?}, {load:?}");
@@ -149,7 +151,8 @@ fn a_server_that_hangs_gets_few_commands_with_any_lease() {
 
 #[test]
 fn a_server_that_refuses_connections_gets_few_of_them() {
-    // At most 50 connections a second from one process, the subscription's included, under any load.
+    // At most 50 connections a second from one process, the subscription's included, under any
+    // load.
     for load in [Load::Quiet, Load::Hot, Load::Many] {
         let costs = costs(Trouble::WrongPassword, load);
         assert_flat(&format!("wrong password, {load:?}"), &costs, 100);

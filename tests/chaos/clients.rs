@@ -1,4 +1,5 @@
-//! The load: clients that each stay with one replica, so that a replica that stands still stops its own clients only.
+//! The load: clients that each stay with one replica, so that a replica that stands still stops its
+//! own clients only.
 
 use std::{
     net::SocketAddr,
@@ -66,7 +67,8 @@ impl Client {
         }
     }
 
-    /// Pays with idempotency keys that all clients share: most keys are sent about three times, some again later.
+    /// Pays with idempotency keys that all clients share: most keys are sent about three times,
+    /// some again later.
     pub(crate) async fn pay(mut self, sent: Arc<AtomicU64>) {
         while !self.stopped.load(Relaxed) {
             let mut number = sent.fetch_add(1, Relaxed) / 3;

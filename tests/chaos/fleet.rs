@@ -1,4 +1,5 @@
-//! The processes of a run: servers of the store behind proxies, a server for the ledger itself, and replicas.
+//! The processes of a run: servers of the store behind proxies, a server for the ledger itself, and
+//! replicas.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,5 +1,6 @@
-//! Replicas of the ledger under load, while processes are paused and killed, connections cut, and the store freezes, dies,
-//! fills up and forgets. Every request goes into a record, and the checker reads that record alone.
+//! Replicas of the ledger under load, while processes are paused and killed, connections cut, and
+//! the store freezes, dies, fills up and forgets. Every request goes into a record, and the checker
+//! reads that record alone.
 //!
 //! | variable | default | meaning |
 //! |---|---|---|
@@ -12,8 +13,8 @@
 //! | `TDL_CHAOS_STORE` | `single,quorum` | the stores of the long run |
 //! | `TDL_CHAOS_RECORD` | none | a record that `a_record_by_hand` checks again |
 //!
-//! The seed determines the faults, their order and their length; the processes' own timing differs from run to
-//! run. `tests/chaos/long` is the long run.
+//! The seed determines the faults, their order and their length; the processes' own timing differs
+//! from run to run. `tests/chaos/long` is the long run.
 
 mod check;
 mod clients;

@@ -1,8 +1,8 @@
 //! One suite for every store: each test is a sentence of the contract in the docs of `Store`.
 //!
-//! A store joins with one line here and a [`Subject`](subject::Subject) that says how to start it. Tests of a property
-//! that time could spoil use leases of a minute or longer, and those that wait for an expiry wait for as long as it
-//! takes: none is right only on a fast machine.
+//! A store joins with one line here and a [`Subject`](subject::Subject) that says how to start it.
+//! Tests of a property that time could spoil use leases of a minute or longer, and those that wait
+//! for an expiry wait for as long as it takes: none is right only on a fast machine.
 
 mod memory;
 mod quorum;

@@ -1,6 +1,8 @@
-//! The quorum store: of memory stores on tokio's paused clock, and of Redis servers of each test's own.
+//! The quorum store: of memory stores on tokio's paused clock, and of Redis servers of each test's
+//! own.
 //!
-//! No test is left out, not even those of fairness: with calls one after another, all nodes have the same queue.
+//! No test is left out, not even those of fairness: with calls one after another, all nodes have
+//! the same queue.
 
 #[cfg(feature = "redis")]
 use futures_util::future::join_all;

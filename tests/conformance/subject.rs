@@ -23,8 +23,10 @@ pub(crate) trait Subject {
     }
     /// Closes the connections for calls between the store and its servers, if there are any.
     async fn break_connections(&self);
-    /// Interrupts the subscriptions to hints. Returns false if the store has none that could be interrupted.
+    /// Interrupts the subscriptions to hints. Returns false if the store has none that could be
+    /// interrupted.
     async fn interrupt_hints(&self) -> bool;
-    /// Has the servers refuse writes, or accept them again. Returns false if the store has no servers.
+    /// Has the servers refuse writes, or accept them again. Returns false if the store has no
+    /// servers.
     async fn refuse_writes(&self, refused: bool) -> bool;
 }

@@ -1,5 +1,5 @@
-//! The cost of a call at the server, which the whole fleet shares. These tests have a binary to themselves and run one after another, so that no
-//! other test runs beside them.
+//! The cost of a call at the server, which the whole fleet shares. These tests have a binary to
+//! themselves and run one after another, so that no other test runs beside them.
 
 use std::time::Duration;
 use test_support as support;
@@ -25,8 +25,9 @@ const CALLS: usize = 200;
 /// The number of measurements after which a ratio counts as too high.
 const ROUNDS: usize = 100;
 
-/// The ratio of two costs that are measured side by side, many times. Other load on the machine makes many measurements too high, and a clock that is
-/// set meanwhile makes single ones too low, so the tenth part of each cost that is lowest counts, without the very lowest.
+/// The ratio of two costs that are measured side by side, many times. Other load on the machine
+/// makes many measurements too high, and a clock that is set meanwhile makes single ones too low,
+/// so the tenth part of each cost that is lowest counts, without the very lowest.
 #[derive(Default)]
 struct Ratio {
     costs: Vec<f64>,
@@ -112,7 +113,8 @@ async fn measure(
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-/// The commands that an uncontended call runs on the server do not depend on the machine, unlike its time.
+/// The commands that an uncontended call runs on the server do not depend on the machine, unlike
+/// its time.
 #[tokio::test]
 async fn uncontended_calls_run_few_commands_on_the_server() {
     let _alone = ALONE.lock().await;
@@ -197,7 +199,8 @@ fn free(
 
 /// The number of instances that wait in the tests of long queues.
 const WAITING: usize = 1_000;
-/// The most commands that a call may run before such a queue. Each of them takes the server some microseconds.
+/// The most commands that a call may run before such a queue. Each of them takes the server some
+/// microseconds.
 const MOST_WORK: u64 = 200;
 
 /// The most expired places that a call may remove. Each of them has up to three members.
@@ -259,7 +262,8 @@ async fn long_queue(
     (store, writer, waiting)
 }
 
-/// No call blocks the server for longer because many wait: its commands are counted, because its time depends on the machine.
+/// No call blocks the server for longer because many wait: its commands are counted, because its
+/// time depends on the machine.
 #[tokio::test]
 async fn the_work_of_a_call_does_not_grow_with_the_queue() {
     let _alone = ALONE.lock().await;
@@ -333,7 +337,8 @@ async fn the_work_of_a_call_does_not_grow_with_the_queue() {
     assert!(too_much.is_empty(), "{too_much:?}");
 }
 
-/// The ratios of the other modes' costs to those of an exclusive lease: on a free key, and beside another holder.
+/// The ratios of the other modes' costs to those of an exclusive lease: on a free key, and beside
+/// another holder.
 #[derive(Default)]
 struct ModeCosts {
     acquire: Ratio,
@@ -341,9 +346,11 @@ struct ModeCosts {
     beside: Ratio,
 }
 
-/// By instructions (callgrind on the server, with only the short branches of the scripts), an acquire costs 1.40 times an exclusive one at a free key. Its time
-/// varies between 1.2 and 1.5 times on one machine, so the limit of the time is higher, and the commands are compared in a test of their own. A release has
-/// to look at the clock, and runs twice as many commands as an exclusive one.
+/// By instructions (callgrind on the server, with only the short branches of the scripts), an
+/// acquire costs 1.40 times an exclusive one at a free key. Its time varies between 1.2 and 1.5
+/// times on one machine, so the limit of the time is higher, and the commands are compared in a
+/// test of their own. A release has to look at the clock, and runs twice as many commands as an
+/// exclusive one.
 #[tokio::test]
 async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
     let _alone = ALONE.lock().await;
@@ -391,7 +398,8 @@ async fn measure_mode(
     assert_eq!(server.leftovers().await, [""; 0]);
 }
 
-/// A packet costs the server more than a command in it, so calls at the same time should share packets.
+/// A packet costs the server more than a command in it, so calls at the same time should share
+/// packets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_at_the_same_time_share_packets() {
     let _alone = ALONE.lock().await;
@@ -405,7 +413,8 @@ async fn calls_at_the_same_time_share_packets() {
     assert!(fewest <= 0.12, "{fewest:.3} packets for a lock");
 }
 
-/// Counts the packets that the server reads for a lock and its release, while many tasks lock keys of their own.
+/// Counts the packets that the server reads for a lock and its release, while many tasks lock keys
+/// of their own.
 async fn packets(server: &RedisServer, store: &RedisStore) -> f64 {
     const TASKS: u32 = 128;
     const TIMES: u32 = 10;
@@ -424,7 +433,8 @@ async fn packets(server: &RedisServer, store: &RedisStore) -> f64 {
     (server.reads().await - before) as f64 / f64::from(TASKS * TIMES)
 }
 
-/// Measures the cost of one call at the server in µs, while many calls come at once, because only the time of a busy server is scarce.
+/// Measures the cost of one call at the server in µs, while many calls come at once, because only
+/// the time of a busy server is scarce.
 async fn cost<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -> f64 {
     server.reset_stats().await;
     join_all(calls).await;

@@ -26,7 +26,8 @@ async fn requests_that_are_cancelled_at_any_moment_leave_nothing_behind() {
         requests.spawn(async move {
             let patience = Duration::from_micros(noise(n) % 100_000);
             let key = format!("k/{}", noise(n + 7) % 5);
-            // Dropped in line, in the store's queue, in the middle of a question, or with the guard in hand.
+            // Dropped in line, in the store's queue, in the middle of a question, or with the guard
+            // in hand.
             let held = timeout(patience, locks.lock(key)).await;
             tokio::task::yield_now().await;
             held.is_ok()

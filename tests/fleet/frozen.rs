@@ -9,8 +9,8 @@ use crate::{
     support::{eventually, redis_server::RedisServer, words::*},
 };
 
-/// Queues an instance for the key and then never runs it again: its connections stay open, as those of a process that is
-/// stopped.
+/// Queues an instance for the key and then never runs it again: its connections stay open, as those
+/// of a process that is stopped.
 fn queue_and_freeze(url: String, place: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -9,7 +9,8 @@ use crate::{
     support::{eventually, redis_server::RedisServer, words::*},
 };
 
-/// Lets `to` wait for the key that `from` holds, then measures the time from the release to the grant.
+/// Lets `to` wait for the key that `from` holds, then measures the time from the release to the
+/// grant.
 async fn hand_over(from: &Locks, to: &Locks, store: &RedisStore) -> Duration {
     let held = from.lock("k").await.unwrap();
     let waiting = tokio::spawn({
@@ -51,8 +52,9 @@ async fn a_hand_over_takes_a_moment() {
     );
 }
 
-/// With messages lost, for a third instance in the queue too: each has its turn within a poll interval of the last. In which
-/// order is not promised: an instance that does not hear that the key is free may be passed by.
+/// With messages lost, for a third instance in the queue too: each has its turn within a poll
+/// interval of the last. In which order is not promised: an instance that does not hear that the
+/// key is free may be passed by.
 async fn all_get_their_turn(server: &RedisServer) {
     let store = RedisStore::connect(server.url()).await.unwrap();
     let holder = instance(server).await;

@@ -1,4 +1,5 @@
-//! Shared locks and permits of several instances: what they cost, and in which order they are granted.
+//! Shared locks and permits of several instances: what they cost, and in which order they are
+//! granted.
 
 use std::{
     sync::{
@@ -59,8 +60,8 @@ struct Delay {
     overtaken: u64,
 }
 
-/// Eight tasks in each of two instances have one turn after another, each of `length`. Returns the delays of 40 single turns
-/// in the other mode, sorted by the turns that overtook them.
+/// Eight tasks in each of two instances have one turn after another, each of `length`. Returns the
+/// delays of 40 single turns in the other mode, sorted by the turns that overtook them.
 async fn delays(readers_stream: bool, length: Duration) -> Vec<Delay> {
     let server = RedisServer::start().await;
     let fleet = [instance(&server).await, instance(&server).await];
@@ -101,8 +102,9 @@ async fn delays(readers_stream: bool, length: Duration) -> Vec<Delay> {
     delays
 }
 
-/// Prints the delays. Returns the median of the numbers of turns that began while the other waited, and the number that nine of
-/// ten stay within: a machine that is busy now and then keeps a hint back for longer than a turn.
+/// Prints the delays. Returns the median of the numbers of turns that began while the other waited,
+/// and the number that nine of ten stay within: a machine that is busy now and then keeps a hint
+/// back for longer than a turn.
 fn summarize(what: &str, delays: &[Delay]) -> [u64; 2] {
     let mut waited: Vec<_> = delays.iter().map(|delay| delay.waited).collect();
     waited.sort();
@@ -112,7 +114,8 @@ fn summarize(what: &str, delays: &[Delay]) -> [u64; 2] {
         "{what}: p50 {:?}, longest {:?}; turns that began meanwhile: p50 {}, most {}",
         waited[half], waited[last], delays[half].overtaken, delays[last].overtaken
     );
-    // About 40 turns of 1 ms, or one of 20 ms, on a machine that may be busy: no wait for the next poll of an instance.
+    // About 40 turns of 1 ms, or one of 20 ms, on a machine that may be busy: no wait for the next
+    // poll of an instance.
     assert!(waited[half] < Duration::from_millis(400), "{waited:?}");
     [delays[half].overtaken, delays[most].overtaken]
 }
@@ -130,7 +133,8 @@ async fn a_stream_of_readers_does_not_keep_a_writer_out() {
 async fn a_stream_of_writers_does_not_keep_a_reader_out() {
     let delays = delays(false, Duration::from_millis(1)).await;
     let [half, most] = summarize("a reader among 16 writers", &delays);
-    // The writers ahead in the reader's line, and one lease of each instance, which serves 16 turns at most.
+    // The writers ahead in the reader's line, and one lease of each instance, which serves 16 turns
+    // at most.
     assert!(half <= 7 + 16 + 16, "{half}");
     assert!(most <= 2 * (7 + 16 + 16), "{most}");
 }

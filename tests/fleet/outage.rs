@@ -38,7 +38,8 @@ async fn a_server_that_comes_back_empty_is_noticed_at_once() {
     let token = guard.token();
     server.kill();
     server.restart().await;
-    // Long before the renewal that is due: the connection came back, and so the leases are asked for.
+    // Long before the renewal that is due: the connection came back, and so the leases are asked
+    // for.
     assert_eq!(guard.lost().await, Loss::NotOurs);
     let next = locks.lock("k").await.unwrap();
     assert!(next.token() > token, "tokens go on rising");

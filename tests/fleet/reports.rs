@@ -1,4 +1,5 @@
-//! Replicas of the example `reports`: reads beside each other, writes alone, and a few exports at a time.
+//! Replicas of the example `reports`: reads beside each other, writes alone, and a few exports at a
+//! time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

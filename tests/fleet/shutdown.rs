@@ -75,7 +75,8 @@ async fn a_process_ends_in_time_although_its_handlers_do_not() {
     assert!(took < Duration::from_secs(12), "{took:?}");
     let refused = deposit.await.unwrap();
     assert!(refused.is_none_or(|answer| answer.status == 409));
-    // The deposit's key is free. That of the payment, which was cut off, stays until its lease expires.
+    // The deposit's key is free. That of the payment, which was cut off, stays until its lease
+    // expires.
     let left = locks.list(List::all()).await.unwrap().keys;
     let [left] = &left[..] else {
         panic!("one key is left: {left:?}");

@@ -23,7 +23,8 @@ fn gated(locks: &Locks, gate: &Gate) -> Router {
         .route_layer(lock(locks))
 }
 
-/// Sends a post to account 7, with the body as far as the server reads. Dropping the set closes the connection.
+/// Sends a post to account 7, with the body as far as the server reads. Dropping the set closes the
+/// connection.
 async fn post_body(server: &Server, length: usize) -> JoinSet<()> {
     let head = format!("POST /accounts/7 HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     let mut client = server.raw(head).await;

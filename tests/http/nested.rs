@@ -30,7 +30,8 @@ fn lock(locks: &Locks, key: RequestKey) -> DistributedLockLayer {
 async fn two_layers_of_one_key_share_one_turn() {
     let store = FaultyStore::new();
     let locks = Locks::builder(store.clone()).build().unwrap();
-    // Without a shared turn, the second instance of the fleet would wait for the request that it serves.
+    // Without a shared turn, the second instance of the fleet would wait for the request that it
+    // serves.
     let other = Locks::builder(store.clone()).build().unwrap();
     let inner = lock(&other, account()).name("inner");
     let outer = lock(&locks, account()).name("outer");

@@ -126,7 +126,8 @@ async fn a_request_that_waits_for_its_key_does_not_hold_an_inner_permit() {
         let gate = gate.clone();
         post(async move || gate.pass().await)
     };
-    // The layers are stacked without a router, which would put a service in between that is always ready.
+    // The layers are stacked without a router, which would put a service in between that is always
+    // ready.
     let layers = ServiceBuilder::new()
         .layer(lock(&locks))
         .layer(GlobalConcurrencyLimitLayer::new(1));

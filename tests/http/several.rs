@@ -90,7 +90,8 @@ async fn keys_are_taken_in_one_order_for_all_requests() {
         eventually("one more waits", || locks.stats().waiting == sent.len()).await;
         gate.open();
     }
-    // If the requests waited for different keys, each would get the key that the other request needs next.
+    // If the requests waited for different keys, each would get the key that the other request
+    // needs next.
     drop(second);
     drop(first);
     for answer in sent {

@@ -1,4 +1,5 @@
-//! Requests that are dropped, fail, or are kept after their end, at every stage and without a socket.
+//! Requests that are dropped, fail, or are kept after their end, at every stage and without a
+//! socket.
 
 use std::{
     convert::Infallible,
@@ -344,7 +345,8 @@ impl Woken {
     }
 }
 
-/// Fault: a handler that was woken before the scheduler went on for one more step, without its lease.
+/// Fault: a handler that was woken before the scheduler went on for one more step, without its
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn a_handler_woken_after_a_pause_of_the_process_makes_no_further_step() {
     let (locks, woken) = (Locks::in_memory(), Woken::default());

@@ -223,7 +223,8 @@ impl Answer {
     }
 }
 
-/// Reads all bytes until the server closes the connection, or until the declared end of the response.
+/// Reads all bytes until the server closes the connection, or until the declared end of the
+/// response.
 pub(crate) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
     // A server that has not read the whole request resets the connection after the response.

@@ -1,4 +1,5 @@
-//! Real processes of the example `ledger` on one Redis: many at once, killed, and stopped past their lease.
+//! Real processes of the example `ledger` on one Redis: many at once, killed, and stopped past
+//! their lease.
 
 mod process;
 

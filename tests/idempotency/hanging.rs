@@ -1,4 +1,5 @@
-//! A store that hangs, or whose answers are lost: faults that only the memory store can have at the right moment.
+//! A store that hangs, or whose answers are lost: faults that only the memory store can have at the
+//! right moment.
 
 use std::{
     convert::Infallible,
@@ -84,7 +85,8 @@ async fn a_renewal_that_crosses_the_record_is_no_loss() {
     runs.arrival().await;
     let duplicate = sending(&app, pay());
     eventually("it waits", async || locks.stats().waiting == 1).await;
-    // The record is stored, and the answer takes a while. Renewals become due meanwhile, and find no lease.
+    // The record is stored, and the answer takes a while. Renewals become due meanwhile, and find
+    // no lease.
     store.set_fault(Some(Fault::Mute));
     runs.open();
     sleep(lease / 2).await;
@@ -180,7 +182,8 @@ fn a_runtime_that_ends_does_not_free_the_key_of_a_begun_request() {
     assert_eq!((runs.begun(), runs.ended()), (1, 0));
 }
 
-/// A process that dies has claimed its request for a day, and duplicates were told for all of it that it was under way.
+/// A process that dies has claimed its request for a day, and duplicates were told for all of it
+/// that it was under way.
 #[test]
 fn a_request_that_runs_at_most_once_is_unknown_once_its_process_is_dead() {
     const LEASE: Duration = Duration::from_millis(600);

@@ -1,7 +1,7 @@
 //! Idempotent endpoints: each test is a promise of `IdempotencyLayer`.
 //!
-//! The whole table runs over the memory store and a quorum, on a paused clock, and over a real Redis. Tests wait for events
-//! without a limit that a slow machine could exceed.
+//! The whole table runs over the memory store and a quorum, on a paused clock, and over a real
+//! Redis. Tests wait for events without a limit that a slow machine could exceed.
 
 mod choices;
 #[cfg(feature = "redis")]

@@ -87,7 +87,8 @@ pub(crate) struct Redis {
 impl Subject for Redis {
     async fn start() -> Self {
         let server = RedisServer::start().await;
-        // Soon over when the server is cut off, and still enough for a slow machine to answer a healthy call in.
+        // Soon over when the server is cut off, and still enough for a slow machine to answer a
+        // healthy call in.
         let builder = RedisStore::builder(server.url()).timeout(Duration::from_millis(500));
         let store = builder.connect().await.unwrap();
         Self { server, store }
@@ -114,5 +115,6 @@ impl Subject for Redis {
     }
 }
 
-/// Longer than any step of a test, and the time for which a test watches that something does not happen.
+/// Longer than any step of a test, and the time for which a test watches that something does not
+/// happen.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(300);

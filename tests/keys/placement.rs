@@ -227,12 +227,14 @@ async fn a_closure_sees_path_parameters() {
     let router = routes().layer(observed(half()));
     let key = key_at(router.clone(), "/accounts/7-42").await;
     assert_eq!(key, "account,bank=7");
-    // As with `param`: a 404 passes, a route without the parameter and a layer in the wrong place are refused.
+    // As with `param`: a 404 passes, a route without the parameter and a layer in the wrong place
+    // are refused.
     assert_eq!(
         outcome(router.clone(), "/nowhere").await,
         Some(Ok(Derived::NoRoute))
     );
-    // A part that is missing for another reason is refused, also where a closure has asked for a parameter before.
+    // A part that is missing for another reason is refused, also where a closure has asked for a
+    // parameter before.
     let either = key::request().from_fn("id", |request| {
         let id = request.param("id").map(str::to_owned);
         Some(id.unwrap_or_else(|| "none".into()).into())

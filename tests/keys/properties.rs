@@ -1,8 +1,8 @@
 //! Properties of every key, tested with hostile input: a million lists of parts, and more.
 //!
-//! That two lists never share a key is shown in two ways. Small lists are compared with each other, all with all.
-//! Of the others each is read back from its key by a reader that shares no code with the encoder: what can be read
-//! back cannot be shared.
+//! That two lists never share a key is shown in two ways. Small lists are compared with each other,
+//! all with all. Of the others each is read back from its key by a reader that shares no code with
+//! the encoder: what can be read back cannot be shared.
 
 use std::collections::HashMap;
 

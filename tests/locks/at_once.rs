@@ -1,5 +1,5 @@
-//! Requests that come while the store is asked on behalf of another request: those that fit beside it
-//! wait for the answer, and all others are refused.
+//! Requests that come while the store is asked on behalf of another request: those that fit beside
+//! it wait for the answer, and all others are refused.
 
 use std::{pin::Pin, task::Poll};
 
@@ -26,7 +26,8 @@ fn trying(locks: &Locks, mode: Mode) -> Trying {
     })
 }
 
-/// Asks for the key in each mode, in order, while the store answers none of them. Then the store answers.
+/// Asks for the key in each mode, in order, while the store answers none of them. Then the store
+/// answers.
 async fn all_at_once(
     store: &FaultyStore,
     locks: &Locks,
@@ -186,7 +187,8 @@ async fn a_reader_behind_a_writer_that_begins_after_a_confirmation_is_refused() 
     store.set_fault(Some(Fault::Mute));
     let mut writer = trying(&locks, Mode::Exclusive);
     assert!(poll_once(writer.as_mut()).await.is_pending());
-    // The grant is on its way when the instance hears that the store was away, and must be confirmed.
+    // The grant is on its way when the instance hears that the store was away, and must be
+    // confirmed.
     store.set_fault(Some(Fault::Unreachable));
     store.set_fault(None);
     settle().await;
@@ -284,7 +286,8 @@ async fn readers_that_wait_in_the_queue_are_bounded() {
     nothing_left(store, [locks, other]).await;
 }
 
-/// Fault: the place stayed in the queue for up to a poll interval, and all readers waited behind it.
+/// Fault: the place stayed in the queue for up to a poll interval, and all readers waited behind
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_does_not_wait_leaves_no_place_in_the_queue() {
     let (store, [locks, other]) = fleet();
@@ -294,7 +297,8 @@ async fn a_writer_that_does_not_wait_leaves_no_place_in_the_queue() {
     settle().await;
     assert_eq!(inspect(&store, "k").await.queue.len(), 1);
     drop(cancelled);
-    // The next question is asked for both: for the one that does not wait, and for the one that does.
+    // The next question is asked for both: for the one that does not wait, and for the one that
+    // does.
     let mut writer = trying(&locks, Mode::Exclusive);
     assert!(poll_once(writer.as_mut()).await.is_pending());
     let mut reader = Box::pin(locks.lock("k").shared());

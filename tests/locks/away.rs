@@ -199,7 +199,8 @@ async fn a_store_that_is_away_is_asked_about_once_in_a_poll_interval() {
     }
 }
 
-/// Fault: the place of a contender whose next question failed stayed, and a free key stood still for up to three seconds.
+/// Fault: the place of a contender whose next question failed stayed, and a free key stood still
+/// for up to three seconds.
 #[tokio::test(start_paused = true)]
 async fn a_contender_that_fails_leaves_no_place_in_the_queue() {
     let (store, [locks, other, third]) = fleet_with(|builder| builder.fail_fast(true));
@@ -321,7 +322,8 @@ async fn a_missed_release_takes_effect_after_any_sequence_of_faults() {
     }
 }
 
-/// The next acquire names the owner, and so needs neither the repetition of its release nor a second round trip.
+/// The next acquire names the owner, and so needs neither the repetition of its release nor a
+/// second round trip.
 #[tokio::test(start_paused = true)]
 async fn a_lock_right_after_a_release_that_failed_is_granted_at_once() {
     let (store, [locks]) = fleet();

@@ -1,4 +1,5 @@
-//! Futures dropped at every await point, guards dropped by panics: the key is free at once, the line goes on.
+//! Futures dropped at every await point, guards dropped by panics: the key is free at once, the
+//! line goes on.
 
 use std::pin::{Pin, pin};
 
@@ -102,8 +103,9 @@ impl World {
     }
 }
 
-/// Polls an attempt `polls` times, and lets everything else go on after each; then something may happen. At last the
-/// attempt is dropped, with the guards that it has got, if any. Says whether it had come to its end.
+/// Polls an attempt `polls` times, and lets everything else go on after each; then something may
+/// happen. At last the attempt is dropped, with the guards that it has got, if any. Says whether it
+/// had come to its end.
 async fn poll_and_drop(
     mut attempt: Attempt<'_>,
     polls: usize,
@@ -115,13 +117,15 @@ async fn poll_and_drop(
         }
         settle().await;
         after(poll);
-        // Not settled here: the next step must happen at the next poll, or while the future is dropped.
+        // Not settled here: the next step must happen at the next poll, or while the future is
+        // dropped.
     }
     false
 }
 
-/// Drops one way to lock after so many polls, at one obstacle that goes away after `obstructed` of them. If `late`,
-/// what was on its way when the future was dropped arrives before the obstacle goes away.
+/// Drops one way to lock after so many polls, at one obstacle that goes away after `obstructed` of
+/// them. If `late`, what was on its way when the future was dropped arrives before the obstacle
+/// goes away.
 async fn drop_one(way: usize, obstacle: Obstacle, polls: usize, obstructed: usize, late: bool) {
     let case = (way, obstacle, polls, obstructed, late);
     let mut world = World::with(obstacle).await;

@@ -1,4 +1,5 @@
-//! The questions of a line to the store: who is asked for, when the next question follows, and what an answer is worth.
+//! The questions of a line to the store: who is asked for, when the next question follows, and what
+//! an answer is worth.
 
 use tokio::{
     task::JoinHandle,

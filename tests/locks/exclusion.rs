@@ -96,8 +96,9 @@ async fn sixty_four_tasks_of_two_instances_take_turns() {
     let (store, fleet) = fleet::<2>();
     let turns = contend(&fleet).await;
     tokens_rise(&turns);
-    // On one thread the order is exact: round robin among the tasks of an instance, and the instances change after
-    // the turn during which the other came, and as many more as may be passed on then.
+    // On one thread the order is exact: round robin among the tasks of an instance, and the
+    // instances change after the turn during which the other came, and as many more as may be
+    // passed on then.
     assert_fair(&turns, TURNS / TASKS - 2);
     assert!(longest_run(&turns) <= 1 + 16);
     nothing_left(store, fleet).await;

@@ -45,7 +45,8 @@ async fn a_hundred_thousand_keys_held_at_once_leave_nothing_behind() {
     nothing_left(store, [locks]).await;
 }
 
-/// What a store has to forget is kept for as long as the leases last, and costs the same however much it is.
+/// What a store has to forget is kept for as long as the leases last, and costs the same however
+/// much it is.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_endings_leave_nothing_behind_while_the_store_is_away_for_an_hour() {
     let (store, [locks]) = fleet();

@@ -251,7 +251,8 @@ async fn lock_now_of_a_key_that_is_held_is_refused_although_a_cancelled_request_
     }
 }
 
-/// Fault: the store had answered for a cancelled writer, and a reader that could share the key was refused.
+/// Fault: the store had answered for a cancelled writer, and a reader that could share the key was
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn lock_shared_now_shares_a_key_although_a_cancelled_writer_has_just_asked_for_it() {
     let (store, [locks, other]) = fleet();
@@ -290,7 +291,8 @@ async fn a_limit_of_zero_refuses_no_request_that_need_not_wait() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: the lease was granted and only had to be confirmed, and its own request was told that the key is held.
+/// Fault: the lease was granted and only had to be confirmed, and its own request was told that the
+/// key is held.
 #[tokio::test(start_paused = true)]
 async fn lock_now_gets_its_key_although_the_store_came_back_before_the_grant_arrived() {
     let (store, [locks]) = fleet();

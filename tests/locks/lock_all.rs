@@ -174,7 +174,8 @@ async fn a_guard_downgraded_during_the_wait_for_another_key_is_refused() {
     nothing_left(store, [locks, other]).await;
 }
 
-/// Fault: each call restarted the time of the guards in hand, so that a handler which calls in a loop had no limit.
+/// Fault: each call restarted the time of the guards in hand, so that a handler which calls in a
+/// loop had no limit.
 #[tokio::test(start_paused = true)]
 async fn max_hold_of_a_key_in_hand_goes_on() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));

@@ -105,7 +105,8 @@ async fn calls_of_a_lost_lease_that_come_through_late_leave_the_next_holder_alon
     let lost = locks.lock("k").await.unwrap();
     sleep(5 * SECOND).await;
     store.set_fault(Some(Fault::Hang));
-    // Its renewal hangs; then the next holder's call does; then its loss is told, and its release hangs.
+    // Its renewal hangs; then the next holder's call does; then its loss is told, and its release
+    // hangs.
     sleep(15 * SECOND).await;
     let next = Acquire {
         key: key("k"),

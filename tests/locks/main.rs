@@ -1,4 +1,5 @@
-//! The core, over the memory store: on paused time, unless a test needs several threads or runtimes.
+//! The core, over the memory store: on paused time, unless a test needs several threads or
+//! runtimes.
 
 mod at_once;
 mod away;

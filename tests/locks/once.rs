@@ -13,8 +13,8 @@ use tower_distributed_lock::{LockGuard, Locks, store::Fault};
 
 use crate::support::{SECOND, fleet, settle};
 
-/// The record may be on its way when its caller gives up. Until it has arrived, or the lease is over, nobody does the
-/// work again.
+/// The record may be on its way when its caller gives up. Until it has arrived, or the lease is
+/// over, nobody does the work again.
 #[tokio::test(start_paused = true)]
 async fn work_whose_record_is_still_under_way_is_not_done_again() {
     let (store, [locks]) = fleet();

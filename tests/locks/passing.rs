@@ -90,7 +90,8 @@ async fn a_lease_is_not_passed_on_while_it_is_unconfirmed() {
     settle().await;
     store.set_fault(Some(Fault::Unreachable));
     sleep(12 * SECOND).await;
-    // A renewal went unanswered. The lease is valid still, and so is this turn; another would need an answer.
+    // A renewal went unanswered. The lease is valid still, and so is this turn; another would need
+    // an answer.
     assert!(guard.is_held());
     store.set_fault(Some(Fault::Hang));
     drop(guard);
@@ -229,7 +230,8 @@ async fn another_instance_gets_its_share_although_no_hint_arrives() {
     let here: Vec<_> = (0..500).map(|_| waiting(&locks)).collect();
     settle().await;
     let first = Instant::now();
-    // The hints of the memory store cannot be lost: the other instance is played by hand, without a watcher.
+    // The hints of the memory store cannot be lost: the other instance is played by hand, without a
+    // watcher.
     let stranger = Owner {
         instance: Instance::new(),
         attempt: 1,
@@ -330,8 +332,8 @@ async fn waiters_for_tokens_fail_at_once_with_fail_fast() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: a renewal that was on its way before a reconnect confirmed the lease, and the turn was passed on beside another
-/// instance's.
+/// Fault: a renewal that was on its way before a reconnect confirmed the lease, and the turn was
+/// passed on beside another instance's.
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_before_a_reconnect_does_not_let_a_turn_be_passed_on() {
     let (store, [locks, other]) = fleet();
@@ -369,8 +371,8 @@ async fn a_turn_in_a_long_line_takes_about_as_long_as_one_in_a_short_line() {
         Turns::with_line_of(10).await,
         Turns::with_line_of(1_000).await,
     );
-    // Both are timed in spans of a few turns, side by side, and the best span counts: others use the machine, and would
-    // disturb a longer span in every case.
+    // Both are timed in spans of a few turns, side by side, and the best span counts: others use
+    // the machine, and would disturb a longer span in every case.
     let (mut best_short, mut best_long) = (Duration::MAX, Duration::MAX);
     for _ in 0..200 {
         best_short = best_short.min(short.time_some().await);

@@ -123,7 +123,8 @@ async fn the_deadline_counts_from_before_the_renewal_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_past_the_deadline_does_not_revive_a_lease() {
-    // A timer and an answer that are both ready after a pause run in either order: several rounds see both orders.
+    // A timer and an answer that are both ready after a pause run in either order: several rounds
+    // see both orders.
     for _ in 0..32 {
         let (store, [locks]) = fleet();
         let guard = locks.lock("k").await.unwrap();
@@ -153,7 +154,8 @@ async fn a_lease_is_given_up_early_with_give_up_after() {
     nothing_left(store, [locks]).await;
 }
 
-/// Takes `turns` turns of 100 ms, one after another, with always one more in line. Returns the last.
+/// Takes `turns` turns of 100 ms, one after another, with always one more in line. Returns the
+/// last.
 async fn keep_passing(locks: &Locks, mut guard: LockGuard, turns: usize) -> LockGuard {
     for _ in 0..turns {
         let mut next = Box::pin(locks.lock("k"));

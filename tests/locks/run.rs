@@ -136,7 +136,8 @@ async fn a_watcher_does_not_hold_the_key() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: a lease that had run out locally counted as one that the store had given to another owner.
+/// Fault: a lease that had run out locally counted as one that the store had given to another
+/// owner.
 #[tokio::test(start_paused = true)]
 async fn a_confirmation_that_comes_after_the_lease_has_expired_says_expired() {
     let (store, [locks]) = fleet();

@@ -1,4 +1,5 @@
-//! Outside of runtimes, while they shut down, and over several of them. On real time, as they share no clock.
+//! Outside of runtimes, while they shut down, and over several of them. On real time, as they share
+//! no clock.
 
 use std::{
     num::NonZeroU32,
@@ -123,7 +124,8 @@ fn locks_that_have_lost_their_runtime_go_on_with_the_next() {
     });
 }
 
-/// Renewals come so often that no test waits for one, and leases are so long that a busy machine loses none.
+/// Renewals come so often that no test waits for one, and leases are so long that a busy machine
+/// loses none.
 fn often(builder: LocksBuilder) -> LocksBuilder {
     builder
         .lease(10 * SECOND)

@@ -193,7 +193,8 @@ async fn a_stream_of_writers_does_not_keep_a_reader_out() {
     }
     sleep(SECOND).await;
     for locks in [&a, &b, &a, &b] {
-        // At most the eight writers that wait come first, and those that the other instance passes its lease on to.
+        // At most the eight writers that wait come first, and those that the other instance passes
+        // its lease on to.
         let reader = timeout(200 * MS, locks.lock("k").shared()).await;
         drop(reader.expect("the reader waits for earlier turns only"));
     }
@@ -269,7 +270,8 @@ async fn readers_in_line_begin_with_a_downgrade_although_another_instance_waits(
     let guard = a.lock("k").await.unwrap();
     let writer = writing(&b);
     settle().await;
-    // The tokens that are asked for on behalf of the readers have not arrived when the guard is downgraded.
+    // The tokens that are asked for on behalf of the readers have not arrived when the guard is
+    // downgraded.
     store.set_fault(Some(Fault::Hang));
     let readers = [reading(&a), reading(&a)];
     settle().await;
@@ -386,7 +388,8 @@ async fn max_hold_ends_the_turn_of_one_reader_and_not_the_lease() {
     nothing_left(store, [locks]).await;
 }
 
-/// Fault: the lease, which goes on for the second reader, was confirmed for the first reader as well.
+/// Fault: the lease, which goes on for the second reader, was confirmed for the first reader as
+/// well.
 #[tokio::test(start_paused = true)]
 async fn a_reader_past_max_hold_is_not_confirmed_although_the_lease_goes_on() {
     let (store, [locks]) = fleet_with(|builder| builder.max_hold(10 * SECOND));

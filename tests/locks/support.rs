@@ -63,8 +63,8 @@ pub(crate) async fn holder(store: &FaultyStore, text: &str) -> Owner {
     inspect(store, text).await.holder().cloned().unwrap().owner
 }
 
-/// The end of every test on one thread: nothing is held, waited for or under way, the store is empty, no time went
-/// by for that, and with the last handle the last task is gone.
+/// The end of every test on one thread: nothing is held, waited for or under way, the store is
+/// empty, no time went by for that, and with the last handle the last task is gone.
 #[track_caller]
 pub(crate) fn nothing_left<const N: usize>(
     store: FaultyStore,

@@ -1,5 +1,5 @@
-//! A node that has a part of an attempt is asked for the part again, and is away by then. The call has no effect, and
-//! the part must still be released.
+//! A node that has a part of an attempt is asked for the part again, and is away by then. The call
+//! has no effect, and the part must still be released.
 
 use futures_util::FutureExt;
 use tower_distributed_lock::{
@@ -95,7 +95,8 @@ async fn a_place_in_a_queue_ends_although_the_last_question_was_never_sent() {
         End::ReleasedAfterAskingAgain,
     ] {
         let waiter = owner();
-        // The answer of a majority is enough. A call that node 2 has not answered in time is given up there, and made again.
+        // The answer of a majority is enough. A call that node 2 has not answered in time is given
+        // up there, and made again.
         eventually("the attempt waits at node 2", async || {
             held(store.queue(&key, waiter).await);
             waits_at_node_2().await
@@ -103,7 +104,8 @@ async fn a_place_in_a_queue_ends_although_the_last_question_was_never_sent() {
         .await;
         proxy.cut();
         proxy.set(Network::BlackHole);
-        // A call without an answer: the store has noticed that the connection is gone, and has no other one.
+        // A call without an answer: the store has noticed that the connection is gone, and has no
+        // other one.
         nodes[2].inspect(key.clone()).await.unwrap_err();
         end_attempt(&store, &key, waiter, end).await;
         proxy.set(Network::Fine);
@@ -116,7 +118,8 @@ async fn a_place_in_a_queue_ends_although_the_last_question_was_never_sent() {
 
 async fn end_attempt(store: &QuorumStore, key: &LockKey, waiter: Owner, end: End) {
     if end == End::ReleasedWhileAsking {
-        // The servers are younger than the lease, so node 2 is waited for until its timeout, and is silent then.
+        // The servers are younger than the lease, so node 2 is waited for until its timeout, and is
+        // silent then.
         let other = attempt(&self::key("j"), owner());
         store.ask_for(other).await.unwrap_err();
     }

@@ -1,4 +1,5 @@
-//! A node is away, dead or hanging: the other nodes do not wait for that node, and no calls pile up for it.
+//! A node is away, dead or hanging: the other nodes do not wait for that node, and no calls pile up
+//! for it.
 
 use std::time::Duration;
 
@@ -105,7 +106,8 @@ async fn one_lease_of_a_batch_does_not_wait_for_another() {
     store.take(&key("b"), b).await;
     nodes[1].set_fault(None);
     nodes[2].set_fault(Some(Fault::Hang));
-    // Node 2 decides about `b`, of which node 1 has no part. The answer of node 2 changes nothing for `a`.
+    // Node 2 decides about `b`, of which node 1 has no part. The answer of node 2 changes nothing
+    // for `a`.
     let mut answers = store.renew(vec![renewal(&key("b"), b, 0), renewal(&key("a"), a, 0)]);
     let asked = Instant::now();
     let (first, answer) = answers.next().await.unwrap();
@@ -162,7 +164,8 @@ async fn a_silent_node_is_waited_for_once() {
     assert!(took().await >= timeout);
 }
 
-/// The two live nodes have queues in different order, so that each offers a free key to another attempt.
+/// The two live nodes have queues in different order, so that each offers a free key to another
+/// attempt.
 #[tokio::test(start_paused = true)]
 async fn queues_in_different_order_do_not_split_every_vote() {
     let ((nodes, store), holder) = (memory::<3>(), owner());

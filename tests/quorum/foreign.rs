@@ -1,4 +1,5 @@
-//! Values under the names of the store that another program wrote: no outage, but an error of their own.
+//! Values under the names of the store that another program wrote: no outage, but an error of their
+//! own.
 
 use futures_util::FutureExt;
 use redis::Value;

@@ -14,8 +14,8 @@ use crate::{
 /// For the work of a slow machine besides the waiting.
 const SLACK: Duration = Duration::from_millis(450);
 
-/// The time of the fastest of a few calls: a machine that is busy slows down some of them, and a call that waits for a node
-/// takes the node's timeout each time.
+/// The time of the fastest of a few calls: a machine that is busy slows down some of them, and a
+/// call that waits for a node takes the node's timeout each time.
 async fn fastest(mut time_of_a_call: impl AsyncFnMut() -> Duration) -> Duration {
     let mut fastest = Duration::MAX;
     for _ in 0..3 {

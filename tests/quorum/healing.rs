@@ -1,4 +1,5 @@
-//! Renewals: a majority keeps a lease, and takes part in nodes that came back; a lease that is over takes part in none.
+//! Renewals: a majority keeps a lease, and takes part in nodes that came back; a lease that is over
+//! takes part in none.
 
 use std::time::Duration;
 
@@ -181,7 +182,8 @@ async fn healing_that_takes_too_long_is_undone() {
 async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
     let (nodes, store) = memory::<3>();
     let (key, a) = (key("k"), owner());
-    // The call takes effect at node 0, and its answer comes after the call was given up: the release follows later.
+    // The call takes effect at node 0, and its answer comes after the call was given up: the
+    // release follows later.
     nodes[0].set_fault(Some(Fault::Mute));
     granted(store.ask_for(attempt(&key, a)).await.unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -200,7 +202,8 @@ async fn the_clean_up_behind_a_failed_grant_does_not_end_a_healed_part() {
 async fn a_lease_whose_release_failed_is_not_healed() {
     let lease = lease_without(&[0]).await;
     lease.nodes[2].set_fault(Some(Fault::Hang));
-    // Node 0 has no part, node 1 frees its part, node 2 does not answer: whether a majority had the lease is unknown.
+    // Node 0 has no part, node 1 frees its part, node 2 does not answer: whether a majority had the
+    // lease is unknown.
     let outcome = lease.store.end(ending(&key("k"), lease.a)).await;
     assert!(outcome.is_err());
     assert!(matches!(lease.renew(0).await, Renewed::Unknown(_)));

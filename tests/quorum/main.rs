@@ -1,5 +1,5 @@
-//! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory stores, where time is
-//! to stand still.
+//! A quorum of real servers that are taken, frozen, killed and restarted empty; and of memory
+//! stores, where time is to stand still.
 
 mod asked_again;
 mod away;
@@ -36,7 +36,8 @@ use support::{
     words::{Words, attempt, key, owner},
 };
 
-/// Short enough to wait for a node to be that old, and still enough for a slow machine to be granted one.
+/// Short enough to wait for a node to be that old, and still enough for a slow machine to be
+/// granted one.
 const LEASE: Duration = Duration::from_millis(700);
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -58,7 +59,8 @@ impl Fleet {
         }
     }
 
-    /// A view with such long time limits that no node counts as unreachable, however slow the machine is.
+    /// A view with such long time limits that no node counts as unreachable, however slow the
+    /// machine is.
     async fn start_patient(nodes: usize) -> Self {
         let servers = join_all((0..nodes).map(|_| RedisServer::start())).await;
         let node = |server: &RedisServer| RedisStore::builder(server.url()).timeout(PATIENCE);
@@ -79,7 +81,8 @@ impl Fleet {
         fleet
     }
 
-    /// Waits until every server that is up is older than a lease, and says so to new connections: in whole seconds.
+    /// Waits until every server that is up is older than a lease, and says so to new connections:
+    /// in whole seconds.
     async fn until_none_is_young(&self) {
         let is_not_young = async |node: &RedisStore| {
             let is_up = node.inspect(key("anything")).await.is_ok();
@@ -128,7 +131,8 @@ fn memory<const N: usize>() -> ([FaultyStore; N], QuorumStore) {
     (nodes, store)
 }
 
-/// The instances of the holders that a node knows, sorted. A lease that was healed has another name there than its owner.
+/// The instances of the holders that a node knows, sorted. A lease that was healed has another name
+/// there than its owner.
 async fn holders_at(node: &FaultyStore, key: &LockKey) -> Vec<Instance> {
     let holders = node.holders(key).await;
     holders.into_iter().map(|owner| owner.instance).collect()

@@ -1,4 +1,5 @@
-//! Without a majority no key is granted and leases are lost in time. With the majority back, both work again.
+//! Without a majority no key is granted and leases are lost in time. With the majority back, both
+//! work again.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Readers and writers on a quorum: majorities of the one meet majorities of the other, also if some nodes did not hear of a downgrade.
+//! Readers and writers on a quorum: majorities of the one meet majorities of the other, also if
+//! some nodes did not hear of a downgrade.
 
 use tower_distributed_lock::store::{
     Acquire, Acquired, Fault,
@@ -8,7 +9,8 @@ use tower_distributed_lock::store::{
 
 use crate::{holders_at, memory, settle, support::words::*};
 
-/// Each node is free, read by another owner, written by another owner, or dead: 4^N patterns, for readers and writers that queue or do not.
+/// Each node is free, read by another owner, written by another owner, or dead: 4^N patterns, for
+/// readers and writers that queue or do not.
 async fn every_pattern<const N: usize>() {
     const QUEUEING: [Queueing; 3] = [
         Queueing::No,
@@ -189,7 +191,8 @@ async fn a_reader_that_a_majority_forgot_is_lost_although_readers_could_join() {
     granted(store.ask_as(Shared, &key, b).await);
 }
 
-/// A writer is granted the key only by a majority of nodes that remember the readers, or by all nodes.
+/// A writer is granted the key only by a majority of nodes that remember the readers, or by all
+/// nodes.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_forgot_its_readers_does_not_let_a_writer_in() {
     for (forgot, mode) in [(0, Exclusive), (1, Exclusive), (2, Exclusive), (0, Shared)] {
@@ -199,7 +202,8 @@ async fn a_node_that_forgot_its_readers_does_not_let_a_writer_in() {
         granted(store.ask_as(Shared, &key, a).await);
         settle().await;
         nodes[(forgot + 1) % 3].set_fault(None);
-        // The reader has two nodes, and one of them forgets it. A writer would have two nodes now, one of them young.
+        // The reader has two nodes, and one of them forgets it. A writer would have two nodes now,
+        // one of them young.
         nodes[forgot].restart();
         let answer = store.ask_as(mode, &key, owner()).await;
         let is_granted = matches!(answer, Acquired::Granted(_));

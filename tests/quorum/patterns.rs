@@ -1,5 +1,5 @@
-//! All patterns of nodes that are taken by another owner, and of nodes that are dead: granted exactly when a majority
-//! is free and alive, and nothing of a failed attempt is left behind.
+//! All patterns of nodes that are taken by another owner, and of nodes that are dead: granted
+//! exactly when a majority is free and alive, and nothing of a failed attempt is left behind.
 
 use tower_distributed_lock::{
     ErrorKind,
@@ -99,7 +99,8 @@ async fn five_nodes_in_every_pattern_of_dead_nodes() {
     dead(5).await;
 }
 
-/// Each node free, taken or dead, and whether the attempt queues: 3^5 patterns, which no server could play in time.
+/// Each node free, taken or dead, and whether the attempt queues: 3^5 patterns, which no server
+/// could play in time.
 #[tokio::test(start_paused = true)]
 async fn five_nodes_in_every_pattern_of_free_taken_and_dead_nodes() {
     const QUEUEING: [Queueing; 3] = [

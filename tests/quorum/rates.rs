@@ -83,13 +83,15 @@ fn urls(fleet: &Fleet) -> Vec<String> {
 
 /// How often a node is frozen, at most.
 const ROUNDS: usize = 10;
-/// How often a frozen node must have cost less than half of the turns. Other work on the machine slows down any of the windows,
-/// so two rounds are enough; a key that stops does so in every round.
+/// How often a frozen node must have cost less than half of the turns. Other work on the machine
+/// slows down any of the windows, so two rounds are enough; a key that stops does so in every
+/// round.
 const GOOD_ROUNDS: usize = 2;
-/// How many scripts a turn takes at a node, at most: one to queue, one to take the key and one to release it. The rest is for a
-/// few votes that are split.
+/// How many scripts a turn takes at a node, at most: one to queue, one to take the key and one to
+/// release it. The rest is for a few votes that are split.
 const SCRIPTS_PER_TURN: u64 = 5;
-/// How many scripts an instance runs in a window without a turn: it asks in each poll interval, and may renew a lease.
+/// How many scripts an instance runs in a window without a turn: it asks in each poll interval, and
+/// may renew a lease.
 const SCRIPTS_BESIDE: u64 = 2 + 2;
 
 /// Compares turns while all nodes are well with turns while one is frozen.
@@ -126,7 +128,8 @@ async fn compare(instances: usize, frozen_node: usize) {
     );
 }
 
-/// The two live nodes had queues in different order, so each free key was offered to two attempts, and votes were split.
+/// The two live nodes had queues in different order, so each free key was offered to two attempts,
+/// and votes were split.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_does_not_stop_a_key_that_several_instances_want() {
     for instances in [3, 5, 10] {

@@ -19,8 +19,8 @@ use crate::{
     support::{eventually, redis_server::pass, words::*},
 };
 
-/// So many ms after a restart, every instance takes a node for one that remembers: after a lease, and a second more
-/// because Redis counts its uptime in seconds.
+/// So many ms after a restart, every instance takes a node for one that remembers: after a lease,
+/// and a second more because Redis counts its uptime in seconds.
 const FORGOTTEN: u64 = LEASE.as_millis() as u64 + 1100;
 
 /// The resource that a key protects. Counts its visitors, so that a second one is noticed.

@@ -1,4 +1,5 @@
-//! A node that restarted may have forgotten a lease: for as long as the longest lasts, a majority needs others.
+//! A node that restarted may have forgotten a lease: for as long as the longest lasts, a majority
+//! needs others.
 
 use std::time::Duration;
 

@@ -85,7 +85,8 @@ async fn the_user_that_the_guide_prints_has_all_rights_that_are_needed() {
         assert_eq!(clients.matches(" name=tdl@web-3 ").count(), 1, "{clients}");
     }
     let log: Vec<HashMap<String, Value>> = server.send(&["ACL", "LOG"]).await;
-    // The client library introduces itself (CLIENT SETINFO), and goes on without. Redis 6.2 names no subcommands.
+    // The client library introduces itself (CLIENT SETINFO), and goes on without. Redis 6.2 names
+    // no subcommands.
     let introduction = match server.version().await {
         (6, _) => "client",
         _ => "client|setinfo",

@@ -1,4 +1,5 @@
-//! A server whose clock is wrong: the functions of the scripts, on a real server, with a clock of the test's own.
+//! A server whose clock is wrong: the functions of the scripts, on a real server, with a clock of
+//! the test's own.
 
 use redis::{Script, Value};
 
@@ -9,8 +10,8 @@ const QUEUE: &str = "tdl:2:{b1}:queue:k";
 const FIRST: &str = "0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:1";
 const SECOND: &str = "5d1f0f3c-2b8e-4a6f-8c1d-7e9a0b3c4d22:1";
 
-/// Asks for the key `k` at the given time of the server's clock, in ms. An attempt that is not granted the key waits for 30 s, with a head
-/// start of 300 ms.
+/// Asks for the key `k` at the given time of the server's clock, in ms. An attempt that is not
+/// granted the key waits for 30 s, with a head start of 300 ms.
 async fn ask(server: &RedisServer, attempt: &str, now: u64) -> Value {
     let parts = [
         include_str!("../../src/store/redis/lua/value.lua"),

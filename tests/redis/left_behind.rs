@@ -1,5 +1,5 @@
-//! Whatever goes wrong, locks leave nothing in Redis, and a connection that breaks fails no request. Leases
-//! last ten minutes here, so no lease vanishes by its expiry.
+//! Whatever goes wrong, locks leave nothing in Redis, and a connection that breaks fails no
+//! request. Leases last ten minutes here, so no lease vanishes by its expiry.
 
 use std::time::Duration;
 
@@ -199,7 +199,8 @@ async fn many_refused_releases_are_repeated_a_few_at_a_time() {
     assert_clean(&server).await;
 }
 
-/// Sends acquires into a network that delivers them later, and closes their connections. New connections work.
+/// Sends acquires into a network that delivers them later, and closes their connections. New
+/// connections work.
 async fn strand(proxy: &mut Proxy, locks: &Locks) {
     proxy.set(Network::BlackHole);
     let asking = keys().into_iter().map(|key| {
@@ -207,7 +208,8 @@ async fn strand(proxy: &mut Proxy, locks: &Locks) {
         tokio::spawn(async move { locks.lock(key).within(LIMIT / 2).await.map(drop) })
     });
     let asking: Vec<_> = asking.collect();
-    // Time for the acquires to be sent. If the time is too short, the test proves nothing, and still passes.
+    // Time for the acquires to be sent. If the time is too short, the test proves nothing, and
+    // still passes.
     pass(100).await;
     proxy.set(Network::ClientGone);
     for asked in join_all(asking).await {

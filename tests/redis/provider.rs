@@ -7,7 +7,8 @@ use tower_distributed_lock::store::RedisStore;
 
 use crate::{server_and_store, support::words::*};
 
-/// Whether this process runs this test alone. If not, runs the test in a new process, and waits until the test has passed there.
+/// Whether this process runs this test alone. If not, runs the test in a new process, and waits
+/// until the test has passed there.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TDL_TEST_ALONE";
     if env::var_os(ALONE).is_some() {

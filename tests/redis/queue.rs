@@ -118,7 +118,8 @@ async fn a_waiter_that_asks_within_its_deadline_is_never_skipped() {
     }
 }
 
-/// Lets both attempts ask for longer than the deadline. Returns the longest time between two questions of the first attempt.
+/// Lets both attempts ask for longer than the deadline. Returns the longest time between two
+/// questions of the first attempt.
 async fn keep_asking(
     store: &RedisStore,
     deadline: Duration,
@@ -212,7 +213,8 @@ async fn server_and_patient_store() -> (RedisServer, RedisStore) {
     (server, store)
 }
 
-/// Lets many attempts queue for a key, with one behind them, and then lets all places but the last one expire.
+/// Lets many attempts queue for a key, with one behind them, and then lets all places but the last
+/// one expire.
 async fn expired_places(store: &RedisStore, mode: Mode, last: Owner) {
     let queued = (0..300).map(|_| {
         let request = in_mode(mode, attempt(&key("k"), owner()));

@@ -1,4 +1,5 @@
-//! TLS with a private certificate authority, and with servers that ask for the certificate of a client.
+//! TLS with a private certificate authority, and with servers that ask for the certificate of a
+//! client.
 
 use std::process::{Child, Command, Stdio};
 

@@ -211,7 +211,8 @@ async fn a_full_server_grants_no_locks_and_keeps_its_leases() {
         store.renew_one(renewal(&key, a, 8)).await,
         Renewed::Renewed { .. }
     ));
-    // The record is refused, or accepted: a script that has written once may go on. Either way the next one is answered as the first.
+    // The record is refused, or accepted: a script that has written once may go on. Either way the
+    // next one is answered as the first.
     let _ = store.end(recording(&key, a, b"done")).await;
 
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
@@ -251,7 +252,8 @@ async fn the_error_for_a_server_that_is_loading_says_so() {
         "for i = 1, 8000 do redis.call('SET', 'filler:' .. i, string.rep('x', 4096)) end return 1";
     let _: Value = server.send(&["EVAL", fill, "0"]).await;
     let _: Value = server.send(&["SAVE"]).await;
-    // Loading takes 1 ms for each key, and so eight seconds. After every 2 MB the server answers commands.
+    // Loading takes 1 ms for each key, and so eight seconds. After every 2 MB the server answers
+    // commands.
     server.restart_with(&["--key-load-delay", "1000"]).await;
     let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(20));
     let store = store.build().unwrap();

@@ -1,11 +1,11 @@
 //! A key in Redis, and the same key under the rules.
 //!
-//! Every call is made on both, and both must say the same and tell the same instances. The rules run
-//! on the server's clock, read before and after the call: the call took effect in between. What the
-//! rules stamped is therefore uncertain by half of that time, and this uncertainty is carried along
-//! (`blur`). A call whose answer depends on it is put off until its answer is certain. If a slow
-//! machine makes it uncertain nevertheless, because a lease ended while the call was under way, the
-//! sequence ends there: its answer is compared with nothing.
+//! Every call is made on both, and both must say the same and tell the same instances. The rules
+//! run on the server's clock, read before and after the call: the call took effect in between. What
+//! the rules stamped is therefore uncertain by half of that time, and this uncertainty is carried
+//! along (`blur`). A call whose answer depends on it is put off until its answer is certain. If a
+//! slow machine makes it uncertain nevertheless, because a lease ended while the call was under
+//! way, the sequence ends there: its answer is compared with nothing.
 
 use std::time::Duration;
 
@@ -214,9 +214,9 @@ impl<'a> Pair<'a> {
         at(early) == at(late)
     }
 
-    /// The answer of the rules, as Redis may give it: a renewal of an exclusive lease without tokens
-    /// does not look at the queue. It may say that others wait if somebody has waited since the
-    /// grant, or if the lease is shared by now; and it must if they do.
+    /// The answer of the rules, as Redis may give it: a renewal of an exclusive lease without
+    /// tokens does not look at the queue. It may say that others wait if somebody has waited
+    /// since the grant, or if the lease is shared by now; and it must if they do.
     fn as_redis_may_say(&self, call: &Call, by_redis: &Said, by_rules: Said) -> Said {
         let Call::Renew(Renew { owner, .. }) = call else {
             return by_rules;

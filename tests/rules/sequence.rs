@@ -416,7 +416,8 @@ impl Seats {
         &mut self.seats[number]
     }
 
-    /// Owners of the last seats of an instance, which ask for further permits: those that have none.
+    /// Owners of the last seats of an instance, which ask for further permits: those that have
+    /// none.
     fn further(&mut self, seat: usize, number: usize, mode: Mode) -> Vec<Owner> {
         let end = (seat / self.in_an_instance + 1) * self.in_an_instance;
         let seats = self.seats[end - number..end].iter_mut();

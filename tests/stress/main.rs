@@ -1,7 +1,9 @@
-//! Stress with real threads: a world of a seed runs for a given time, and a witness watches its properties.
+//! Stress with real threads: a world of a seed runs for a given time, and a witness watches its
+//! properties.
 //!
-//! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the choices of a run. Threads
-//! interleave differently each time, so a seed repeats the kind of a world more than its course.
+//! `TDL_STRESS_SECONDS` says how long each world runs (default: 2), `TDL_STRESS_SEED` repeats the
+//! choices of a run. Threads interleave differently each time, so a seed repeats the kind of a
+//! world more than its course.
 
 mod memory;
 mod patience;

@@ -12,7 +12,8 @@ use super::{
 pub(crate) enum Patience {
     /// After so many polls.
     Polls(u64),
-    /// When the future is woken once more after so many polls: the result that woke the future is not taken.
+    /// When the future is woken once more after so many polls: the result that woke the future is
+    /// not taken.
     Wakes(u64),
     /// At this time. The future is polled without a pause until then, so that microseconds count.
     Until(Instant),

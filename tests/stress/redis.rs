@@ -1,4 +1,5 @@
-//! Worlds on a real Redis, each instance behind a proxy of its own that cuts, delays and holds back.
+//! Worlds on a real Redis, each instance behind a proxy of its own that cuts, delays and holds
+//! back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,8 @@ use super::{
 };
 
 const INSTANCES: usize = 3;
-/// How long a store waits for an answer where calls may fail: longer than most faults, shorter than some.
+/// How long a store waits for an answer where calls may fail: longer than most faults, shorter than
+/// some.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 #[test]

@@ -85,7 +85,8 @@ impl Actor {
         }
     }
 
-    /// Claims a key that is new every moment, for all who claim. The result outlasts the faults that hold back an answer.
+    /// Claims a key that is new every moment, for all who claim. The result outlasts the faults
+    /// that hold back an answer.
     async fn claim_of_the_moment(&mut self) {
         let moment = self.world.began.elapsed().as_millis() / 40;
         let key = format!("claim/{moment}/{}", self.random.within(0..2));

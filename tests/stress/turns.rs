@@ -1,7 +1,8 @@
 //! One request: locks or claims a key, holds, and leaves in one of several ways.
 //!
-//! The stress test and the model checker both include this file. Each has an [`Actor`] of its own, which says how to ask, how
-//! long to hold and which errors are expected, and `super::subject`, which names the parts of the crate.
+//! The stress test and the model checker both include this file. Each has an [`Actor`] of its own,
+//! which says how to ask, how long to hold and which errors are expected, and `super::subject`,
+//! which names the parts of the crate.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use super::{
     witness::{Inside, Waiting, Wish, is_result_of},
 };
 
-/// The keys that a request may ask for, and how long the request waits at most if it does not wait for ever.
+/// The keys that a request may ask for, and how long the request waits at most if it does not wait
+/// for ever.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) key: String,
@@ -80,7 +82,8 @@ pub(crate) struct Question {
 pub(crate) struct Planned;
 
 impl Actor {
-    /// A question for one key in one of the ways there are, or for all keys. `limit` is for a request that waits only so long.
+    /// A question for one key in one of the ways there are, or for all keys. `limit` is for a
+    /// request that waits only so long.
     fn question(&mut self) -> Question {
         let Choice { key, all, limit } = self.choose();
         let mode = self.uses().mode(&mut self.random);

@@ -1,21 +1,24 @@
 //! The properties that hold in every world, watched from outside through the guards alone.
 //!
-//! 1. Two guards of different turns at one key are never held at the same time, unless both share the key; and never more
-//!    permits than there are. A guard that is lost stays lost, so guards that are seen held one after the other under the
-//!    witness's lock were held at the same time.
-//! 2. Tokens rise: a held guard has a higher token than every exclusive turn that entered before; and an exclusive one, than
-//!    every turn that entered before.
+//! 1. Two guards of different turns at one key are never held at the same time, unless both share
+//!    the key; and never more permits than there are. A guard that is lost stays lost, so guards
+//!    that are seen held one after the other under the witness's lock were held at the same time.
+//! 2. Tokens rise: a held guard has a higher token than every exclusive turn that entered before;
+//!    and an exclusive one, than every turn that entered before.
 //! 3. A turn is lost to `max_hold` only when that turn itself has lasted so long.
 //! 4. In one instance, the work of one claim does not begin a second time before its end.
-//! 5. The requests of one instance have their turns in the order in which they came: who was in line when another request was made
-//!    has its turn before that one, unless both share the key or use permits.
-//! 6. A key does not stand still while a request waits that fits beside the holders ([`Witness::standing`]).
+//! 5. The requests of one instance have their turns in the order in which they came: who was in
+//!    line when another request was made has its turn before that one, unless both share the key or
+//!    use permits.
+//! 6. A key does not stand still while a request waits that fits beside the holders
+//!    ([`Witness::standing`]).
 //!
-//! A store that forgets its leases breaks 1 and 2 for turns under leases from before. Such leases run out, and serve no request
-//! that is made after every instance has learned that the store forgot.
+//! A store that forgets its leases breaks 1 and 2 for turns under leases from before. Such leases
+//! run out, and serve no request that is made after every instance has learned that the store
+//! forgot.
 //!
-//! The stress test and the model checker both include this file; `super::subject` names the parts of the crate, the clock and
-//! the mutex of each.
+//! The stress test and the model checker both include this file; `super::subject` names the parts
+//! of the crate, the clock and the mutex of each.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
@@ -35,7 +38,8 @@ pub(crate) struct Witness {
 pub(crate) struct Settings {
     pub(crate) lease: Duration,
     pub(crate) max_hold: Duration,
-    /// Whether a turn may be lost at all: whether faults last longer than the lease, or turns longer than `max_hold`.
+    /// Whether a turn may be lost at all: whether faults last longer than the lease, or turns
+    /// longer than `max_hold`.
     pub(crate) may_lose: bool,
 }
 
@@ -80,7 +84,8 @@ pub(crate) enum Wish {
 struct Order {
     /// How many requests have been seen in line.
     in_line: u64,
-    /// How many requests had been seen in line when a request was made that has had its turn: the highest number.
+    /// How many requests had been seen in line when a request was made that has had its turn: the
+    /// highest number.
     passed: u64,
     /// The same of exclusive turns only.
     passed_by_exclusive: u64,
@@ -175,7 +180,8 @@ impl Witness {
         seen.turns += 1;
         seen.turned = Some(now());
         let id = seen.entered;
-        // The turn began after the request, and an exclusive one after the end of every turn before.
+        // The turn began after the request, and an exclusive one after the end of every turn
+        // before.
         let left = seen.left.filter(|_| is_exclusive);
         let began = left.map_or(asked.at, |left| left.max(asked.at));
         seen.inside.push(Entry {
@@ -215,8 +221,9 @@ impl Witness {
         }
     }
 
-    /// The keys at which a request waits that fits beside the holders and all others who wait, or at which nobody holds anything;
-    /// and since when a request has waited there and no turn has entered or left.
+    /// The keys at which a request waits that fits beside the holders and all others who wait, or
+    /// at which nobody holds anything; and since when a request has waited there and no turn
+    /// has entered or left.
     pub(crate) fn standing(&self) -> Vec<(&str, Instant)> {
         let standing = self.keys.iter().filter_map(|(key, seen)| {
             let seen = seen.lock();
@@ -230,7 +237,8 @@ impl Witness {
         standing.collect()
     }
 
-    /// The work of a claim begins in an instance. The work is under way until the result is dropped.
+    /// The work of a claim begins in an instance. The work is under way until the result is
+    /// dropped.
     pub(crate) fn work(self: &Arc<Self>, instance: usize, key: &str) -> Working {
         let place = (instance, key.to_owned());
         let mut works = self.works.lock();
@@ -421,7 +429,8 @@ struct View {
 }
 
 impl View {
-    /// Whether a request that was made then is not served under a lease that the store has forgotten.
+    /// Whether a request that was made then is not served under a lease that the store has
+    /// forgotten.
     fn is_sound(&self, asked: Asked) -> bool {
         self.ran_out || asked.known == self.memory.forgot
     }

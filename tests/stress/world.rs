@@ -1,4 +1,5 @@
-//! Several instances on one store, tasks that use them, faults, and an end at which nothing may be left.
+//! Several instances on one store, tasks that use them, faults, and an end at which nothing may be
+//! left.
 //!
 //! The thread of the test watches from outside of the runtime, and so sees a stuck runtime, too.
 
@@ -25,15 +26,17 @@ use super::{
     witness::{Settings, Witness},
 };
 
-/// How long a request may last, and how long the end may take, before something counts as stuck. Longer than every fault, and
-/// shorter than a lease of a world in which nothing is lost: a lease without a holder is found.
+/// How long a request may last, and how long the end may take, before something counts as stuck.
+/// Longer than every fault, and shorter than a lease of a world in which nothing is lost: a lease
+/// without a holder is found.
 const STUCK: Duration = Duration::from_secs(10);
 /// The pause between two looks of the watching thread.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many looks may find a key standing still: those of a few polls, which a lost hint costs where calls fail. A count of looks,
-/// since a machine that is busy delays the looks as well.
+/// How many looks may find a key standing still: those of a few polls, which a lost hint costs
+/// where calls fail. A count of looks, since a machine that is busy delays the looks as well.
 const LOOKS_AT_MOST: u32 = 200;
-/// The poll interval where no hint is lost: a key whose requests depend on a poll there stands still for longer than allowed.
+/// The poll interval where no hint is lost: a key whose requests depend on a poll there stands
+/// still for longer than allowed.
 const LONG_POLL: Duration = Duration::from_secs(3 * STUCK.as_secs());
 /// How much longer than its time a world runs until every key has had a turn.
 const FIRST_TURNS: Duration = Duration::from_secs(60);
@@ -51,8 +54,9 @@ pub(crate) struct Setup {
     pub(crate) may_fail: bool,
     /// Whether turns may be lost.
     pub(crate) may_lose: bool,
-    /// Whether some requests are made on runtimes that are driven now and then, and end in the middle of everything. A call may get
-    /// no answer then, because the runtime of the background stands still or has ended; requests that wait go on.
+    /// Whether some requests are made on runtimes that are driven now and then, and end in the
+    /// middle of everything. A call may get no answer then, because the runtime of the
+    /// background stands still or has ended; requests that wait go on.
     pub(crate) has_visitors: bool,
 }
 
@@ -91,8 +95,8 @@ impl Setup {
         usize::from(self.has_visitors)
     }
 
-    /// An instance on a store. Where no lease is lost, a place in the queue that outlives its attempt blocks its key for as
-    /// long as a lease would, and so is found.
+    /// An instance on a store. Where no lease is lost, a place in the queue that outlives its
+    /// attempt blocks its key for as long as a lease would, and so is found.
     pub(crate) fn instance(&self, store: impl Store) -> Instance {
         let builder: LocksBuilder = Locks::builder(store);
         // No limit hides a request that is stuck.
@@ -235,8 +239,9 @@ const VISITS: usize = 2;
 /// How many requests are made on each of these runtimes.
 const VISITORS: usize = 6;
 
-/// Makes requests on one runtime after another. Each is driven now and then, and ends in the middle of its requests, which must not
-/// keep the others from their turns. The last instance is used on such runtimes only, and so is its background.
+/// Makes requests on one runtime after another. Each is driven now and then, and ends in the middle
+/// of its requests, which must not keep the others from their turns. The last instance is used on
+/// such runtimes only, and so is its background.
 fn visit(world: Arc<World>, first: usize, mut random: Random) {
     let instances = world.instances.len();
     let visitors = [
@@ -276,8 +281,8 @@ struct Part {
     habits: Habits,
 }
 
-/// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers, some that share permits,
-/// some whose requests all fit beside each other, and some claims.
+/// For each instance a pair on a key of its own, some of a crowd on few keys, readers and writers,
+/// some that share permits, some whose requests all fit beside each other, and some claims.
 fn cast(instances: usize) -> Vec<Part> {
     let mut cast = Vec::new();
     for instance in 0..instances {
@@ -370,7 +375,8 @@ impl Run {
         self.runtime.shutdown_background();
     }
 
-    /// The keys at which no turn has entered yet, and the claims if no work has begun: a world in which nothing happens shows nothing.
+    /// The keys at which no turn has entered yet, and the claims if no work has begun: a world in
+    /// which nothing happens shows nothing.
     fn without_turns(&self) -> Vec<&str> {
         let (turns, works) = self.world.witness.counts();
         let turns = turns.into_iter().chain([("the claims", works)]);
@@ -380,7 +386,8 @@ impl Run {
             .collect()
     }
 
-    /// Uses each instance once more: what is left of a runtime that has ended goes on with the next use.
+    /// Uses each instance once more: what is left of a runtime that has ended goes on with the next
+    /// use.
     fn use_all(&self) {
         self.until("all instances can be used", || {
             let instances = self.world.instances.iter();
@@ -425,7 +432,8 @@ impl Run {
         violations.is_empty() || self.fail(&violations)
     }
 
-    /// The keys that have stood still for too many looks while a request waits that fits beside the holders.
+    /// The keys that have stood still for too many looks while a request waits that fits beside the
+    /// holders.
     fn stalls(&self) -> Vec<String> {
         let mut before = self.standing.lock().unwrap();
         let standing = self.world.witness.standing().into_iter();

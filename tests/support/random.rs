@@ -26,7 +26,8 @@ impl Random {
         random
     }
 
-    /// Another generator, so that each task has its own and the scheduling of tasks does not mix them.
+    /// Another generator, so that each task has its own and the scheduling of tasks does not mix
+    /// them.
     pub fn fork(&mut self) -> Self {
         Self(self.next())
     }

@@ -11,7 +11,8 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    /// Creates a recorder, which lives as long as the test program: the guard of a local recorder borrows it.
+    /// Creates a recorder, which lives as long as the test program: the guard of a local recorder
+    /// borrows it.
     pub(crate) fn new() -> Self {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &[0.01, 1.0, 100.0])

@@ -297,7 +297,8 @@ async fn a_node_that_restarts_empty_and_keeps_its_slots_costs_its_leases_at_once
     }
 }
 
-/// The queue does not exist, so neither node has all names of the key: only scripts with one key run.
+/// The queue does not exist, so neither node has all names of the key: only scripts with one key
+/// run.
 #[tokio::test]
 async fn shared_leases_and_permits_are_renewed_and_released_while_their_slot_moves() {
     let cluster = Cluster::start().await;
@@ -460,7 +461,8 @@ async fn calls_for_a_moving_slot_wait() {
     assert_eq!(cluster.leftovers().await, [""; 0]);
 }
 
-/// A connection to a node can outlive a fail-over, so that connecting alone does not raise the floor.
+/// A connection to a node can outlive a fail-over, so that connecting alone does not raise the
+/// floor.
 #[tokio::test]
 async fn tokens_follow_the_clock() {
     let cluster = Cluster::start().await;
@@ -527,7 +529,8 @@ async fn a_renewal_that_is_redirected_late_ends_at_its_own_deadline() {
     let from = cluster.owner(&slot, 0).await;
     let to = (from + 1) % 3;
     cluster.migrate(&slot, from, to, async {}, async {}).await;
-    // The old node redirects the renewal shortly before the deadline, and the new node does not answer.
+    // The old node redirects the renewal shortly before the deadline, and the new node does not
+    // answer.
     let pause = ["CLIENT", "PAUSE", "600000", "ALL"];
     let _: Value = cluster.nodes[to].send(&pause).await;
     cluster.nodes[from].freeze();

@@ -130,7 +130,8 @@ async fn all_lanes_follow_the_lane_that_finds_another_primary() {
     let store = behind([&sentinel]).lanes(2).connect().await.unwrap();
     let keys: Vec<_> = (0..16).map(|n| key(&format!("k/{n}"))).collect();
     sentinel.say(names(&second, 2));
-    // Both servers act as the primary. The connection of one lane breaks, and the lane finds the other server.
+    // Both servers act as the primary. The connection of one lane breaks, and the lane finds the
+    // other server.
     let clients: String = first.send(&["CLIENT", "LIST", "TYPE", "normal"]).await;
     let id = |line: &str| {
         line.split_whitespace()

@@ -1,4 +1,5 @@
-//! A slot of a Cluster that is moving from one node to another, or was left half-way by a reshard that failed.
+//! A slot of a Cluster that is moving from one node to another, or was left half-way by a reshard
+//! that failed.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Locks with a replica, and in a Cluster, on runtimes that end. On real time, as runtimes share no clock.
+//! Locks with a replica, and in a Cluster, on runtimes that end. On real time, as runtimes share no
+//! clock.
 
 use redis::Value;
 use tokio::{

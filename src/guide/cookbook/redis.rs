@@ -1,9 +1,11 @@
-//! Recipes for connections to Redis: the settings of an existing client, a private certificate authority, credentials that rotate.
+//! Recipes for connections to Redis: the settings of an existing client, a private certificate
+//! authority, credentials that rotate.
 //!
 //! # The settings of your own client or pool
 //!
-//! A [`RedisStore`](crate::store::RedisStore) makes its own connections, because the order of its calls depends on them. An application
-//! that has a `redis::Client` or a pool of bb8-redis gives the same URL to both:
+//! A [`RedisStore`](crate::store::RedisStore) makes its own connections, because the order of its
+//! calls depends on them. An application that has a `redis::Client` or a pool of bb8-redis gives
+//! the same URL to both:
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]
@@ -17,9 +19,10 @@
 //! # }
 //! ```
 //!
-//! No method accepts a `redis::Client` itself: this crate would then have to follow every major version of the `redis` crate with one of its
-//! own, and an application with another version could not call the method. Where only the client is at hand, a function in
-//! the application, which knows its own version, reads the settings from the client:
+//! No method accepts a `redis::Client` itself: this crate would then have to follow every major
+//! version of the `redis` crate with one of its own, and an application with another version could
+//! not call the method. Where only the client is at hand, a function in the application, which
+//! knows its own version, reads the settings from the client:
 //!
 //! ```
 //! use std::{convert::Infallible, future::ready};
@@ -51,9 +54,12 @@
 //!
 //! # A private certificate authority
 //!
-//! With the feature `tls-rustls`, [`root_certificates`](crate::store::RedisStoreBuilder::root_certificates) replaces the root certificates of
-//! the system, and [`client_certificate`](crate::store::RedisStoreBuilder::client_certificate) is for servers with `tls-auth-clients yes`.
-//! Both take PEM, and both hold for all servers, sentinels and Cluster nodes with a `rediss://` URL:
+//! With the feature `tls-rustls`,
+//! [`root_certificates`](crate::store::RedisStoreBuilder::root_certificates) replaces the root
+//! certificates of the system, and
+//! [`client_certificate`](crate::store::RedisStoreBuilder::client_certificate) is for servers with
+//! `tls-auth-clients yes`. Both take PEM, and both hold for all servers, sentinels and Cluster
+//! nodes with a `rediss://` URL:
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]
@@ -71,13 +77,15 @@
 //! # }
 //! ```
 //!
-//! The certificates of the servers must contain the names under which the servers are found: those in the URLs, those that the sentinels
-//! announce for the primary, and those in CLUSTER SLOTS.
+//! The certificates of the servers must contain the names under which the servers are found: those
+//! in the URLs, those that the sentinels announce for the primary, and those in CLUSTER SLOTS.
 //!
 //! # Credentials that rotate
 //!
-//! A password in the URL is fixed for the life of the store. For tokens of a cloud provider, or a secret that is replaced from time to
-//! time, [`credentials`](crate::store::RedisStoreBuilder::credentials) takes a closure that is asked at every new connection:
+//! A password in the URL is fixed for the life of the store. For tokens of a cloud provider, or a
+//! secret that is replaced from time to
+//! time, [`credentials`](crate::store::RedisStoreBuilder::credentials) takes a closure that is
+//! asked at every new connection:
 //!
 //! ```
 //! use std::sync::{Arc, RwLock};
@@ -98,6 +106,7 @@
 //! # Ok::<(), tower_distributed_lock::Error>(())
 //! ```
 //!
-//! Change a password in this order: add the new one (`ACL SETUSER shop >second`; a user can have several), let the provider return it, and then
-//! remove the old one (`ACL SETUSER shop <first`). Connections that exist keep working throughout, and a connection that is made
-//! in between finds a valid password in either case.
+//! Change a password in this order: add the new one (`ACL SETUSER shop >second`; a user can have
+//! several), let the provider return it, and then remove the old one (`ACL SETUSER shop <first`).
+//! Connections that exist keep working throughout, and a connection that is made in between finds a
+//! valid password in either case.

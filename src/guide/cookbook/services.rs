@@ -113,16 +113,19 @@
 //!
 //! # The tenant comes from the authentication
 //!
-//! A client that can choose the tenant of a key can block the requests of every tenant and, with idempotency, read their answers. A header such as
-//! `x-tenant-id` can be sent by anyone who reaches the service. [`extension`](crate::key::RequestKey::extension) and
-//! [`extension_with`](crate::key::RequestKey::extension_with) read what an authentication layer has stored in the request, as above. A request without
-//! that extension is refused with 500, because the layer that sets it is missing. A header is a sound source only behind a gateway that
-//! removes the client's own.
+//! A client that can choose the tenant of a key can block the requests of every tenant and, with
+//! idempotency, read their answers. A header such as `x-tenant-id` can be sent by anyone who
+//! reaches the service. [`extension`](crate::key::RequestKey::extension) and
+//! [`extension_with`](crate::key::RequestKey::extension_with) read what an authentication layer has
+//! stored in the request, as above. A request without that extension is refused with 500, because
+//! the layer that sets it is missing. A header is a sound source only behind a gateway that removes
+//! the client's own.
 //!
 //! # Two accounts
 //!
-//! Two locks that are taken one after another can wait for each other. [`key::all_of`](crate::key::all_of()) takes both in one fixed order,
-//! whatever the order in the request:
+//! Two locks that are taken one after another can wait for each other.
+//! [`key::all_of`](crate::key::all_of()) takes both in one fixed order, whatever the order in the
+//! request:
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -194,7 +197,8 @@
 //!
 //! # tonic
 //!
-//! Both layers take tonic's bodies; idempotency needs [`any_body`](crate::IdempotencyLayer::any_body). Refusals become gRPC statuses. An interceptor
+//! Both layers take tonic's bodies; idempotency needs
+//! [`any_body`](crate::IdempotencyLayer::any_body). Refusals become gRPC statuses. An interceptor
 //! sets the extension that the keys use:
 //!
 //! ```
@@ -229,7 +233,8 @@
 //!
 //! # hyper
 //!
-//! Any `tower::Service` over `http` types takes the layer. Handlers find their guard in the request's extensions:
+//! Any `tower::Service` over `http` types takes the layer. Handlers find their guard in the
+//! request's extensions:
 //!
 //! ```
 //! use bytes::Bytes;
@@ -256,5 +261,6 @@
 //!
 //! # Graceful shutdown
 //!
-//! [Operating](super::super::operating#shutting-down) has the recipe: on SIGTERM, the server stops accepting, requests that wait for a turn are refused
-//! with 503 and `Retry-After`, handlers finish within a grace, and [`Locks::close`](crate::Locks::close) returns what was left.
+//! [Operating](super::super::operating#shutting-down) has the recipe: on SIGTERM, the server stops
+//! accepting, requests that wait for a turn are refused with 503 and `Retry-After`, handlers finish
+//! within a grace, and [`Locks::close`](crate::Locks::close) returns what was left.

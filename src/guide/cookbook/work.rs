@@ -2,8 +2,9 @@
 //!
 //! # Fencing in PostgreSQL and SQLite
 //!
-//! One column and one condition. These statements are the same in PostgreSQL and in SQLite 3.35 or later, and were run on PostgreSQL 15 and
-//! SQLite 3.40. `$1` is the token, as a signed 64-bit number.
+//! One column and one condition. These statements are the same in PostgreSQL and in SQLite 3.35 or
+//! later, and were run on PostgreSQL 15 and SQLite 3.40. `$1` is the token, as a signed 64-bit
+//! number.
 //!
 //! ```sql
 //! ALTER TABLE accounts ADD COLUMN token BIGINT NOT NULL DEFAULT 0;
@@ -15,10 +16,12 @@
 //! UPDATE accounts SET balance = $3, token = $1 WHERE id = $2 AND token <= $1 RETURNING balance;
 //! ```
 //!
-//! An update that does not depend on an earlier read (`balance = balance + 20`) needs the second statement only.
+//! An update that does not depend on an earlier read (`balance = balance + 20`) needs the second
+//! statement only.
 //!
-//! Where a turn writes to several tables, or creates rows, keep the tokens in a table of their own. Run this statement first, in the same
-//! transaction as the writes, and roll back if it returns no row:
+//! Where a turn writes to several tables, or creates rows, keep the tokens in a table of their own.
+//! Run this statement first, in the same transaction as the writes, and roll back if it returns no
+//! row:
 //!
 //! ```sql
 //! CREATE TABLE fences (key TEXT PRIMARY KEY, token BIGINT NOT NULL);
@@ -28,15 +31,17 @@
 //! RETURNING token;
 //! ```
 //!
-//! The statement locks its row until the transaction ends. A stale transaction that comes second waits, compares, and gets no row.
+//! The statement locks its row until the transaction ends. A stale transaction that comes second
+//! waits, compares, and gets no row.
 //!
 //! A token orders the runs. It does not make the second run of a payment harmless: see
 //! [the paused process](crate::guide::guarantees#the-paused-process).
 //!
 //! # Webhooks and queue consumers
 //!
-//! Senders of webhooks and message brokers deliver a message again until it is acknowledged. [`Locks::run_once`](crate::Locks::run_once) runs the
-//! work once for each message id, and gives the result to every later delivery:
+//! Senders of webhooks and message brokers deliver a message again until it is acknowledged.
+//! [`Locks::run_once`](crate::Locks::run_once) runs the work once for each message id, and gives
+//! the result to every later delivery:
 //!
 //! ```
 //! use std::time::Duration;
@@ -64,12 +69,14 @@
 //! # }
 //! ```
 //!
-//! Keep results for longer than the sender retries. For webhooks over HTTP, [`key_header`](crate::IdempotencyLayer::key_header) takes the
-//! sender's message id in the place of `Idempotency-Key`, such as `webhook-id` or `x-github-delivery`.
+//! Keep results for longer than the sender retries. For webhooks over HTTP,
+//! [`key_header`](crate::IdempotencyLayer::key_header) takes the sender's message id in the place
+//! of `Idempotency-Key`, such as `webhook-id` or `x-github-delivery`.
 //!
 //! # A job that runs once in a fleet
 //!
-//! Every replica has the same schedule. The name of the job's run is the key, so the first replica runs the job and the others get its result:
+//! Every replica has the same schedule. The name of the job's run is the key, so the first replica
+//! runs the job and the others get its result:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -88,12 +95,13 @@
 //! # }
 //! ```
 //!
-//! A run that fails is not kept, and the next replica that asks tries again. If the job must only not *overlap* with itself, use
-//! [`lock(..).now()`](crate::Lock::now) and skip the run on `None`.
+//! A run that fails is not kept, and the next replica that asks tries again. If the job must only
+//! not *overlap* with itself, use [`lock(..).now()`](crate::Lock::now) and skip the run on `None`.
 //!
 //! # Leader-like work
 //!
-//! One replica works, the others stand by. [`LockGuard::run`](crate::LockGuard::run) ends the work when the lease is lost:
+//! One replica works, the others stand by. [`LockGuard::run`](crate::LockGuard::run) ends the work
+//! when the lease is lost:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -123,16 +131,19 @@
 //! # }
 //! ```
 //!
-//! - [`max_hold`](crate::LocksBuilder::max_hold) is 10 minutes by default: a leader is replaced after that time, with
-//!   [`Loss::MaxHold`](crate::Loss::MaxHold). Set a longer time, or `Duration::MAX` for no limit. A limit is worth having: a leader that hangs
-//!   keeps renewing its lease.
-//! - Use a [`Locks`](crate::Locks) of its own for such work, so that request handlers keep their short limits.
+//! - [`max_hold`](crate::LocksBuilder::max_hold) is 10 minutes by default: a leader is replaced
+//!   after that time, with [`Loss::MaxHold`](crate::Loss::MaxHold). Set a longer time, or
+//!   `Duration::MAX` for no limit. A limit is worth having: a leader that hangs keeps renewing its
+//!   lease.
+//! - Use a [`Locks`](crate::Locks) of its own for such work, so that request handlers keep their
+//!   short limits.
 //! - For a moment, two replicas can take themselves for the leader. The token decides between them.
 //!
 //! # Testing the loss of a lease
 //!
-//! With the feature `test-util`, [`FaultyStore`](crate::store::FaultyStore) plays a server that fails, hangs or forgets. The store uses tokio's
-//! clock, which a test can pause, so a test of the loss takes no time and has no race:
+//! With the feature `test-util`, [`FaultyStore`](crate::store::FaultyStore) plays a server that
+//! fails, hangs or forgets. The store uses tokio's clock, which a test can pause, so a test of the
+//! loss takes no time and has no race:
 //!
 //! ```
 //! # use tower_distributed_lock::{Locks, Loss, store::{Fault, FaultyStore}};
@@ -156,5 +167,7 @@
 //! # }
 //! ```
 //!
-//! In a test, this is a function with `#[tokio::test(start_paused = true)]`. Two [`Locks`](crate::Locks) on clones of one store behave like two
-//! processes. For a handler behind the layer, send requests with `tower::ServiceExt::oneshot`, and expect 409 `lease-lost` after the fault.
+//! In a test, this is a function with `#[tokio::test(start_paused = true)]`. Two
+//! [`Locks`](crate::Locks) on clones of one store behave like two processes. For a handler behind
+//! the layer, send requests with `tower::ServiceExt::oneshot`, and expect 409 `lease-lost` after
+//! the fault.

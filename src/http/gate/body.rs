@@ -25,7 +25,8 @@ pub struct Body<B> {
     trailers: Option<Box<HeaderMap>>,
     #[pin]
     rest: Rest<B>,
-    /// The turn of a response whose body holds it. Declared below the rest, which is dropped first.
+    /// The turn of a response whose body holds it. Declared below the rest, which is dropped
+    /// first.
     ///
     /// Boxed, because most bodies hold none, and are moved often.
     turn: Option<Box<HeldTurn>>,

@@ -1,4 +1,5 @@
-//! The beginning of an idempotent request: its key is claimed, or the request is answered without its handler.
+//! The beginning of an idempotent request: its key is claimed, or the request is answered without
+//! its handler.
 //!
 //! | the key | the request |
 //! |---|---|
@@ -158,7 +159,8 @@ where
     }
 }
 
-/// Counts the request, whose body was read, among the requests of the scope that are under way in this process.
+/// Counts the request, whose body was read, among the requests of the scope that are under way in
+/// this process.
 fn enter(settings: &Settings, claim: &Claim) -> Result<Counted, Rejection> {
     let counted = scope::enter(&settings.locks, &claim.scope, settings.max_running);
     counted.ok_or_else(|| {
@@ -196,7 +198,8 @@ fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<In
     }
 }
 
-/// The refusal of a request that is not the one with this key. `parts`: the names of those that differ.
+/// The refusal of a request that is not the one with this key. `parts`: the names of those that
+/// differ.
 fn key_reused(claim: &Claim, parts: &[&str]) -> Rejection {
     let detail = "this Idempotency-Key was used for another request";
     let detail = match parts {

@@ -6,8 +6,9 @@ use http::request::Parts;
 use super::IdempotencyKey;
 use crate::rejection::{Asked, Rejection};
 
-/// Rejects with 500 where the request was not claimed by an [`IdempotencyLayer`](super::IdempotencyLayer): no
-/// layer is there, or the request has no key, which [`required`](super::IdempotencyLayer::required) would refuse.
+/// Rejects with 500 where the request was not claimed by an
+/// [`IdempotencyLayer`](super::IdempotencyLayer): no layer is there, or the request has no key,
+/// which [`required`](super::IdempotencyLayer::required) would refuse.
 impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Rejection;
 

@@ -1,4 +1,5 @@
-//! The fingerprint of a request: a digest that differs between different requests with the same Idempotency-Key.
+//! The fingerprint of a request: a digest that differs between different requests with the same
+//! Idempotency-Key.
 //!
 //! | the part | by default |
 //! |---|---|
@@ -88,9 +89,9 @@ impl Fingerprint {
 
 /// The remaining time of a lease at which its request counts as abandoned.
 ///
-/// A request that runs at most once has a lease of a day, say, which its process extends to a full day
-/// every few seconds. If less than a day without those seconds is left, the process has not done that
-/// for so long that an ordinary lease would be over.
+/// A request that runs at most once has a lease of a day, say, which its process extends to a full
+/// day every few seconds. If less than a day without those seconds is left, the process has not
+/// done that for so long that an ordinary lease would be over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Silence(Duration);
 
@@ -116,7 +117,8 @@ impl Silence {
     }
 }
 
-/// A digest of parts. The length of each part comes first: no part can run into the next. An absent part differs from an empty one.
+/// A digest of parts. The length of each part comes first: no part can run into the next. An absent
+/// part differs from an empty one.
 #[derive(Default)]
 struct Parts256(Sha256);
 

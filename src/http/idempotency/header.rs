@@ -35,7 +35,8 @@ impl Default for Source {
 }
 
 impl Source {
-    /// The request's key, if there is one. An error names the mistake, and does not repeat the client's text.
+    /// The request's key, if there is one. An error names the mistake, and does not repeat the
+    /// client's text.
     pub(super) fn read(&self, parts: &Parts, strict: bool) -> Result<Option<String>, String> {
         let read = match self {
             Self::Header(name) => parse(&parts.headers, name, strict),

@@ -1,6 +1,8 @@
-//! A canonical form of JSON, in which whitespace, the order of members and the escapes of strings do not count.
+//! A canonical form of JSON, in which whitespace, the order of members and the escapes of strings
+//! do not count.
 //!
-//! Numbers count as they are written: `1.0` is not `1`, and no number is rounded. Two different amounts must never look the same.
+//! Numbers count as they are written: `1.0` is not `1`, and no number is rounded. Two different
+//! amounts must never look the same.
 //!
 //! | body | canonical form |
 //! |---|---|
@@ -16,7 +18,8 @@ use serde::de::IgnoredAny;
 /// How deep values may be nested; as deep as `serde_json` reads them by default.
 const MAX_DEPTH: usize = 128;
 
-/// The canonical form of a JSON text; `None` for a text that is not JSON, names a member twice, or is nested too deep.
+/// The canonical form of a JSON text; `None` for a text that is not JSON, names a member twice, or
+/// is nested too deep.
 ///
 /// The text is read twice, however deep its values are nested: once to see that it is JSON, and
 /// once for the values.

@@ -49,8 +49,8 @@ pub(crate) struct Keeping {
 
 /// The guard of a request that was begun, and the record of its outcome.
 ///
-/// A drop before the store has confirmed a record does not free the key: the request must not be begun again, and a record on its
-/// way to the store may still arrive.
+/// A drop before the store has confirmed a record does not free the key: the request must not be
+/// begun again, and a record on its way to the store may still arrive.
 pub(crate) struct Begun {
     guard: Option<LockGuard>,
     record: Bytes,

@@ -21,7 +21,8 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Runs each request with an `Idempotency-Key` once, and answers its duplicates with the same response.
+/// Runs each request with an `Idempotency-Key` once, and answers its duplicates with the same
+/// response.
 ///
 /// As in the IETF draft "The Idempotency-Key HTTP Header Field" (07):
 ///
@@ -36,20 +37,24 @@ use crate::{
 ///
 /// # The promise
 ///
-/// A request that a living process began is not begun again while the store can be reached and keeps its data. A Redis
-/// server that restarts without an append-only file forgets claims and records, and the next retry runs the handler a second
-/// time; the store warns about such a server (`redis.forgets`). After a crash the request runs again when the lease is over,
-/// unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a record would.
+/// A request that a living process began is not begun again while the store can be reached and
+/// keeps its data. A Redis server that restarts without an append-only file forgets claims and
+/// records, and the next retry runs the handler a second time; the store warns about such a server
+/// (`redis.forgets`). After a crash the request runs again when the lease is over,
+/// unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a
+/// record would.
 ///
-/// The first request's handler runs as a separate task, under a renewed lease: a client that goes away does not cancel the handler. The
-/// answer is stored, and the lease ended, in one step, before the client gets the answer. While a handler outlasts
-/// [`max_hold`](crate::LocksBuilder::max_hold), or after its lease was lost otherwise, another process may run the same request; of two
-/// answers, the one that is stored first stays.
+/// The first request's handler runs as a separate task, under a renewed lease: a client that goes
+/// away does not cancel the handler. The answer is stored, and the lease ended, in one step, before
+/// the client gets the answer. While a handler outlasts
+/// [`max_hold`](crate::LocksBuilder::max_hold), or after its lease was lost otherwise, another
+/// process may run the same request; of two answers, the one that is stored first stays.
 ///
 /// # Kept answers
 ///
-/// The answer of a handler that may have acted is kept, or a *tombstone*: a record which says that the request was begun, and that its
-/// outcome is not known. The reason of an outcome counts before its status.
+/// The answer of a handler that may have acted is kept, or a *tombstone*: a record which says that
+/// the request was begun, and that its outcome is not known. The reason of an outcome counts before
+/// its status.
 ///
 /// | outcome | kept | the retry gets | because |
 /// |---|---|---|---|
@@ -66,43 +71,51 @@ use crate::{
 /// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | the work was done, and its answer cannot be replayed |
 /// | the process crashes | no | its own run, when the lease is over | no process knows the outcome |
 ///
-/// For a handler that is one transaction, [`Keep::unless_rolled_back`] lets nothing but a confirmed rollback free the key. A COMMIT that
-/// fails may have committed, and is a tombstone.
+/// For a handler that is one transaction, [`Keep::unless_rolled_back`] lets nothing but a confirmed
+/// rollback free the key. A COMMIT that fails may have committed, and is a tombstone.
 ///
 /// # The scope
 ///
-/// Two tenants with the same `Idempotency-Key` must not see each other's answers. The key is therefore looked up within a
-/// *scope*, which is derived from the request like a lock's key. The scope has no default:
-/// [`extension`](crate::key::RequestKey::extension) for a tenant that an authentication layer has set is the first choice. For a
-/// service with a single client, use `key::name("everybody")`.
+/// Two tenants with the same `Idempotency-Key` must not see each other's answers. The key is
+/// therefore looked up within a *scope*, which is derived from the request like a lock's key. The
+/// scope has no default: [`extension`](crate::key::RequestKey::extension) for a tenant that an
+/// authentication layer has set is the first choice. For a service with a single client, use
+/// `key::name("everybody")`.
 ///
 /// # Where to put it
 ///
 /// Authentication, then idempotency, then locks, from the outside in: a replay takes no lock.
 ///
-/// - **Compression** belongs outside: inside, the compressed bytes are kept, and replayed to clients that may not accept them.
-/// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` applies to extractors only; this layer reads bodies
-///   up to [`max_request`](Self::max_request).
-/// - **A timeout** outside cuts the client's wait short, and the handler finishes. A timeout inside cancels the handler at an unknown
-///   point. Let it answer 408, which leaves a tombstone, or 504, which is kept. With 503, which says that nothing was done, the retry
-///   would run the handler again: `TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, ..)`.
-/// - **Load shedding** belongs inside: this layer is always ready. Behind an error handler, its 503 frees the key; its error
-///   `Overloaded` does so with [`keep_error`](Self::keep_error).
-/// - **Task-locals** of layers further out are missing in the handler, which is a separate task. The tracing span is carried over.
+/// - **Compression** belongs outside: inside, the compressed bytes are kept, and replayed to
+///   clients that may not accept them.
+/// - **A body limit** belongs outside too, and stays 413. axum's `DefaultBodyLimit` applies to
+///   extractors only; this layer reads bodies up to [`max_request`](Self::max_request).
+/// - **A timeout** outside cuts the client's wait short, and the handler finishes. A timeout inside
+///   cancels the handler at an unknown point. Let it answer 408, which leaves a tombstone, or 504,
+///   which is kept. With 503, which says that nothing was done, the retry would run the handler
+///   again: `TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, ..)`.
+/// - **Load shedding** belongs inside: this layer is always ready. Behind an error handler, its 503
+///   frees the key; its error `Overloaded` does so with [`keep_error`](Self::keep_error).
+/// - **Task-locals** of layers further out are missing in the handler, which is a separate task.
+///   The tracing span is carried over.
 ///
 /// # How much is kept
 ///
-/// A record is the answer's body and headers, and about 70 bytes more. The record of an answer over [`max_response`](Self::max_response) has
-/// only those 70 bytes. The bound for a store is therefore:
+/// A record is the answer's body and headers, and about 70 bytes more. The record of an answer over
+/// [`max_response`](Self::max_response) has only those 70 bytes. The bound for a store is
+/// therefore:
 ///
-/// > requests with a key per second × [`retain`](Self::retain) × (`max_response` + headers + 70 bytes + the store's overhead for a key)
+/// > requests with a key per second × [`retain`](Self::retain) × (`max_response` + headers + 70
+/// > bytes + the store's overhead for a key)
 ///
-/// Ten requests per second, kept for 24 h, are 864,000 records. With answers of 1 KiB they take about 1 GB; with answers of the default
-/// `max_response` of 1 MiB, 900 GB. Lower `max_response` to the size of real answers, and put a rate limit per tenant outside of the layer.
+/// Ten requests per second, kept for 24 h, are 864,000 records. With answers of 1 KiB they take
+/// about 1 GB; with answers of the default `max_response` of 1 MiB, 900 GB. Lower `max_response` to
+/// the size of real answers, and put a rate limit per tenant outside of the layer.
 ///
-/// There is no hard limit: a process knows only its own records, and refusing a payment by such a count would be wrong more often than right.
-/// To see which scope takes the room, sum up the event `idempotency.stored` (at debug level, with the scope and the record's bytes), or
-/// list the keys of the store. On Redis, `maxmemory-policy noeviction` is a must.
+/// There is no hard limit: a process knows only its own records, and refusing a payment by such a
+/// count would be wrong more often than right. To see which scope takes the room, sum up the event
+/// `idempotency.stored` (at debug level, with the scope and the record's bytes), or list the keys
+/// of the store. On Redis, `maxmemory-policy noeviction` is a must.
 ///
 /// # Options
 ///
@@ -163,8 +176,8 @@ pub struct IdempotencyLayer<M = SameBody> {
 }
 
 impl IdempotencyLayer {
-    /// Keeps answers in the store of `locks`, under the `Idempotency-Key` within the scope that `scope` derives from
-    /// each request.
+    /// Keeps answers in the store of `locks`, under the `Idempotency-Key` within the scope that
+    /// `scope` derives from each request.
     pub fn new(locks: Locks, scope: impl DeriveKey) -> Self {
         locks.expect_records();
         Self {
@@ -173,8 +186,9 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body, which must implement
-    /// `From<Bytes>`, as axum's does, and hyper's `Incoming` and tonic's do not.
+    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body,
+    /// which must implement `From<Bytes>`, as axum's does, and hyper's `Incoming` and tonic's
+    /// do not.
     pub fn any_body(self) -> IdempotencyLayer<AnyBody> {
         IdempotencyLayer {
             settings: self.settings,
@@ -184,13 +198,16 @@ impl IdempotencyLayer {
 }
 
 impl<M> IdempotencyLayer<M> {
-    /// Never begins a request twice, not even after a crash of the process that ran the request: the claim itself stays for as long
-    /// as a record would ([`retain`](Self::retain)). Default: after a crash, the request runs again once the lease is over.
+    /// Never begins a request twice, not even after a crash of the process that ran the request:
+    /// the claim itself stays for as long as a record would ([`retain`](Self::retain)).
+    /// Default: after a crash, the request runs again once the lease is over.
     ///
-    /// While the process lives, it extends the claim as often as any lease. Once it has not done so for the time of a lease
-    /// ([`LocksBuilder::lease`](crate::LocksBuilder::lease)), duplicates get 409 [outcome-unknown](crate::rejection#outcome-unknown), which is
-    /// not retryable; the admin page marks the claim, and the metric `distributed_lock_idempotency_total` counts them as `unknown`. A
-    /// person finds out how the request ended, and then writes its answer ([`Locks::settle`]) or lets it run again
+    /// While the process lives, it extends the claim as often as any lease. Once it has not done so
+    /// for the time of a lease ([`LocksBuilder::lease`](crate::LocksBuilder::lease)),
+    /// duplicates get 409 [outcome-unknown](crate::rejection#outcome-unknown), which is
+    /// not retryable; the admin page marks the claim, and the metric
+    /// `distributed_lock_idempotency_total` counts them as `unknown`. A person finds out how
+    /// the request ended, and then writes its answer ([`Locks::settle`]) or lets it run again
     /// ([`Locks::force_release`]).
     ///
     /// ```
@@ -206,20 +223,22 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.at_most_once = true)
     }
 
-    /// How long the store keeps the claim of a process that has crashed; see [`LocksBuilder::lease`](crate::LocksBuilder::lease). A lease that
-    /// cannot work is answered with 500, and the log says why. Default: that of the [`Locks`].
+    /// How long the store keeps the claim of a process that has crashed; see
+    /// [`LocksBuilder::lease`](crate::LocksBuilder::lease). A lease that cannot work is
+    /// answered with 500, and the log says why. Default: that of the [`Locks`].
     pub fn lease(self, lease: Duration) -> Self {
         self.set(|settings| settings.holding.lease = Some(lease))
     }
 
-    /// How long a request may run before its claim counts as lost; see [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that
+    /// How long a request may run before its claim counts as lost; see
+    /// [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that
     /// of the [`Locks`].
     pub fn max_hold(self, longest: Duration) -> Self {
         self.set(|settings| settings.holding.max_hold = Some(longest))
     }
 
-    /// Takes the key from this header, such as `x-github-delivery` or `webhook-id`, in the form of an `Idempotency-Key`. Default:
-    /// `Idempotency-Key`.
+    /// Takes the key from this header, such as `x-github-delivery` or `webhook-id`, in the form of
+    /// an `Idempotency-Key`. Default: `Idempotency-Key`.
     ///
     /// ```
     /// use http::HeaderName;
@@ -233,8 +252,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.source = Source::Header(name))
     }
 
-    /// Takes the key from the request with a closure: at most 255 bytes, not empty; `None` for a request without a key.
-    /// Default: the header `Idempotency-Key`.
+    /// Takes the key from the request with a closure: at most 255 bytes, not empty; `None` for a
+    /// request without a key. Default: the header `Idempotency-Key`.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -250,8 +269,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.source = Source::Computed(Opaque(Arc::new(find))))
     }
 
-    /// Compares these headers too. Default: method, host, path, query, content type and body are compared; the port of the host, and the
-    /// boundary of a multipart body, are not.
+    /// Compares these headers too. Default: method, host, path, query, content type and body are
+    /// compared; the port of the host, and the boundary of a multipart body, are not.
     ///
     /// ```
     /// use http::header;
@@ -266,8 +285,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.comparison.headers.extend(names))
     }
 
-    /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count; numbers are compared as text.
-    /// Default: every byte counts.
+    /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count;
+    /// numbers are compared as text. Default: every byte counts.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -281,7 +300,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.comparison.json_values = true)
     }
 
-    /// Compares only the bytes that a closure makes from a request and its body. Nothing else counts, not even method and path.
+    /// Compares only the bytes that a closure makes from a request and its body. Nothing else
+    /// counts, not even method and path.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -301,9 +321,11 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.comparison.own = Some(Opaque(Arc::new(own))))
     }
 
-    /// Adds headers that a replay leaves out. Always left out are those of one connection (RFC 9110's and
-    /// `Content-Length`, `Alt-Svc`), of one request (`Date`, `Age`, `Via`, `X-Request-Id`, `X-Correlation-Id`, `Request-Id`, `Traceparent`,
-    /// `Tracestate`, `Server-Timing`), of one client (`Set-Cookie`, `WWW-Authenticate`) and of one origin (`Access-Control-*`).
+    /// Adds headers that a replay leaves out. Always left out are those of one connection (RFC
+    /// 9110's and `Content-Length`, `Alt-Svc`), of one request (`Date`, `Age`, `Via`,
+    /// `X-Request-Id`, `X-Correlation-Id`, `Request-Id`, `Traceparent`, `Tracestate`,
+    /// `Server-Timing`), of one client (`Set-Cookie`, `WWW-Authenticate`) and of one origin
+    /// (`Access-Control-*`).
     ///
     /// ```
     /// use http::HeaderName;
@@ -322,7 +344,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.retain = retain)
     }
 
-    /// The methods that the layer handles. Default: POST and PATCH; the other methods are idempotent by themselves.
+    /// The methods that the layer handles. Default: POST and PATCH; the other methods are
+    /// idempotent by themselves.
     ///
     /// ```
     /// use http::Method;
@@ -336,10 +359,12 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.methods = methods)
     }
 
-    /// Refuses requests without an `Idempotency-Key`, with 400. Default: such requests pass straight through.
+    /// Refuses requests without an `Idempotency-Key`, with 400. Default: such requests pass
+    /// straight through.
     ///
-    /// Requests out of scope need no key: those for which the scope is [`NoLock`](crate::key::Derived::NoLock), and those for which an axum
-    /// router around this layer has no route, whatever its fallback does.
+    /// Requests out of scope need no key: those for which the scope is
+    /// [`NoLock`](crate::key::Derived::NoLock), and those for which an axum router around this
+    /// layer has no route, whatever its fallback does.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -352,18 +377,20 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.required = true)
     }
 
-    /// Accepts only the draft's form of the header, a string in double quotes. Default: also bare values, which most clients
-    /// send.
+    /// Accepts only the draft's form of the header, a string in double quotes. Default: also bare
+    /// values, which most clients send.
     pub fn strict(self) -> Self {
         self.set(|settings| settings.strict = true)
     }
 
-    /// How long a duplicate waits for the request that runs, before the duplicate gets 409. Default: 5 s.
+    /// How long a duplicate waits for the request that runs, before the duplicate gets 409.
+    /// Default: 5 s.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Wait::AtMost(limit))
     }
 
-    /// Answers duplicates with 409 at once while the first request runs. Default: duplicates wait for 5 s.
+    /// Answers duplicates with 409 at once while the first request runs. Default: duplicates wait
+    /// for 5 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -378,13 +405,14 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.wait = Wait::NotAtAll)
     }
 
-    /// The largest request body. The body is read before the key is claimed; a larger one gets 413. Default: 1 MiB.
+    /// The largest request body. The body is read before the key is claimed; a larger one gets 413.
+    /// Default: 1 MiB.
     pub fn max_request(self, bytes: usize) -> Self {
         self.set(|settings| settings.max_request = bytes)
     }
 
-    /// The largest response body that is kept. A larger one leaves a tombstone, and a warning in the log: duplicates get 409. Default:
-    /// 1 MiB.
+    /// The largest response body that is kept. A larger one leaves a tombstone, and a warning in
+    /// the log: duplicates get 409. Default: 1 MiB.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -398,24 +426,27 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.max_response = bytes)
     }
 
-    /// How long to retry to store an answer while the store is away. After that, the client gets the answer with
-    /// `Idempotency-Stored: unknown`, or `false` if the store has refused the record. Default: 5 s.
+    /// How long to retry to store an answer while the store is away. After that, the client gets
+    /// the answer with `Idempotency-Stored: unknown`, or `false` if the store has refused the
+    /// record. Default: 5 s.
     pub fn store_within(self, limit: Duration) -> Self {
         self.set(|settings| settings.store_within = limit)
     }
 
-    /// How long a response's body may take to end. A body that takes longer is streamed to the client from then on, and leaves a tombstone
-    /// and a warning in the log, like one that is too large. Default: 5 s.
+    /// How long a response's body may take to end. A body that takes longer is streamed to the
+    /// client from then on, and leaves a tombstone and a warning in the log, like one that is
+    /// too large. Default: 5 s.
     ///
-    /// A body goes out after it was read to its end, so this is also the longest delay of a stream. Server-sent events
-    /// (`text/event-stream`) are neither delayed nor kept.
+    /// A body goes out after it was read to its end, so this is also the longest delay of a stream.
+    /// Server-sent events (`text/event-stream`) are neither delayed nor kept.
     pub fn read_within(self, limit: Duration) -> Self {
         self.set(|settings| settings.read_within = limit)
     }
 
-    /// How many requests of one scope may be under way in this process, by all layers that have a limit and use the same store;
-    /// one more gets 429. A request counts from the end of its body on; a time limit for uploads belongs outside of this layer
-    /// (tower-http's `RequestBodyTimeoutLayer`). Default: no limit.
+    /// How many requests of one scope may be under way in this process, by all layers that have a
+    /// limit and use the same store; one more gets 429. A request counts from the end of its
+    /// body on; a time limit for uploads belongs outside of this layer (tower-http's
+    /// `RequestBodyTimeoutLayer`). Default: no limit.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
@@ -432,8 +463,9 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Which answers are kept. A handler overrules the policy for its own answer with a [`Keep`] as a response extension.
-    /// Default: [`Keep::by_status`]; [`Keep::unless_rolled_back`] is for handlers that are one transaction.
+    /// Which answers are kept. A handler overrules the policy for its own answer with a [`Keep`] as
+    /// a response extension. Default: [`Keep::by_status`]; [`Keep::unless_rolled_back`] is for
+    /// handlers that are one transaction.
     ///
     /// ```
     /// # use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
@@ -447,12 +479,13 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.keep = Opaque(Arc::new(policy)))
     }
 
-    /// Decides about errors of the type `E` that the inner service's `call` returns, by themselves or boxed: with [`Keep::No`], the key
-    /// is free again. Anything else is a tombstone, as there is no answer to keep. May be called for several types. Default: every
-    /// error is a tombstone, because the handler had begun.
+    /// Decides about errors of the type `E` that the inner service's `call` returns, by themselves
+    /// or boxed: with [`Keep::No`], the key is free again. Anything else is a tombstone, as
+    /// there is no answer to keep. May be called for several types. Default: every error is a
+    /// tombstone, because the handler had begun.
     ///
-    /// Only for errors that the handler itself does not return: an error of the same type that comes after the money has moved would free
-    /// the key as well.
+    /// Only for errors that the handler itself does not return: an error of the same type that
+    /// comes after the money has moved would free the key as well.
     ///
     /// ```
     /// use tower::load_shed::error::Overloaded;
@@ -469,7 +502,8 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.keep_errors.push(ErrorPolicy::new(policy)))
     }
 
-    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// Renders this layer's refusals with a closure;
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         self,

@@ -1,4 +1,5 @@
-//! Idempotent endpoints: the handler of a request runs once, and duplicates of the request get the same answer.
+//! Idempotent endpoints: the handler of a request runs once, and duplicates of the request get the
+//! same answer.
 //!
 //! See [`IdempotencyLayer`].
 //!

@@ -8,8 +8,8 @@
 //! --Y\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--Y--    boundary Y: an equal request
 //! ```
 //!
-//! A delimiter is a whole line (RFC 2046, 5.1.1): `--` and the boundary, then `--` for the last one,
-//! then nothing but blanks. What only looks like one is content, in which every byte counts:
+//! A delimiter is a whole line (RFC 2046, 5.1.1): `--` and the boundary, then `--` for the last
+//! one, then nothing but blanks. What only looks like one is content, in which every byte counts:
 //!
 //! ```text
 //! a --X b      not at the beginning of a line
@@ -56,8 +56,8 @@ impl Multipart {
         })
     }
 
-    /// The texts between the delimiters, in order. The text after the delimiter that says that it is
-    /// the last one comes as `Err`.
+    /// The texts between the delimiters, in order. The text after the delimiter that says that it
+    /// is the last one comes as `Err`.
     pub(super) fn parts<'a>(
         &self,
         body: &'a [u8],
@@ -96,7 +96,8 @@ fn parameter(list: &str) -> Option<(String, String, &str)> {
     is_name.then(|| (name.to_ascii_lowercase(), value, rest))
 }
 
-/// The value of a string in double quotes, after the first of them, and the rest behind the next `;`.
+/// The value of a string in double quotes, after the first of them, and the rest behind the next
+/// `;`.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut characters) = (String::new(), text.chars());
     loop {
@@ -120,8 +121,8 @@ struct Delimiter {
     is_last: bool,
 }
 
-/// The first delimiter of a body. The line break before it belongs to it, the one after it does not:
-/// that one may begin the next delimiter.
+/// The first delimiter of a body. The line break before it belongs to it, the one after it does
+/// not: that one may begin the next delimiter.
 ///
 /// A delimiter has no line break in it, so that no byte of a line is compared twice.
 fn next(body: &[u8], delimiter: &[u8], is_at_start: bool) -> Option<Delimiter> {

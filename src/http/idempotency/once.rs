@@ -29,7 +29,8 @@ const STORE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A result that can be kept.
 ///
-/// Implemented for [`Bytes`], `String` and `()`, and with the feature `json` for any serde value in a `Json`.
+/// Implemented for [`Bytes`], `String` and `()`, and with the feature `json` for any serde value in
+/// a `Json`.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -61,7 +62,8 @@ pub trait Recordable: Sized {
     ///
     /// # Errors
     ///
-    /// The value cannot be written as bytes. The work has been done, and is not done again; its result is not kept.
+    /// The value cannot be written as bytes. The work has been done, and is not done again; its
+    /// result is not kept.
     fn to_bytes(&self) -> Result<Bytes, Self::Error>;
 
     /// The value from its bytes.
@@ -109,22 +111,25 @@ pub struct Once<T> {
 pub enum RunOnceError<E> {
     /// The work failed. The next call does the work again.
     Work(E),
-    /// The work was not begun. Or the lease was lost during the work, and another call has begun the same work since.
+    /// The work was not begun. Or the lease was lost during the work, and another call has begun
+    /// the same work since.
     Lock(Error),
     /// A result cannot be kept, or a kept one cannot be read. The work is not done again.
     Unreadable(Box<dyn StdError + Send + Sync>),
 }
 
 impl Locks {
-    /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`, while the store can be reached
-    /// and keeps its data (on Redis: `appendonly yes`). Calls with the same key that come
-    /// meanwhile wait for the result, with the wait limit of [`lock`](Locks::lock); later calls get the result at once.
+    /// Does some work once for each key, in the whole fleet, and keeps the result for `retain`,
+    /// while the store can be reached and keeps its data (on Redis: `appendonly yes`). Calls
+    /// with the same key that come meanwhile wait for the result, with the wait limit of
+    /// [`lock`](Locks::lock); later calls get the result at once.
     ///
-    /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not kept, and neither is a panic: the next call
-    /// does the work again. After a crash during the work, another
-    /// process begins the work again once the lease has passed; and work that outlasts its lease may run beside that of another process. For
-    /// this the work gets the [`LockGuard`]: send the [`token`](LockGuard::token) along with every write, and stop when the lease is
-    /// [`lost`](LockGuard::lost).
+    /// For messages that queue consumers and webhooks receive twice. An `Err` of the work is not
+    /// kept, and neither is a panic: the next call does the work again. After a crash during
+    /// the work, another process begins the work again once the lease has passed; and work that
+    /// outlasts its lease may run beside that of another process. For this the work gets the
+    /// [`LockGuard`]: send the [`token`](LockGuard::token) along with every write, and stop when
+    /// the lease is [`lost`](LockGuard::lost).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -147,7 +152,8 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work, and frees the key. After the end of the work, a drop does not keep the result from being stored.
+    /// Dropping the future drops the work, and frees the key. After the end of the work, a drop
+    /// does not keep the result from being stored.
     pub async fn run_once<T, E>(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,
@@ -161,8 +167,9 @@ impl Locks {
         self.run_claimed(key, retain, self.usual_wait(), work).await
     }
 
-    /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for another call that does the same work, and then fails
-    /// with [`ErrorKind::Held`]. The error names the process that does the work, if the store knows its label.
+    /// Like [`run_once`](Locks::run_once), but waits no longer than `limit` for another call that
+    /// does the same work, and then fails with [`ErrorKind::Held`]. The error names the process
+    /// that does the work, if the store knows its label.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -257,7 +264,8 @@ impl Locks {
             retain,
             within: STORE_WITHIN,
         };
-        // A separate task: the work is done, and must not be done again although the caller goes away now.
+        // A separate task: the work is done, and must not be done again although the caller goes
+        // away now.
         let busy = self.busy();
         let kept = trace::spawn(async move {
             let _busy = busy;

@@ -19,12 +19,14 @@ use crate::{
 
 /// Whether an answer is kept.
 ///
-/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers of the handler. A handler decides for its own
-/// answer, with a response extension, and the handler's decision counts before the policy's. The refusals of layers and extractors are
-/// never kept: of all extensions, only a tombstone counts for them.
+/// The policy of a layer ([`keep`](super::IdempotencyLayer::keep)) decides for all answers of the
+/// handler. A handler decides for its own answer, with a response extension, and the handler's
+/// decision counts before the policy's. The refusals of layers and extractors are never kept: of
+/// all extensions, only a tombstone counts for them.
 ///
-/// An error of the locks that a handler returns, and the refusal of a service that the handler has called, are answers of the handler,
-/// which may have acted before. The policy cannot free the key after them; the handler can, with [`No`](Self::No) or with
+/// An error of the locks that a handler returns, and the refusal of a service that the handler has
+/// called, are answers of the handler, which may have acted before. The policy cannot free the key
+/// after them; the handler can, with [`No`](Self::No) or with
 /// [`Rejection::nothing_done`](crate::rejection::Rejection::nothing_done).
 ///
 /// ```
@@ -56,8 +58,9 @@ impl Keep {
     /// | other 5xx | yes | the handler may have acted before it failed |
     /// | 1xx | tombstone | a switch of protocols cannot be given again |
     ///
-    /// A gRPC response, whose HTTP status is always 200, goes by its `grpc-status`: CANCELLED and DEADLINE_EXCEEDED are a
-    /// tombstone; OK, UNKNOWN, INTERNAL and DATA_LOSS are kept; all others, UNAVAILABLE included, say that nothing was done.
+    /// A gRPC response, whose HTTP status is always 200, goes by its `grpc-status`: CANCELLED and
+    /// DEADLINE_EXCEEDED are a tombstone; OK, UNKNOWN, INTERNAL and DATA_LOSS are kept; all
+    /// others, UNAVAILABLE included, say that nothing was done.
     pub fn by_status(answer: &Answered<'_>) -> Self {
         if let Some(status) = answer.grpc_status() {
             return match status {
@@ -74,19 +77,20 @@ impl Keep {
         }
     }
 
-    /// A policy for handlers that are one transaction: nothing frees the key but the handler's own word that the transaction was rolled
-    /// back, which is [`Keep::No`] as a response extension.
+    /// A policy for handlers that are one transaction: nothing frees the key but the handler's own
+    /// word that the transaction was rolled back, which is [`Keep::No`] as a response
+    /// extension.
     ///
     /// | status | without an extension |
     /// |---|---|
     /// | 2xx, 3xx, 4xx but 408 | kept |
     /// | 1xx, 408, 5xx, and a panic | tombstone |
     ///
-    /// A gRPC response, by its `grpc-status`: a tombstone for CANCELLED, UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS;
-    /// all others are kept.
+    /// A gRPC response, by its `grpc-status`: a tombstone for CANCELLED, UNKNOWN,
+    /// DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS; all others are kept.
     ///
-    /// A COMMIT that fails may have committed: only its answer was lost. Such an error has no extension, whatever its status is, and so
-    /// the retry does not pay a second time.
+    /// A COMMIT that fails may have committed: only its answer was lost. Such an error has no
+    /// extension, whatever its status is, and so the retry does not pay a second time.
     ///
     /// ```
     /// use axum::{Extension, http::StatusCode, response::{IntoResponse, Response}};
@@ -123,12 +127,14 @@ impl Keep {
         }
     }
 
-    /// A policy for handlers whose errors say for certain that nothing was done: 2xx and 3xx are kept, and nothing else. A gRPC
-    /// response is kept if its `grpc-status` is OK. A handler that panicked counts as one that answered 500.
+    /// A policy for handlers whose errors say for certain that nothing was done: 2xx and 3xx are
+    /// kept, and nothing else. A gRPC response is kept if its `grpc-status` is OK. A handler
+    /// that panicked counts as one that answered 500.
     ///
-    /// Not for handlers that write to a database or call other services. A COMMIT whose answer is lost looks like one that has failed, and
-    /// the retry would pay again: see [`unless_rolled_back`](Self::unless_rolled_back). A payment provider that was called before the error has
-    /// charged.
+    /// Not for handlers that write to a database or call other services. A COMMIT whose answer is
+    /// lost looks like one that has failed, and the retry would pay again: see
+    /// [`unless_rolled_back`](Self::unless_rolled_back). A payment provider that was called before
+    /// the error has charged.
     ///
     /// ```
     /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Keep, key};
@@ -211,8 +217,9 @@ impl Answered<'_> {
         }
     }
 
-    /// The decision about an error that came out of a handler, which may have acted before. The policy may keep the error as an answer,
-    /// unless it looks like a success or a lease was lost, and cannot free the key.
+    /// The decision about an error that came out of a handler, which may have acted before. The
+    /// policy may keep the error as an answer, unless it looks like a success or a lease was
+    /// lost, and cannot free the key.
     fn of_error(&self, reason: Reason, policy: impl Fn(&Self) -> Keep) -> Keep {
         if self.is_success() || reason.had_begun() {
             return Keep::Tombstone;
@@ -251,8 +258,8 @@ impl ErrorPolicy {
         })))
     }
 
-    /// The decision about an error; `None` if it has another type. The causes of an error do not count: a handler that has acted
-    /// returns errors, too, and they may have any cause.
+    /// The decision about an error; `None` if it has another type. The causes of an error do not
+    /// count: a handler that has acted returns errors, too, and they may have any cause.
     pub(super) fn decide(&self, error: &dyn Any) -> Option<Keep> {
         (self.0)(error)
     }

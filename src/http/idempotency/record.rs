@@ -11,10 +11,11 @@
 //! tombstone:  1 byte: N the answer could not be kept, U the outcome is not known
 //! value:      the bytes
 //! ```
-//! Numbers are big-endian. A duplicate that finds an unknown version, or damaged bytes, is refused: a record means that the handler must
-//! not run a second time.
+//! Numbers are big-endian. A duplicate that finds an unknown version, or damaged bytes, is refused:
+//! a record means that the handler must not run a second time.
 //!
-//! The record of the answer `201`, with one header, no trailers and the body `ok`, in hexadecimal digits:
+//! The record of the answer `201`, with one header, no trailers and the body `ok`, in hexadecimal
+//! digits:
 //!
 //! ```text
 //! 03 41 <60 bytes>                                            version 3, an answer, the fingerprint
@@ -91,7 +92,8 @@ impl Record {
         bytes.freeze()
     }
 
-    /// The length of the encoded record, which is allocated at once. Refusals, which are rare, are left out.
+    /// The length of the encoded record, which is allocated at once. Refusals, which are rare, are
+    /// left out.
     fn len(&self) -> usize {
         let content = match &self.outcome {
             Outcome::Answer(answer) => {
@@ -224,7 +226,8 @@ impl Answer {
     }
 }
 
-/// Writes `headers.len() + more` and the headers. Values beyond the range of the format are left out.
+/// Writes `headers.len() + more` and the headers. Values beyond the range of the format are left
+/// out.
 fn put_headers(bytes: &mut BytesMut, headers: &HeaderMap, more: u16) {
     let count = headers.len().min(usize::from(u16::MAX - 1)) as u16;
     bytes.put_u16(count + more);

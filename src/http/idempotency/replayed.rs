@@ -1,11 +1,13 @@
 //! The headers of an answer that are replayed.
 //!
-//! A header that belongs to one exchange would mislead another client: a cookie would sign a second client in, a `Date` would be hours
-//! old, and an `Access-Control-Allow-Origin` would name another origin.
+//! A header that belongs to one exchange would mislead another client: a cookie would sign a second
+//! client in, a `Date` would be hours old, and an `Access-Control-Allow-Origin` would name another
+//! origin.
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that belong to one exchange, and are not replayed. `Trailer` is, if there are trailers: see [`Answer::of`](super::Answer::of).
+/// Headers that belong to one exchange, and are not replayed. `Trailer` is, if there are trailers:
+/// see [`Answer::of`](super::Answer::of).
 const NEVER_REPLAYED: [&str; 28] = [
     // Of one connection.
     "connection",
@@ -41,7 +43,8 @@ const NEVER_REPLAYED: [&str; 28] = [
     "access-control-max-age",
 ];
 
-/// The headers of a replay: without those above, those of the layer's own list, and those that `Connection` names.
+/// The headers of a replay: without those above, those of the layer's own list, and those that
+/// `Connection` names.
 pub(crate) fn replayed(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
     let connection = headers.get_all(header::CONNECTION).iter();
     let named = connection

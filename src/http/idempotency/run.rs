@@ -1,11 +1,11 @@
 //! The run of a request that has claimed its key, and the end of its claim.
 //!
 //! 1. Until the inner service is called, nothing has begun: a failure frees the key.
-//! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The lease of a request that is dropped
-//!    together with its runtime runs out ([`Begun`]).
-//! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other reasons say that the handler did
-//!    not begin. What comes out of the handler itself, an error of the locks or the refusal of a service that it has called, never
-//!    frees the key by itself.
+//! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The
+//!    lease of a request that is dropped together with its runtime runs out ([`Begun`]).
+//! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other
+//!    reasons say that the handler did not begin. What comes out of the handler itself, an error of
+//!    the locks or the refusal of a service that it has called, never frees the key by itself.
 //!
 //! | the handler | the claim ends with |
 //! |---|---|
@@ -177,7 +177,8 @@ impl Running {
         })
     }
 
-    /// Reads the answer, as far as it can be kept, and decides what is recorded. Runs code of the program: its policy and its body.
+    /// Reads the answer, as far as it can be kept, and decides what is recorded. Runs code of the
+    /// program: its policy and its body.
     async fn decide<B>(&self, response: Response<B>) -> Decided<B>
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
@@ -340,7 +341,8 @@ impl Running {
     }
 }
 
-/// Whether the response is a stream of server-sent events, which ends when the client stops listening and must not be delayed.
+/// Whether the response is a stream of server-sent events, which ends when the client stops
+/// listening and must not be delayed.
 pub(crate) fn is_endless(parts: &response::Parts) -> bool {
     let content_type = parts.headers.get(http::header::CONTENT_TYPE);
     let media_type = content_type.and_then(|value| value.as_bytes().get(..EVENT_STREAM.len()));

@@ -1,7 +1,9 @@
-//! The number of requests of each scope that are under way in this process, so that a tenant cannot take all capacity. A request counts
-//! once its body was read: an upload that never ends must not keep others out.
+//! The number of requests of each scope that are under way in this process, so that a tenant cannot
+//! take all capacity. A request counts once its body was read: an upload that never ends must not
+//! keep others out.
 //!
-//! The counts are of the whole process, not of a layer: a tenant that calls two routes with a layer each has one limit.
+//! The counts are of the whole process, not of a layer: a tenant that calls two routes with a layer
+//! each has one limit.
 
 use std::{
     collections::HashMap,
@@ -21,7 +23,8 @@ struct Scope {
 #[derive(Debug)]
 pub(super) struct Counted(Option<Scope>);
 
-/// The counts for all layers of the process that have a limit. A scope without requests is not in the map.
+/// The counts for all layers of the process that have a limit. A scope without requests is not in
+/// the map.
 static RUNNING: LazyLock<Mutex<HashMap<Scope, usize>>> = LazyLock::new(Mutex::default);
 
 fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {

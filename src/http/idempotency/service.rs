@@ -29,7 +29,8 @@ use crate::{
 /// The first part of the keys of idempotent requests, which keeps them apart from plain locks.
 const LABEL: &str = "idempotency";
 
-/// A service whose requests run once for each `Idempotency-Key`. See [`IdempotencyLayer`](super::IdempotencyLayer).
+/// A service whose requests run once for each `Idempotency-Key`. See
+/// [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
 pub struct Idempotency<S, M = SameBody> {
     inner: S,

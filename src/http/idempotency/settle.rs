@@ -23,7 +23,8 @@ use crate::{
     trace,
 };
 
-/// Whether a key is held for a request that runs at most once, by a process that has not extended its claim for the time of a usual lease.
+/// Whether a key is held for a request that runs at most once, by a process that has not extended
+/// its claim for the time of a usual lease.
 pub(crate) fn is_abandoned(holder: &Holder) -> bool {
     let claim = holder
         .fingerprint
@@ -34,12 +35,14 @@ pub(crate) fn is_abandoned(holder: &Holder) -> bool {
 }
 
 impl Locks {
-    /// Writes the answer of a request that a dead process has begun, in the place of its claim. Duplicates of the request get this
-    /// answer for `retain`. For operators who have found out how the request ended.
+    /// Writes the answer of a request that a dead process has begun, in the place of its claim.
+    /// Duplicates of the request get this answer for `retain`. For operators who have found out
+    /// how the request ended.
     ///
     /// Returns `false`, and changes nothing, unless the key is that of a request which
-    /// [`at_most_once`](crate::IdempotencyLayer::at_most_once) keeps from being begun again, and whose process has died. A request that was
-    /// not done can be begun again after [`force_release`](Locks::force_release).
+    /// [`at_most_once`](crate::IdempotencyLayer::at_most_once) keeps from being begun again, and
+    /// whose process has died. A request that was not done can be begun again after
+    /// [`force_release`](Locks::force_release).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -16,16 +16,17 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler runs.
+/// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler
+/// runs.
 ///
-/// Requests can also [share](Self::shared_when_safe) a key, or hold one of several [permits](Self::permits).
+/// Requests can also [share](Self::shared_when_safe) a key, or hold one of several
+/// [permits](Self::permits).
 ///
-/// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after another. Within a
-/// process they wait in one line, and only the first of the line asks the store. The handler gets its turn as
-/// a [`LockGuard`](crate::LockGuard).
+/// The key is derived from the request ([`key`](crate::key)); requests of equal keys run one after
+/// another. Within a process they wait in one line, and only the first of the line asks the store.
+/// The handler gets its turn as a [`LockGuard`](crate::LockGuard).
 ///
 /// With axum (the feature `axum`, on by default):
-///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// use axum::{Router, routing::post};
@@ -53,7 +54,6 @@ use crate::{
 /// ```
 ///
 /// Around any other service over http:
-///
 /// ```
 /// use bytes::Bytes;
 /// use http::{Request, Response};
@@ -143,8 +143,9 @@ pub struct DistributedLockLayer {
 
 impl DistributedLockLayer {
     /// Locks the key that `key` derives from each request. A key function that derives several keys
-    /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has them locked together: one after another in one fixed
-    /// order, all or none within one [`wait`](Self::wait), and released together.
+    /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has
+    /// them locked together: one after another in one fixed order, all or none within one
+    /// [`wait`](Self::wait), and released together.
     ///
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, LockKey, Locks, key};
@@ -165,8 +166,9 @@ impl DistributedLockLayer {
     /// Names the layer, for handlers behind several layers
     /// ([`AllGuards::named`](super::AllGuards::named)). Default: no name.
     ///
-    /// Two layers of the same key are one turn. Different keys are locked from the outermost layer to the innermost, and
-    /// all are held: nest them in the same order on all routes, or two requests may wait for each other.
+    /// Two layers of the same key are one turn. Different keys are locked from the outermost layer
+    /// to the innermost, and all are held: nest them in the same order on all routes, or two
+    /// requests may wait for each other.
     ///
     /// ```
     /// use tower_distributed_lock::{
@@ -189,8 +191,8 @@ impl DistributedLockLayer {
         self.set(|settings| settings.name = Some(name))
     }
 
-    /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default: those that are not safe (RFC 9110:
-    /// all methods but GET, HEAD, OPTIONS and TRACE).
+    /// Locks these methods only; GET stands for HEAD too, which runs the same handler. Default:
+    /// those that are not safe (RFC 9110: all methods but GET, HEAD, OPTIONS and TRACE).
     ///
     /// ```
     /// use http::Method;
@@ -209,13 +211,13 @@ impl DistributedLockLayer {
         self.set(|settings| settings.methods = Methods::All)
     }
 
-    /// Lets GET and HEAD requests share their key, and gives the key to every other request exclusively. OPTIONS and TRACE are not
-    /// locked. Default: safe methods are not locked, all others are locked exclusively.
+    /// Lets GET and HEAD requests share their key, and gives the key to every other request
+    /// exclusively. OPTIONS and TRACE are not locked. Default: safe methods are not locked, all
+    /// others are locked exclusively.
     ///
-    /// A report that is written by POST is then never read by GET while it is written; and readers do not wait for each other. The readers of
-    /// one process share one lease, so that most of them cost no call to the store. See
-    /// [`Lock::shared`](crate::Lock::shared).
-    ///
+    /// A report that is written by POST is then never read by GET while it is written; and readers
+    /// do not wait for each other. The readers of one process share one lease, so that most of
+    /// them cost no call to the store. See [`Lock::shared`](crate::Lock::shared).
     #[cfg_attr(feature = "axum", doc = "```")]
     #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
     /// use axum::{Router, routing::get};
@@ -235,8 +237,9 @@ impl DistributedLockLayer {
         })
     }
 
-    /// Lets at most `of` requests with equal keys run at a time, in the whole fleet. Requests of every method count, unless
-    /// [`methods`](Self::methods) is called afterwards. Default: one request, of the methods that are not safe.
+    /// Lets at most `of` requests with equal keys run at a time, in the whole fleet. Requests of
+    /// every method count, unless [`methods`](Self::methods) is called afterwards. Default: one
+    /// request, of the methods that are not safe.
     ///
     /// To limit the requests of one process, [tower's concurrency
     /// limit](https://docs.rs/tower/latest/tower/limit/concurrency/) is enough. While all permits
@@ -295,9 +298,10 @@ impl DistributedLockLayer {
     /// Refuses a request at once, with 423, when its key is held, or with 429 when all
     /// [permits](Self::permits) are in use. Default: waits 5 s.
     ///
-    /// A response then goes out only after the key is free in the store: the next request of the same client is not refused. This wait
-    /// takes 2 s at most. A turn that goes on, with another guard or with the body
-    /// ([`hold_until_body_ends`](Self::hold_until_body_ends)), is not waited for.
+    /// A response then goes out only after the key is free in the store: the next request of the
+    /// same client is not refused. This wait takes 2 s at most. A turn that goes on, with
+    /// another guard or with the body ([`hold_until_body_ends`](Self::hold_until_body_ends)),
+    /// is not waited for.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -326,14 +330,16 @@ impl DistributedLockLayer {
         self.set(|settings| settings.wait = None)
     }
 
-    /// How long the store keeps the key of a process that has crashed; see [`LocksBuilder::lease`](crate::LocksBuilder::lease). Requests of one
-    /// process that share a lease have that of the first of them. A lease that cannot work is answered with 500, and the log says
-    /// why. Default: that of the [`Locks`].
+    /// How long the store keeps the key of a process that has crashed; see
+    /// [`LocksBuilder::lease`](crate::LocksBuilder::lease). Requests of one process that share
+    /// a lease have that of the first of them. A lease that cannot work is answered with 500, and
+    /// the log says why. Default: that of the [`Locks`].
     pub fn lease(self, lease: Duration) -> Self {
         self.set(|settings| settings.holding.lease = Some(lease))
     }
 
-    /// How long a handler may run before its turn is lost; see [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that of the
+    /// How long a handler may run before its turn is lost; see
+    /// [`LocksBuilder::max_hold`](crate::LocksBuilder::max_hold). Default: that of the
     /// [`Locks`].
     ///
     /// ```
@@ -362,11 +368,12 @@ impl DistributedLockLayer {
         self.set(|settings| settings.loss = loss)
     }
 
-    /// Confirms the lease in the store before each response, and answers 409 if the lease is not held any more or the store does not
-    /// answer. Default: no.
+    /// Confirms the lease in the store before each response, and answers 409 if the lease is not
+    /// held any more or the store does not answer. Default: no.
     ///
-    /// A short handler ends before any renewal could notice that its key has vanished. The confirmation costs a round trip before
-    /// the response. Where the turn ends with the response, the release is the confirmation.
+    /// A short handler ends before any renewal could notice that its key has vanished. The
+    /// confirmation costs a round trip before the response. Where the turn ends with the
+    /// response, the release is the confirmation.
     ///
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
@@ -378,9 +385,9 @@ impl DistributedLockLayer {
         self.set(|settings| settings.confirm = true)
     }
 
-    /// Holds the turn until the response's body has ended or was dropped. A lease that is lost meanwhile ends the body
-    /// with an error, unless the response is marked as [`Fenced`](super::Fenced). Default: the turn ends with the
-    /// handler's future.
+    /// Holds the turn until the response's body has ended or was dropped. A lease that is lost
+    /// meanwhile ends the body with an error, unless the response is marked as
+    /// [`Fenced`](super::Fenced). Default: the turn ends with the handler's future.
     ///
     /// ```
     /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
@@ -394,15 +401,18 @@ impl DistributedLockLayer {
         self.set(|settings| settings.hold_body = true)
     }
 
-    /// Lets requests pass without a lock when the store cannot be reached. Default: they are refused with 503.
+    /// Lets requests pass without a lock when the store cannot be reached. Default: they are
+    /// refused with 503.
     ///
-    /// Only for handlers that may run twice at once without harm. A request that passes in this way has no guard.
+    /// Only for handlers that may run twice at once without harm. A request that passes in this way
+    /// has no guard.
     ///
-    /// The first request to a store that hangs waits for the store's time limit (of Redis, 1 s by default), or for its
-    /// [`wait`](Self::wait) if that is shorter. From then on, until the store answers, one request
-    /// per second asks the store, and all others pass at once.
+    /// The first request to a store that hangs waits for the store's time limit (of Redis, 1 s by
+    /// default), or for its [`wait`](Self::wait) if that is shorter. From then on, until the
+    /// store answers, one request per second asks the store, and all others pass at once.
     ///
-    /// A handler behind such a layer takes an `Option<LockGuard>`, because a request that passed without a lock has no guard:
+    /// A handler behind such a layer takes an `Option<LockGuard>`, because a request that passed
+    /// without a lock has no guard:
     ///
     /// ```
     /// use tower_distributed_lock::LockGuard;
@@ -418,13 +428,14 @@ impl DistributedLockLayer {
         self.set(|settings| settings.fail_open = true)
     }
 
-    /// The value of `Retry-After` in refusals that a later try may avoid. Default: 1 s; the rest of a lease says little about when the key
-    /// will be free.
+    /// The value of `Retry-After` in refusals that a later try may avoid. Default: 1 s; the rest of
+    /// a lease says little about when the key will be free.
     pub fn retry_after(self, after: Duration) -> Self {
         self.set(|settings| settings.retry_after = after)
     }
 
-    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// Renders this layer's refusals with a closure;
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
     ///
     /// ```

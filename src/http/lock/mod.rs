@@ -15,8 +15,8 @@
 //!                             └───────────┴──────────┴──▶ the lease is lost, or the lock fails: a rejection
 //! ```
 //!
-//! Handlers find their turn with [`LockGuard::from_extensions`](crate::LockGuard::from_extensions) or
-//! [`AllGuards`], and with axum as arguments:
+//! Handlers find their turn with [`LockGuard::from_extensions`](crate::LockGuard::from_extensions)
+//! or [`AllGuards`], and with axum as arguments:
 //!
 //! ```
 //! use tower_distributed_lock::{LockGuard, lock::AllGuards};

@@ -7,20 +7,22 @@ use std::{
 
 use tokio::time::Instant;
 
-/// For this long after a failure, no request asks the store. After that, one request does in each such time.
+/// For this long after a failure, no request asks the store. After that, one request does in each
+/// such time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// When a store that was out of reach is worth another try.
 ///
-/// A request to a store that hangs waits for as long as it may. After a failure, one request per [`RETRY_AFTER`] asks the store, and all
-/// others pass without a lock.
+/// A request to a store that hangs waits for as long as it may. After a failure, one request per
+/// [`RETRY_AFTER`] asks the store, and all others pass without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     retry_at: Mutex<Option<Instant>>,
 }
 
 impl Outage {
-    /// Whether a request may pass without asking the store. After a `false`, the answer is `true` for a moment.
+    /// Whether a request may pass without asking the store. After a `false`, the answer is `true`
+    /// for a moment.
     pub(super) fn is_on(&self) -> bool {
         let mut retry_at = self.lock();
         let now = Instant::now();

@@ -27,8 +27,8 @@ use crate::{
 
 /// The outcome of each layer that a request has passed.
 ///
-/// Private, so that no other crate's type collides with this extension. The handles are weak: a stray copy of the extensions does
-/// not prolong a turn.
+/// Private, so that no other crate's type collides with this extension. The handles are weak: a
+/// stray copy of the extensions does not prolong a turn.
 #[derive(Clone)]
 pub(crate) struct RequestGuards {
     innermost: Passed,
@@ -84,18 +84,21 @@ pub enum NotLocked {
 
 /// Why a request has no [`LockGuard`].
 ///
-/// With axum, a handler that takes a [`LockGuard`] and has none answers 500, and the log says which layer to add. A handler
-/// that takes an `Option<LockGuard>` gets `None` for [`NotLocked`](Self::NotLocked).
+/// With axum, a handler that takes a [`LockGuard`] and has none answers 500, and the log says which
+/// layer to add. A handler that takes an `Option<LockGuard>` gets `None` for
+/// [`NotLocked`](Self::NotLocked).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoGuard {
-    /// The request has passed no [`DistributedLockLayer`](crate::DistributedLockLayer), or none of that name.
+    /// The request has passed no [`DistributedLockLayer`](crate::DistributedLockLayer), or none of
+    /// that name.
     NoLayer,
     /// The layer has not locked the request, on purpose.
     NotLocked(NotLocked),
     /// The request was locked, and its turn has ended.
     Ended,
-    /// The layer has locked several keys for the request, and no single token fences all of them: see [`AllGuards`].
+    /// The layer has locked several keys for the request, and no single token fences all of them:
+    /// see [`AllGuards`].
     Several,
 }
 
@@ -137,8 +140,9 @@ impl RequestGuards {
         guards.find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 
-    /// Whether the innermost layer is the one that counts the request's handler as running: the layer has locked the request, or
-    /// would have, and no layer further out counts the same handler.
+    /// Whether the innermost layer is the one that counts the request's handler as running: the
+    /// layer has locked the request, or would have, and no layer further out counts the same
+    /// handler.
     pub(super) fn counts_handler(extensions: &Extensions) -> bool {
         let Some(guards) = extensions.get::<Self>() else {
             return false;
@@ -210,10 +214,12 @@ impl Passed {
 }
 
 impl LockGuard {
-    /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that this request has passed.
+    /// The guard of the innermost [`DistributedLockLayer`](crate::DistributedLockLayer) that this
+    /// request has passed.
     ///
-    /// If that layer has not locked the request, the request has no guard, even if layers further out have locked it: a guard of
-    /// another key would fence the wrong resource. The guards of other layers are found by name, see [`AllGuards::named`].
+    /// If that layer has not locked the request, the request has no guard, even if layers further
+    /// out have locked it: a guard of another key would fence the wrong resource. The guards of
+    /// other layers are found by name, see [`AllGuards::named`].
     ///
     /// With axum, take a `LockGuard` as a handler's argument instead.
     ///
@@ -241,11 +247,11 @@ impl LockGuard {
     }
 }
 
-/// All guards of a request, by the [`name`](crate::DistributedLockLayer::name) of their layer. An extractor with
-/// the feature `axum`.
+/// All guards of a request, by the [`name`](crate::DistributedLockLayer::name) of their layer. An
+/// extractor with the feature `axum`.
 ///
-/// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`. A request that passed that layer without a
-/// key has none ([`NoGuard::NoLayer`]).
+/// The guard of an [`IdempotencyLayer`](crate::IdempotencyLayer) goes by the name `idempotency`. A
+/// request that passed that layer without a key has none ([`NoGuard::NoLayer`]).
 ///
 /// ```
 /// use tower_distributed_lock::{LockGuard, LockKey, lock::AllGuards};
@@ -299,8 +305,8 @@ impl AllGuards {
         self.locks().find(|guard| guard.key() == key)
     }
 
-    /// The guards of all lock layers, from the outermost to the innermost; of a layer that locks several keys, in the order of
-    /// the keys.
+    /// The guards of all lock layers, from the outermost to the innermost; of a layer that locks
+    /// several keys, in the order of the keys.
     pub fn all(&self) -> Vec<LockGuard> {
         self.locks().collect()
     }

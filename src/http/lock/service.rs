@@ -33,7 +33,8 @@ use crate::{
     trace,
 };
 
-/// A service whose requests have their turn at their key. See [`DistributedLockLayer`](super::DistributedLockLayer).
+/// A service whose requests have their turn at their key. See
+/// [`DistributedLockLayer`](super::DistributedLockLayer).
 #[derive(Debug, Clone)]
 pub struct DistributedLock<S> {
     inner: S,

@@ -1,7 +1,8 @@
 //! The options of a layer.
 //!
-//! [`Settings`] is shared by all clones of a layer and by all of its services. An option is set before the layer is used:
-//! `Arc::make_mut` copies the settings only if a clone of the layer exists already.
+//! [`Settings`] is shared by all clones of a layer and by all of its services. An option is set
+//! before the layer is used: `Arc::make_mut` copies the settings only if a clone of the layer
+//! exists already.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,12 +32,13 @@ pub enum OnLoss {
     /// The handler's future is dropped at once, and the client gets 409.
     #[default]
     Cancel,
-    /// The handler goes on, and can watch its guard. The response is replaced by 409, unless marked as [`Fenced`].
+    /// The handler goes on, and can watch its guard. The response is replaced by 409, unless marked
+    /// as [`Fenced`].
     Finish,
 }
 
-/// A response extension: the work behind this response was protected by a fencing token. The response is true even if the lease was lost
-/// meanwhile, and goes out.
+/// A response extension: the work behind this response was protected by a fencing token. The
+/// response is true even if the lease was lost meanwhile, and goes out.
 ///
 /// ```
 /// # use http::Response;

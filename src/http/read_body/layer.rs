@@ -9,13 +9,13 @@ use crate::rejection::{Rejection, Renderer};
 
 /// Reads the whole body of each request, up to a limit, before the inner service is called.
 ///
-/// In front of a [`DistributedLockLayer`](crate::DistributedLockLayer), only complete requests contend: a slow upload holds no key, and an
-/// HTTP/1 server notices a client that goes away while its request waits or its handler runs.
+/// In front of a [`DistributedLockLayer`](crate::DistributedLockLayer), only complete requests
+/// contend: a slow upload holds no key, and an HTTP/1 server notices a client that goes away while
+/// its request waits or its handler runs.
 ///
 /// A body over this limit, or over a limit further out, is refused with 413 as soon as that is
 /// known. A body that breaks off is refused with 400. Trailers are not kept. Key functions further
 /// in find the body as [`WholeBody`](super::WholeBody).
-///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// # use axum::{Router, routing::post};
@@ -50,8 +50,8 @@ impl ReadBodyLayer {
         }
     }
 
-    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body, which must implement
-    /// `From<Bytes>`, as axum's does and hyper's `Incoming` does not.
+    /// Gives the inner service a [`gate::Body`](crate::gate::Body). Default: the same type of body,
+    /// which must implement `From<Bytes>`, as axum's does and hyper's `Incoming` does not.
     ///
     /// ```
     /// use tower_distributed_lock::ReadBodyLayer;
@@ -69,7 +69,8 @@ impl ReadBodyLayer {
 }
 
 impl<M> ReadBodyLayer<M> {
-    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// Renders this layer's refusals with a closure;
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         mut self,

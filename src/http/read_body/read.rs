@@ -62,7 +62,8 @@ fn broken(error: BoxError) -> Rejection {
     rejection.with_cause(error)
 }
 
-/// Joins data frames. A single frame is not copied. Several frames are copied once, if the body has declared its length.
+/// Joins data frames. A single frame is not copied. Several frames are copied once, if the body has
+/// declared its length.
 #[derive(Debug)]
 pub(crate) struct Joined {
     first: Bytes,

@@ -22,11 +22,13 @@ mod sealed {
     impl Sealed for super::AnyBody {}
 }
 
-/// The inner service takes the same type of body, which must implement `From<Bytes>`, as axum's does.
+/// The inner service takes the same type of body, which must implement `From<Bytes>`, as axum's
+/// does.
 #[derive(Debug, Clone, Copy)]
 pub struct SameBody;
 
-/// The inner service takes a [`gate::Body`]. The body can be of any type, such as hyper's `Incoming` or tonic's.
+/// The inner service takes a [`gate::Body`]. The body can be of any type, such as hyper's
+/// `Incoming` or tonic's.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBody;
 

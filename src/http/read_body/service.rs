@@ -20,7 +20,8 @@ use crate::{
     rejection::{Asked, Renderer},
 };
 
-/// A service whose requests come with their whole body. See [`ReadBodyLayer`](super::ReadBodyLayer).
+/// A service whose requests come with their whole body. See
+/// [`ReadBodyLayer`](super::ReadBodyLayer).
 #[derive(Debug, Clone)]
 pub struct ReadBody<S, M = SameBody> {
     inner: S,

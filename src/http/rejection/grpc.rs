@@ -39,7 +39,8 @@ impl Protocol {
 
 const GRPC: &[u8] = b"application/grpc";
 
-/// Whether these are the headers of a gRPC request or response. gRPC-Web, whose responses have another form, does not count.
+/// Whether these are the headers of a gRPC request or response. gRPC-Web, whose responses have
+/// another form, does not count.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
     let parts = content_type.and_then(|value| value.as_bytes().split_at_checked(GRPC.len()));

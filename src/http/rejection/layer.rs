@@ -24,9 +24,10 @@ use super::Rejection;
 
 /// Renders the refusals of all layers, extractors and handlers further in.
 ///
-/// Each response that is a refusal of this crate has a [`Rejection`] as an extension. This layer replaces such responses with those of a
-/// closure, and lets all others pass. The closure also gets a value that another closure has made from the request, such as its path, its
-/// id or the `Accept` header.
+/// Each response that is a refusal of this crate has a [`Rejection`] as an extension. This layer
+/// replaces such responses with those of a closure, and lets all others pass. The closure also gets
+/// a value that another closure has made from the request, such as its path, its id or the `Accept`
+/// header.
 ///
 /// ```
 /// use http::{Response, request::Parts};
@@ -57,8 +58,8 @@ type Note<T> = dyn Fn(&Parts) -> T + Send + Sync;
 type Render<T, B> = dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync;
 
 impl<T, B> RejectionLayer<T, B> {
-    /// Renders with `render`, which gets the value that `note` has made from the request. `note` runs for every request and should be
-    /// cheap.
+    /// Renders with `render`, which gets the value that `note` has made from the request. `note`
+    /// runs for every request and should be cheap.
     ///
     /// ```
     /// use http::Response;

@@ -1,14 +1,17 @@
 //! Refusals, as `application/problem+json` (RFC 9457) or as gRPC statuses.
 //!
-//! Each such response has the [`Rejection`] as an extension. A [`RejectionLayer`] further out renders the refusals of all layers,
-//! extractors and handlers with one closure; [`on_rejection`](crate::DistributedLockLayer::on_rejection) of a layer renders those of that
+//! Each such response has the [`Rejection`] as an extension. A [`RejectionLayer`] further out
+//! renders the refusals of all layers, extractors and handlers with one closure;
+//! [`on_rejection`](crate::DistributedLockLayer::on_rejection) of a layer renders those of that
 //! layer.
 //!
-//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer would send, but not a retryable one,
-//! because the handler may have acted before. A handler that has not says so, with [`Rejection::nothing_done`].
+//! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer
+//! would send, but not a retryable one, because the handler may have acted before. A handler that
+//! has not says so, with [`Rejection::nothing_done`].
 //!
-//! gRPC requests, recognized by their content type, get a gRPC status instead ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for
-//! clients that retry, and the reason's code as `refusal-code`.
+//! gRPC requests, recognized by their content type, get a gRPC status instead
+//! ([`Reason::grpc_status`]), with `grpc-retry-pushback-ms` for clients that retry, and the
+//! reason's code as `refusal-code`.
 //!
 //! The members of the problem document:
 //!
@@ -20,7 +23,6 @@
 //! | `instance` | a `urn:uuid:` that is also in the log |
 //! | `retryable` | whether the same request may be sent again; `false` where the handler may have acted |
 //! | `idempotency_key` | the request's key, in refusals of the idempotency layer, if the key was readable |
-//!
 #![doc = reason_docs!()]
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -165,7 +167,8 @@ impl Rejection {
         }
     }
 
-    /// The refusal for an error of the locks. `retry_after`: the time after which a client may try again.
+    /// The refusal for an error of the locks. `retry_after`: the time after which a client may try
+    /// again.
     pub(crate) fn from_error(error: Error, retry_after: Duration) -> Self {
         let (reason, detail) = match error.kind() {
             ErrorKind::InvalidConfig | ErrorKind::Foreign => {
@@ -212,8 +215,9 @@ impl Rejection {
         self
     }
 
-    /// The refusal of a handler that has done nothing before this error: that of a layer, which says that the request may be sent
-    /// again. The key of an idempotent request is free after it.
+    /// The refusal of a handler that has done nothing before this error: that of a layer, which
+    /// says that the request may be sent again. The key of an idempotent request is free after
+    /// it.
     ///
     /// Without this, by `?` alone, the refusal says that the handler may have acted.
     ///
@@ -260,14 +264,17 @@ impl Rejection {
         self.retry_after
     }
 
-    /// Whether the same request may be sent again: the handler has not acted, and a later try may succeed.
+    /// Whether the same request may be sent again: the handler has not acted, and a later try may
+    /// succeed.
     pub fn is_retryable(&self) -> bool {
         self.by != By::Program && self.reason.is_retryable()
     }
 
-    /// The refusal as a response: the default of [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
+    /// The refusal as a response: the default of
+    /// [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
     ///
-    /// The response to a gRPC request, recognized by its content type, has a gRPC status: see [`Reason::grpc_status`].
+    /// The response to a gRPC request, recognized by its content type, has a gRPC status: see
+    /// [`Reason::grpc_status`].
     ///
     /// The body of a refusal for a held key:
     ///
@@ -359,8 +366,8 @@ impl StdError for Rejection {
     }
 }
 
-/// The refusal of a layer, but not a retryable one: the program may have acted before the error. See
-/// [`nothing_done`](Rejection::nothing_done).
+/// The refusal of a layer, but not a retryable one: the program may have acted before the error.
+/// See [`nothing_done`](Rejection::nothing_done).
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         Self {
@@ -379,7 +386,8 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// Lets `?` work in handlers: the response is that of a layer, but not a retryable one, see [`rejection`](self).
+/// Lets `?` work in handlers: the response is that of a layer, but not a retryable one, see
+/// [`rejection`](self).
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Error {
     fn into_response(self) -> axum::response::Response {

@@ -22,7 +22,8 @@ impl Renderer {
         })))
     }
 
-    /// Logs and renders a refusal. The response has the refusal as an extension, whatever the closure has made.
+    /// Logs and renders a refusal. The response has the refusal as an extension, whatever the
+    /// closure has made.
     pub(crate) fn render(&self, rejection: &Rejection) -> Response<Bytes> {
         rejection.log();
         let Some(render) = &self.0 else {

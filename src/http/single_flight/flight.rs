@@ -1,20 +1,24 @@
 //! A flight: one request that runs, and the requests that wait for its answer.
 //!
-//! The store hands an answer over as a record in the place of the key's lease. The record stays for a moment, in which the waiting
-//! instances fetch it. A request that comes in that moment, and did not wait, must not get the record. Therefore:
+//! The store hands an answer over as a record in the place of the key's lease. The record stays for
+//! a moment, in which the waiting instances fetch it. A request that comes in that moment, and did
+//! not wait, must not get the record. Therefore:
 //!
-//! 1. The first request of a process claims without waiting. A record that this claim finds is older than the request, and is shared
-//!    only if marked as [kept](KEPT).
-//! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another number.
+//! 1. The first request of a process claims without waiting. A record that this claim finds is
+//!    older than the request, and is shared only if marked as [kept](KEPT).
+//! 2. Otherwise the next [generation](GENERATIONS) of the key is claimed: the same key with another
+//!    number.
 //! 3. The other requests of the process are members of the flight that the first one has found, for
 //!    as long as that flight is under way ([`Flights`](super::flights::Flights)). At most one of
 //!    them waits in line for the key, and what it gets is for all.
-//! 4. A record that is found after waiting was made by a flight that was under way when the request came, or that had ended in another
-//!    process so recently that this process did not know yet. The record is shared.
+//! 4. A record that is found after waiting was made by a flight that was under way when the request
+//!    came, or that had ended in another process so recently that this process did not know yet.
+//!    The record is shared.
 //! 5. Where there is no room for another flight in the store, one request of the process runs, and
 //!    its answer is for the other members.
 //!
-//! Three requests for the key `report,path=/reports/7`, of which the third comes after the first flight has ended:
+//! Three requests for the key `report,path=/reports/7`, of which the third comes after the first
+//! flight has ended:
 //!
 //! ```text
 //!           request 1                    request 2                      request 3
@@ -56,7 +60,8 @@ use crate::{
 
 /// How long an answer stays in the store for the requests that waited for it.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// How many flights of one key may end within [`HANDOVER`]. The requests of further flights run by themselves.
+/// How many flights of one key may end within [`HANDOVER`]. The requests of further flights run by
+/// themselves.
 const GENERATIONS: u8 = 8;
 /// The fingerprint of all flights, which differ by their keys.
 const FINGERPRINT: Bytes = Bytes::from_static(b"flight");
@@ -84,7 +89,8 @@ enum Role {
 
 /// A request that runs for others.
 struct Lead {
-    /// `None` if there was no room for another flight in the store: the answer is for members only.
+    /// `None` if there was no room for another flight in the store: the answer is for members
+    /// only.
     claimed: Option<Claimed>,
     member: Member,
     _acting: Acting,
@@ -348,8 +354,9 @@ impl Lead {
     }
 }
 
-/// Whether an answer with this status may go to requests with other headers. The answers to conditional requests, and to those for a part
-/// of the content, are for the client that has asked so. A switch of protocols cannot be copied.
+/// Whether an answer with this status may go to requests with other headers. The answers to
+/// conditional requests, and to those for a part of the content, are for the client that has asked
+/// so. A switch of protocols cannot be copied.
 fn is_for_all(status: StatusCode) -> bool {
     !status.is_informational()
         && !matches!(

@@ -18,7 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{LockKey, idempotency::Answer};
 
-/// The flights by key. A flight that has ended is not in the map, although requests may still hold it.
+/// The flights by key. A flight that has ended is not in the map, although requests may still hold
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<LockKey, Arc<Flight>>>);
 
@@ -101,7 +102,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // A count of two means: this member and the map. New members are made under the map's lock only.
+        // A count of two means: this member and the map. New members are made under the map's lock
+        // only.
         let mut flights = self.flights.lock();
         let is_last = |flight: &Arc<Flight>| {
             Arc::ptr_eq(flight, &self.flight) && Arc::strong_count(flight) == 2

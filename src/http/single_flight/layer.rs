@@ -15,12 +15,13 @@ use crate::{
     rejection::{Rejection, Renderer},
 };
 
-/// Runs one of several equal safe requests at a time, in the whole fleet; the others wait for its answer and get a copy.
+/// Runs one of several equal safe requests at a time, in the whole fleet; the others wait for its
+/// answer and get a copy.
 ///
-/// For an expensive answer that many clients request in the same moment: a cache that went cold, a dashboard that all users open at nine.
-/// Two requests are equal if they have the same method and the same key. The key must contain everything that the answer depends on: the
-/// path, the query, the language, and above all the tenant or user.
-///
+/// For an expensive answer that many clients request in the same moment: a cache that went cold, a
+/// dashboard that all users open at nine. Two requests are equal if they have the same method and
+/// the same key. The key must contain everything that the answer depends on: the path, the query,
+/// the language, and above all the tenant or user.
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// # use axum::{Router, routing::get};
@@ -155,7 +156,8 @@ impl SingleFlightLayer {
 
     /// How long a request waits for the running one, before it runs itself. Default: 10 s.
     ///
-    /// A limit a little above the usual time of the handler keeps a slow run from delaying all requests behind it.
+    /// A limit a little above the usual time of the handler keeps a slow run from delaying all
+    /// requests behind it.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = limit)
     }
@@ -189,7 +191,8 @@ impl SingleFlightLayer {
         self.set(|settings| settings.share_uncacheable = true)
     }
 
-    /// Renders this layer's refusals with a closure; [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
+    /// Renders this layer's refusals with a closure;
+    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
     /// [`Rejection::to_response`].
     pub fn on_rejection<B: Into<Bytes>>(
         self,

@@ -17,7 +17,8 @@ use crate::{
     rejection::{Asked, Rejection},
 };
 
-/// A service whose equal safe requests share one answer. See [`SingleFlightLayer`](super::SingleFlightLayer).
+/// A service whose equal safe requests share one answer. See
+/// [`SingleFlightLayer`](super::SingleFlightLayer).
 #[derive(Debug, Clone)]
 pub struct SingleFlight<S> {
     inner: S,

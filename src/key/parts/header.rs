@@ -8,7 +8,8 @@ use crate::key::{KeyError, KeyErrorKind};
 
 /// The header's value, `None` when there is no such header.
 ///
-/// A header with two lines is refused, even if both are equal: one program would read the first line, another the last.
+/// A header with two lines is refused, even if both are equal: one program would read the first
+/// line, another the last.
 pub(super) fn read<'r>(
     headers: &'r HeaderMap,
     name: &HeaderName,
@@ -27,8 +28,8 @@ pub(super) fn read<'r>(
     text.map(Some).ok_or_else(|| not_visible(name))
 }
 
-/// Spaces are allowed between words only: around a value, HTTP/1 drops spaces and HTTP/2 keeps them, and a client could write one name in
-/// two ways.
+/// Spaces are allowed between words only: around a value, HTTP/1 drops spaces and HTTP/2 keeps
+/// them, and a client could write one name in two ways.
 pub(super) fn visible(text: &str) -> Option<&str> {
     let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
     (text.trim() == text && text.bytes().all(is_visible)).then_some(text)

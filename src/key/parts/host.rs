@@ -7,7 +7,8 @@ use http::{header, request::Parts, uri::Authority};
 use super::header as one_header;
 use crate::key::{KeyError, KeyErrorKind};
 
-/// The host, from the URI (HTTP/2, or HTTP/1 in absolute form) or the `Host` header, `None` when there is neither.
+/// The host, from the URI (HTTP/2, or HTTP/1 in absolute form) or the `Host` header, `None` when
+/// there is neither.
 pub(super) fn read(parts: &Parts) -> Result<Option<Cow<'_, str>>, KeyError> {
     let sent = one_header::read(&parts.headers, &header::HOST)?;
     let from_header = match sent {

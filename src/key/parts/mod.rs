@@ -1,4 +1,5 @@
-//! The parts of a key: the source of the value of each, and the meaning of its absence. `assemble` reads and writes them.
+//! The parts of a key: the source of the value of each, and the meaning of its absence. `assemble`
+//! reads and writes them.
 //!
 //! ```text
 //! Part { label: "id", source: Query("id"), absent: Refused, canonical: u64 }

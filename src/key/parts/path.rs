@@ -8,9 +8,9 @@ use crate::key::encode;
 
 /// Appends the path's canonical form.
 ///
-/// The path is split at each raw `/`. Each segment is decoded once, as axum decodes a parameter (a `%` without two
-/// hexadecimal digits stands for itself), and encoded again. Empty segments, dot segments and a slash at the end stay, as they reach the
-/// handler.
+/// The path is split at each raw `/`. Each segment is decoded once, as axum decodes a parameter (a
+/// `%` without two hexadecimal digits stands for itself), and encoded again. Empty segments, dot
+/// segments and a slash at the end stay, as they reach the handler.
 pub(super) fn write(path: &str, out: &mut String) {
     for (at, segment) in path.split('/').enumerate() {
         if at > 0 {

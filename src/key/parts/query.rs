@@ -8,8 +8,8 @@ use crate::key::{KeyError, KeyErrorKind};
 
 /// The parameter's decoded value, `None` when the query has no such parameter.
 ///
-/// The query is read as a form, like axum's `Query`, with one difference: `Query` replaces bytes that are not UTF-8, which gives
-/// different queries the same value. Here such bytes are refused.
+/// The query is read as a form, like axum's `Query`, with one difference: `Query` replaces bytes
+/// that are not UTF-8, which gives different queries the same value. Here such bytes are refused.
 pub(super) fn read<'r>(
     query: Option<&'r str>,
     name: &str,

@@ -191,7 +191,8 @@ impl Source {
         KeyError::new(KeyErrorKind::Empty, format!("{self} is empty"))
     }
 
-    /// The refusal of a request without this part. A missing extension or path parameter is a mistake of the program.
+    /// The refusal of a request without this part. A missing extension or path parameter is a
+    /// mistake of the program.
     pub(in crate::key) fn missing(&self, request: &RequestView<'_>) -> KeyError {
         if request.lacks_body() {
             return KeyError::misconfigured(format!(

@@ -35,8 +35,8 @@ fn leases_whose_renewals_hang_cost_a_look_nothing_until_they_end() {
         schedule.add(&lease, Entry::End(lease.deadline()));
     }
     let nearly_over = sent + crate::lease::validity(LEASE) - Duration::from_millis(1);
-    // A look at each of these leases takes more than ten milliseconds. One fast look of many is enough, since other work on
-    // the machine slows down some of them.
+    // A look at each of these leases takes more than ten milliseconds. One fast look of many is
+    // enough, since other work on the machine slows down some of them.
     let is_fast = || {
         let began = std::time::Instant::now();
         let due = schedule.take_due(nearly_over, nearly_over + SECOND);

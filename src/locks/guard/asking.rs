@@ -1,4 +1,5 @@
-//! The methods of a guard that ask the store: to end the turn, to change its mode, to confirm its lease.
+//! The methods of a guard that ask the store: to end the turn, to change its mode, to confirm its
+//! lease.
 //!
 //! | method | the turn | the store |
 //! |---|---|---|
@@ -22,13 +23,15 @@ use crate::{
 };
 
 impl LockGuard {
-    /// Ends the turn now, for all clones of this guard, and checks that the lease was held until then.
+    /// Ends the turn now, for all clones of this guard, and checks that the lease was held until
+    /// then.
     ///
-    /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks the store, which
-    /// costs a round trip even where the lease is passed on to another local request.
+    /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks
+    /// the store, which costs a round trip even where the lease is passed on to another local
+    /// request.
     ///
-    /// Prefer `release` to a drop where the result matters: a job that reports success, or a test that checks that no lease
-    /// was lost.
+    /// Prefer `release` to a drop where the result matters: a job that reports success, or a test
+    /// that checks that no lease was lost.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -43,20 +46,21 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Lost`]: the lease was lost, so another request may have had the key at
-    ///   the same time.
-    /// - [`ErrorKind::Unreachable`]: the store did not answer. The turn has ended
-    ///   nevertheless.
+    /// - [`ErrorKind::Lost`]: the lease was lost, so another request may have had the key at the
+    ///   same time.
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The turn has ended nevertheless.
     /// - [`ErrorKind::InvalidConfig`]: the guard holds the claim of an idempotent request, or of
     ///   [`run_once`](crate::Locks::run_once). The claim ends with the outcome of the work, and the
     ///   turn goes on.
     ///
-    /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the result.
+    /// Releasing a turn that a clone has already released returns `Ok`, because the clone got the
+    /// result.
     ///
     /// # Cancel safety
     ///
-    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When the future is dropped
-    /// before that, the turn ends, and the release continues in the background.
+    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When
+    /// the future is dropped before that, the turn ends, and the release continues in the
+    /// background.
     pub async fn release(self) -> Result<(), Error> {
         if self.granted().lease.fingerprint.is_some() {
             return Err(Error::new(
@@ -69,7 +73,8 @@ impl LockGuard {
             return self.release_shared().await;
         }
         if let Some(loss) = self.loss() {
-            // Nothing is left to be released, and the clones must continue to see the loss rather than a release.
+            // Nothing is left to be released, and the clones must continue to see the loss rather
+            // than a release.
             drop(self.inner().end_turn(self.granted(), false));
             return Err(lost_error(Some(loss)));
         }
@@ -83,8 +88,9 @@ impl LockGuard {
         trace::releasing(self.token(), confirmed).await
     }
 
-    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn also waits for the
-    /// release of the lease. If the future is dropped, the drop of the guard ends the turn.
+    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn
+    /// also waits for the release of the lease. If the future is dropped, the drop of the guard
+    /// ends the turn.
     async fn release_shared(self) -> Result<(), Error> {
         let answer = trace::releasing(self.token(), self.confirm()).await;
         if let Some(loss) = self.loss() {
@@ -98,11 +104,12 @@ impl LockGuard {
         answer.and(ended.confirmed(inner, &granted.lease).await)
     }
 
-    /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other request has the key exclusively
-    /// before this turn has ended. Requests that share the key, and wait ahead of the first request that wants
-    /// the key for itself, get their turns now.
+    /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other
+    /// request has the key exclusively before this turn has ended. Requests that share the key,
+    /// and wait ahead of the first request that wants the key for itself, get their turns now.
     ///
-    /// The token of this guard does not change. Guards that share the key from now on have higher tokens.
+    /// The token of this guard does not change. Guards that share the key from now on have higher
+    /// tokens.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -122,15 +129,15 @@ impl LockGuard {
     /// # Errors
     ///
     /// - [`ErrorKind::Lost`]: the lease was lost, or the turn has ended.
-    /// - [`ErrorKind::Unreachable`]: the store did not answer. The guard is shared from now
-    ///   on in this process, and the next renewal tells the store.
+    /// - [`ErrorKind::Unreachable`]: the store did not answer. The guard is shared from now on in
+    ///   this process, and the next renewal tells the store.
     /// - [`ErrorKind::InvalidConfig`]: the guard holds a permit, or the claim of an idempotent
     ///   request.
     ///
     /// # Cancel safety
     ///
-    /// The guard is shared as soon as the future was polled. If the future is dropped, the store learns of that with
-    /// the next renewal at the latest.
+    /// The guard is shared as soon as the future was polled. If the future is dropped, the store
+    /// learns of that with the next renewal at the latest.
     pub async fn downgrade(&self) -> Result<(), Error> {
         let granted = self.granted();
         if self.mode().is_permit() || granted.lease.fingerprint.is_some() {
@@ -150,8 +157,9 @@ impl LockGuard {
 
     /// Asks the store whether the lease is held, and extends the lease. The turn goes on.
     ///
-    /// Call `confirm` before an effect that nothing else protects, such as an e-mail or a call of another service. A
-    /// lease that was deleted, or lost in a fail-over, is then noticed before the next renewal.
+    /// Call `confirm` before an effect that nothing else protects, such as an e-mail or a call of
+    /// another service. A lease that was deleted, or lost in a fail-over, is then noticed
+    /// before the next renewal.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -166,13 +174,15 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lease was lost, or when the turn of this guard was lost and the lease goes on for
-    /// other readers; [`ErrorKind::Unreachable`] when the store does not answer. Like [`release`](Self::release),
-    /// `confirm` returns `Ok` for a turn that a clone has released.
+    /// [`ErrorKind::Lost`] when the lease was lost, or when the turn of this guard was lost and the
+    /// lease goes on for other readers; [`ErrorKind::Unreachable`] when the store does not
+    /// answer. Like [`release`](Self::release), `confirm` returns `Ok` for a turn that a clone
+    /// has released.
     ///
     /// # Cancel safety
     ///
-    /// The lease may or may not have been extended when the future is dropped. The turn goes on in both cases.
+    /// The lease may or may not have been extended when the future is dropped. The turn goes on in
+    /// both cases.
     pub async fn confirm(&self) -> Result<(), Error> {
         if let Some(over) = self.result_if_over() {
             return over;
@@ -191,8 +201,9 @@ impl LockGuard {
         }
     }
 
-    /// Ends the turn with a record in the lease's place, and shares the record with all requests that wait with the
-    /// same fingerprint. The turn goes on if the store does not answer by `until`, and the caller may try again.
+    /// Ends the turn with a record in the lease's place, and shares the record with all requests
+    /// that wait with the same fingerprint. The turn goes on if the store does not answer by
+    /// `until`, and the caller may try again.
     pub(crate) async fn record(
         &self,
         record: (&Bytes, Duration),
@@ -209,8 +220,9 @@ impl LockGuard {
         outcome
     }
 
-    /// Ends the turn as [`record`](Self::record) does, without freeing the key. A record that was sent before is
-    /// repeated until it has taken the lease's place; without one, the lease expires.
+    /// Ends the turn as [`record`](Self::record) does, without freeing the key. A record that was
+    /// sent before is repeated until it has taken the lease's place; without one, the lease
+    /// expires.
     pub(crate) fn abandon(self, content: &Bytes) {
         self.0.set_released();
         self.inner().finish(self.granted(), content, false);

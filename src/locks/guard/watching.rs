@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl LockGuard {
-    /// Waits for the loss of the lease, and returns the reason. The future never resolves if the turn ends in any
-    /// other way.
+    /// Waits for the loss of the lease, and returns the reason. The future never resolves if the
+    /// turn ends in any other way.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -38,8 +38,8 @@ impl LockGuard {
     /// This method is cancel safe. A loss is final, and a later call returns the same reason.
     pub async fn lost(&self) -> Loss {
         let mut watching = pin!(self.watch_lease());
-        // The clock is looked at in each poll: after a pause of the process, the task can be woken for another reason
-        // before the watch is told.
+        // The clock is looked at in each poll: after a pause of the process, the task can be woken
+        // for another reason before the watch is told.
         let watching = poll_fn(|cx| match self.loss() {
             Some(loss) => Poll::Ready(loss),
             None => watching.as_mut().poll(cx),
@@ -54,9 +54,9 @@ impl LockGuard {
 
     /// Runs a future for as long as the key is held.
     ///
-    /// Every poll looks at the clock and checks for the loss first, so that a future which is woken after a pause of the
-    /// process makes no further step. When the lease is lost, or a clone of the guard releases the
-    /// turn, the future is dropped.
+    /// Every poll looks at the clock and checks for the loss first, so that a future which is woken
+    /// after a pause of the process makes no further step. When the lease is lost, or a clone
+    /// of the guard releases the turn, the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -83,7 +83,8 @@ impl LockGuard {
         Self::run_with(std::slice::from_ref(self), future).await
     }
 
-    /// Runs a future like [`run`](LockGuard::run), for as long as the keys of all `guards` are held.
+    /// Runs a future like [`run`](LockGuard::run), for as long as the keys of all `guards` are
+    /// held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -108,8 +109,8 @@ impl LockGuard {
     pub async fn run_with<F: Future>(guards: &[Self], future: F) -> Result<F::Output, Error> {
         let losses = guards.iter().map(|guard| Box::pin(guard.lost()));
         let mut losses: FuturesUnordered<_> = losses.collect();
-        // `losses` polls only the futures that were woken, and so does not look at the clock in each
-        // poll. A release wakes them, and is found here.
+        // `losses` polls only the futures that were woken, and so does not look at the clock in
+        // each poll. A release wakes them, and is found here.
         let over = poll_fn(|_| match guards.iter().find_map(Self::error_if_over) {
             Some(error) => Poll::Ready(error),
             None => Poll::Pending,
@@ -131,15 +132,17 @@ impl LockGuard {
         }
     }
 
-    /// Returns a future that resolves when the lease is lost, like [`lost`](LockGuard::lost), but that holds no clone
-    /// of the guard.
+    /// Returns a future that resolves when the lease is lost, like [`lost`](LockGuard::lost), but
+    /// that holds no clone of the guard.
     ///
-    /// After a pause of the process, the future may resolve a moment later than `lost`, which looks at the clock in each poll: without a
-    /// guard, a turn whose time is over cannot be told from a turn that has ended.
+    /// After a pause of the process, the future may resolve a moment later than `lost`, which looks
+    /// at the clock in each poll: without a guard, a turn whose time is over cannot be told
+    /// from a turn that has ended.
     ///
-    /// The turn can end while the future waits. The lease may serve other local requests afterwards, and the future
-    /// then resolves when the lease is lost during their turns. The future never resolves if the lease ends in any
-    /// other way: drop the future when the work is done, and do not spawn it alone, as a task that would never end.
+    /// The turn can end while the future waits. The lease may serve other local requests
+    /// afterwards, and the future then resolves when the lease is lost during their turns. The
+    /// future never resolves if the lease ends in any other way: drop the future when the work
+    /// is done, and do not spawn it alone, as a task that would never end.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

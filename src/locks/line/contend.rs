@@ -1,6 +1,7 @@
 //! Transitions of a line whose contender asks the store for a lease.
 //!
-//! The contender and its line talk in rounds. Each round is one call to the store (`demand` and `granted` are in `serve`):
+//! The contender and its line talk in rounds. Each round is one call to the store (`demand` and
+//! `granted` are in `serve`):
 //!
 //! ```text
 //! Line                                             Contender
@@ -12,15 +13,17 @@
 //! ask_failed(error)      ◀── refused, or unknown ────────┘   pause, then the next round; after *unknown* with a new owner
 //! ```
 //!
-//! The line keeps the owners that a round names: as `asked` while the question is under way, and as `place` while the
-//! attempt is in the store's queue. Whoever takes one of them away gives it a lease or an ending, so the end of a
-//! contender, at whatever moment, leaves no owner behind.
+//! The line keeps the owners that a round names: as `asked` while the question is under way, and as
+//! `place` while the attempt is in the store's queue. Whoever takes one of them away gives it a
+//! lease or an ending, so the end of a contender, at whatever moment, leaves no owner behind.
 //!
-//! The demand is made anew for each round, because the requests in line change: the first request may have left, or may
-//! want another mode than the attempt that is in the store's queue. The line then gives up the place of that attempt.
+//! The demand is made anew for each round, because the requests in line change: the first request
+//! may have left, or may want another mode than the attempt that is in the store's queue. The line
+//! then gives up the place of that attempt.
 //!
-//! An answer of *held* is for the requests whose modes it covers. A key that cannot be had exclusively may
-//! still be shared, and one without room for the fourth permit may have room for the eighth:
+//! An answer of *held* is for the requests whose modes it covers. A key that cannot be had
+//! exclusively may still be shared, and one without room for the fourth permit may have room for
+//! the eighth:
 //!
 //! ```text
 //! [now, now and shared]     asked exclusively: held   the first is refused, and the second asks at once
@@ -45,7 +48,8 @@ use crate::{
 /// Why a contender is woken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wake {
-    /// The store has offered the key to the attempt before this one in the queue: ask once the head start is over.
+    /// The store has offered the key to the attempt before this one in the queue: ask once the head
+    /// start is over.
     Next,
     /// Ask now.
     Now,
@@ -54,8 +58,8 @@ pub(crate) enum Wake {
 /// The part of a line's state that concerns its contender.
 #[derive(Debug)]
 pub(super) struct Contending {
-    /// The number of the contender. `None` while the contender is gone with its runtime, and the next
-    /// one has not started yet.
+    /// The number of the contender. `None` while the contender is gone with its runtime, and the
+    /// next one has not started yet.
     contender: Option<u64>,
     /// The contender may be with the first request of the line, which has been alone so far.
     is_alone: bool,
@@ -78,8 +82,8 @@ pub(super) struct Contending {
 }
 
 impl Contending {
-    /// `answered` is whether the store has answered for this line before; `away` is set if the store failed for a lease that
-    /// the line had until now.
+    /// `answered` is whether the store has answered for this line before; `away` is set if the
+    /// store failed for a lease that the line had until now.
     pub(super) fn new(contender: u64, answered: bool, away: Option<Away>) -> Self {
         Self {
             contender: Some(contender),
@@ -113,7 +117,8 @@ impl Contending {
         self.woken.iter().for_each(|woken| woken.notify_one());
     }
 
-    /// Since when the store has failed, or has left a question unanswered for longer than `patience`.
+    /// Since when the store has failed, or has left a question unanswered for longer than
+    /// `patience`.
     pub(super) fn away(&self, now: Instant, patience: Duration) -> Option<Away> {
         let silent = |since: &Instant| now >= *since + patience;
         let silent = || self.asked.as_ref().map(|asked| asked.at).filter(silent);
@@ -127,8 +132,8 @@ impl Contending {
         self.holder.as_ref()
     }
 
-    /// How long a question may be unanswered before the store counts as away, for a request that has waited for
-    /// `limit`. Zero if the store has never answered for this line.
+    /// How long a question may be unanswered before the store counts as away, for a request that
+    /// has waited for `limit`. Zero if the store has never answered for this line.
     pub(super) fn patience(&self, limit: Duration) -> Duration {
         if self.answered {
             limit.min(SILENT_AFTER)
@@ -194,15 +199,16 @@ impl Line {
         }
     }
 
-    /// Makes a contender ask again that pauses because the key is held. A contender that asks anyway, or that backs off
-    /// from a store that is away, is left alone.
+    /// Makes a contender ask again that pauses because the key is held. A contender that asks
+    /// anyway, or that backs off from a store that is away, is left alone.
     pub(super) fn ask_if_queued(&mut self) {
         if self.is_queued() {
             self.wake_contender();
         }
     }
 
-    /// Whether the key is held in another instance, as far as known, and the contender waits in the store's queue.
+    /// Whether the key is held in another instance, as far as known, and the contender waits in the
+    /// store's queue.
     pub(super) fn is_queued(&self) -> bool {
         let contending = self.contending.as_ref();
         contending.is_some_and(|contending| contending.is_queued)
@@ -230,12 +236,12 @@ impl Line {
         }
     }
 
-    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`. Requests that do not wait
-    /// are refused if the answer covers them, or if a request ahead goes on waiting. Requests with another fingerprint
-    /// than the holder's are refused, too.
+    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`.
+    /// Requests that do not wait are refused if the answer covers them, or if a request ahead
+    /// goes on waiting. Requests with another fingerprint than the holder's are refused, too.
     ///
-    /// Returns whether the contender pauses: its attempt is in the store's queue (`is_queued`), for the first request in
-    /// line. No request that does not wait is left in that case.
+    /// Returns whether the contender pauses: its attempt is in the store's queue (`is_queued`), for
+    /// the first request in line. No request that does not wait is left in that case.
     pub(crate) fn held(
         &mut self,
         found: &Held,
@@ -277,8 +283,8 @@ impl Line {
         self.refuse_all(&recorded_error(), t);
     }
 
-    /// Handles a failure of the store. All requests fail if asking again is pointless, or if the store has never
-    /// answered for this line; otherwise the patient ones go on waiting.
+    /// Handles a failure of the store. All requests fail if asking again is pointless, or if the
+    /// store has never answered for this line; otherwise the patient ones go on waiting.
     pub(crate) fn ask_failed(
         &mut self,
         key: &LockKey,
@@ -314,7 +320,8 @@ impl Line {
         self.refuse_all(error, t);
     }
 
-    /// Decides about the owners of a question that has brought no lease. Returns when the question was asked.
+    /// Decides about the owners of a question that has brought no lease. Returns when the question
+    /// was asked.
     pub(crate) fn end_question(
         &mut self,
         key: &LockKey,
@@ -368,8 +375,8 @@ impl Line {
         self.contending.is_some()
     }
 
-    /// Handles the end of the contender with its runtime. Returns whether the line needs another one,
-    /// which [`take_over`](Self::take_over) gives to it.
+    /// Handles the end of the contender with its runtime. Returns whether the line needs another
+    /// one, which [`take_over`](Self::take_over) gives to it.
     pub(crate) fn left_behind(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
         let is_needed = self.interrupted(key, Unanswered::Unknown, t);
         if let Some(contending) = &mut self.contending {

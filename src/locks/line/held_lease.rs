@@ -12,9 +12,9 @@
 //!               └─ lost, released or recorded ──▶ gone from the line
 //! ```
 //!
-//! A lease that is wanted by another instance is *used up* after `pass_turns` further turns, or after `pass_time`. With the
-//! defaults, a lease that had served 40 turns when the hint came serves turn 56 at most, and no turn that would begin more
-//! than 10 ms after the hint.
+//! A lease that is wanted by another instance is *used up* after `pass_turns` further turns, or
+//! after `pass_time`. With the defaults, a lease that had served 40 turns when the hint came serves
+//! turn 56 at most, and no turn that would begin more than 10 ms after the hint.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,10 +47,12 @@ pub(super) struct HeldLease {
     pub(super) began: Instant,
     /// How long the turn of an exclusive lease or of a permit may last.
     pub(super) max_hold: Duration,
-    /// When another instance was first known to wait, and how many turns the lease had served by then.
+    /// When another instance was first known to wait, and how many turns the lease had served by
+    /// then.
     pub(super) wanted: Option<(Instant, u64)>,
-    /// Requests with numbers below this one were in line when the lease was granted or downgraded. The
-    /// readers among them begin together, even if another instance waits. Zero once they have begun.
+    /// Requests with numbers below this one were in line when the lease was granted or downgraded.
+    /// The readers among them begin together, even if another instance waits. Zero once they
+    /// have begun.
     pub(super) late_from: u64,
     /// A refill of tokens was requested and has not arrived.
     pub(super) refill_asked: bool,
@@ -70,11 +72,13 @@ pub(super) enum Phase {
     /// Turns are under way. A lease in this phase has no turn only within a transition.
     #[default]
     Serving,
-    /// No turn is under way. The lease waits for a renewal that confirms the lease or brings tokens, and the next turn
-    /// begins after that. `release` of the last turn may wait for the same renewal.
+    /// No turn is under way. The lease waits for a renewal that confirms the lease or brings
+    /// tokens, and the next turn begins after that. `release` of the last turn may wait for the
+    /// same renewal.
     Confirming(Option<Confirmation>),
-    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is done once runs to
-    /// its end. Requests with the same fingerprint wait for the end of that turn, and share the record.
+    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is
+    /// done once runs to its end. Requests with the same fingerprint wait for the end of that
+    /// turn, and share the record.
     Outlived,
 }
 
@@ -143,8 +147,8 @@ impl HeldLease {
         matches!(self.phase, Phase::Confirming(_))
     }
 
-    /// Whether a request would wait for the confirmation of this lease: a doubted lease that readers
-    /// share serves no further reader, although turns are under way.
+    /// Whether a request would wait for the confirmation of this lease: a doubted lease that
+    /// readers share serves no further reader, although turns are under way.
     pub(super) fn awaits_confirmation(&self) -> bool {
         let is_shared = matches!(self.phase, Phase::Serving) && self.mode() == Mode::Shared;
         self.is_confirming() || (is_shared && !self.lease.is_confirmed())
@@ -191,7 +195,8 @@ impl HeldLease {
         due
     }
 
-    /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the first of several readers.
+    /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the
+    /// first of several readers.
     pub(super) fn set_turn_ends(&self) {
         let ends = if self.in_turn {
             Some(later(self.began, self.max_hold))
@@ -235,7 +240,8 @@ impl HeldLease {
         self.schedule(t);
     }
 
-    /// Updates the lease's entry in the schedule, after the renewal, the deadline or the turn has changed.
+    /// Updates the lease's entry in the schedule, after the renewal, the deadline or the turn has
+    /// changed.
     pub(super) fn schedule(&mut self, t: &mut Transition<'_>) {
         let end = self.lease.deadline().min(self.lease.turn_ends());
         let entry = match self.renewal.due() {

@@ -1,9 +1,9 @@
 //! The leases of a line.
 //!
 //! All but lines for permits have one most of the time, which therefore needs no allocation. A line
-//! may hold thousands of permits, so those whose turns are under way are kept apart: until such a turn
-//! ends, no other request concerns its lease, and the cost of a turn does not grow with the number of
-//! permits that are held.
+//! may hold thousands of permits, so those whose turns are under way are kept apart: until such a
+//! turn ends, no other request concerns its lease, and the cost of a turn does not grow with the
+//! number of permits that are held.
 //!
 //! ```text
 //! add ──▶ open ──▶ the turn of a permit begins, `sort` ──▶ busy
@@ -68,8 +68,8 @@ impl Leases {
         self.first.iter_mut().chain(further)
     }
 
-    /// The number of the open lease that follows `after`, or of the first one. For loops that remove
-    /// leases.
+    /// The number of the open lease that follows `after`, or of the first one. For loops that
+    /// remove leases.
     pub(super) fn next_open(&self, after: Option<u64>) -> Option<u64> {
         let first = self.first.as_ref().map(HeldLease::number);
         let further = match after {

@@ -1,35 +1,43 @@
 //! The line of one key in one process: the leases, the turns under way, and the requests that wait.
 //!
-//! A [`Line`] is plain data, and its methods are the transitions of a state machine. Each transition runs under the
-//! lock of the shard that holds the line ([`Lines`](super::lines::Lines)), with a [`Transition`] as its context: the
-//! time, the limits, the schedule of the shard's leases, and the endings of its keys. Every interleaving of requests,
+//! A [`Line`] is plain data, and its methods are the transitions of a state machine. Each
+//! transition runs under the lock of the shard that holds the line
+//! ([`Lines`](super::lines::Lines)), with a [`Transition`] as its context: the time, the limits,
+//! the schedule of the shard's leases, and the endings of its keys. Every interleaving of requests,
 //! cancellations, replies and timers is therefore an order of transitions.
 //!
 //! 1. A line is in the map exactly as long as the line has a lease or a contender.
-//! 2. The turns under way of a line belong to its leases: an exclusive lease or a permit has at most one, a shared lease
-//!    any number. A turn ends once: the turn's number and the lease's owner identify the turn, so an end that comes
-//!    late changes nothing.
-//! 3. A turn begins only under a lease of the mode that its request asked for, which is valid by the clock and confirmed.
-//!    Turns of exclusive leases and of permits have a token of their own; the turns of a shared lease share one.
-//! 4. Every waiting request is in `waiters`. A request that the line removes is granted its turn or refused, exactly
-//!    once, in the same transition. A request that leaves removes itself and gets neither.
-//! 5. While a request waits, a contender, a turn or a renewal is under way, or the time of the next renewal is set. When
-//!    one of them ends, `serve` runs and decides what ends the wait.
-//! 6. Requests get their turns in the order in which they joined. Only requests that share the key have their turns
-//!    side by side, and only with those next to them in line; and so have requests for permits.
-//! 7. *Conservation.* An owner that was named to the store is in exactly one place: with the contender (as a question under
-//!    way, or as a place in the store's queue), with a late recorder, in a lease of its line, or in the [`Ends`] of the shard. It moves from
-//!    one to the other in one transition. It leaves for good when its ending is settled or its time is over; when its
-//!    question was refused or answered with *held* and left no place, or was answered with a record; when its lease was
-//!    replaced by a confirmed record, was abandoned before a record was sent, or outlived an answer of *not ours*.
+//! 2. The turns under way of a line belong to its leases: an exclusive lease or a permit has at
+//!    most one, a shared lease any number. A turn ends once: the turn's number and the lease's
+//!    owner identify the turn, so an end that comes late changes nothing.
+//! 3. A turn begins only under a lease of the mode that its request asked for, which is valid by
+//!    the clock and confirmed. Turns of exclusive leases and of permits have a token of their own;
+//!    the turns of a shared lease share one.
+//! 4. Every waiting request is in `waiters`. A request that the line removes is granted its turn or
+//!    refused, exactly once, in the same transition. A request that leaves removes itself and gets
+//!    neither.
+//! 5. While a request waits, a contender, a turn or a renewal is under way, or the time of the next
+//!    renewal is set. When one of them ends, `serve` runs and decides what ends the wait.
+//! 6. Requests get their turns in the order in which they joined. Only requests that share the key
+//!    have their turns side by side, and only with those next to them in line; and so have requests
+//!    for permits.
+//! 7. *Conservation.* An owner that was named to the store is in exactly one place: with the
+//!    contender (as a question under way, or as a place in the store's queue), with a late
+//!    recorder, in a lease of its line, or in the [`Ends`] of the shard. It moves from one to the
+//!    other in one transition. It leaves for good when its ending is settled or its time is over;
+//!    when its question was refused or answered with *held* and left no place, or was answered with
+//!    a record; when its lease was replaced by a confirmed record, was abandoned before a record
+//!    was sent, or outlived an answer of *not ours*.
 //! 8. A lease is in the schedule exactly as long as the lease is in its line and not outlived.
-//! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier turn, or for a
-//!    deadline that has moved since, changes nothing.
-//! 10. A request that does not wait is in line only while an answer of the store can begin its turn: as far as the line
-//!     knows, no turn of another has to end before. It is refused in the transition that finds out otherwise, so none is
-//!     in line beside the turn of an exclusive lease, or while a contender pauses or backs off.
-//! 11. No owner in `Ends` serves a turn, and none is asked for again. Every acquire for a key names the endings of that
-//!     key that may be carried, so a lock right after a drop does not depend on the order of calls.
+//! 9. Whether a lease is lost is decided here, under the lock. A loss that was found for an earlier
+//!    turn, or for a deadline that has moved since, changes nothing.
+//! 10. A request that does not wait is in line only while an answer of the store can begin its
+//!     turn: as far as the line knows, no turn of another has to end before. It is refused in the
+//!     transition that finds out otherwise, so none is in line beside the turn of an exclusive
+//!     lease, or while a contender pauses or backs off.
+//! 11. No owner in `Ends` serves a turn, and none is asked for again. Every acquire for a key names
+//!     the endings of that key that may be carried, so a lock right after a drop does not depend on
+//!     the order of calls.
 //! 12. The store is called, and its answers to releases are taken, only while no shard is locked.
 //!
 //! # Two requests at one key
@@ -45,8 +53,8 @@
 //! end(turn of 2)     `serve`: 7 is released         –           –               –          the line is gone
 //! ```
 //!
-//! Had the store been away for a moment during turn 1, lease 7 would be doubted. The end of turn 1 would then move the
-//! lease to `Confirming`, and the answer to a renewal would begin turn 2:
+//! Had the store been away for a moment during turn 1, lease 7 would be doubted. The end of turn 1
+//! would then move the lease to `Confirming`, and the answer to a renewal would begin turn 2:
 //!
 //! ```text
 //! end(turn of 1)     7 is doubted                   –           7: Confirming   2
@@ -112,7 +120,8 @@ pub(crate) struct Limits {
     pub(crate) pace: Pace,
 }
 
-/// The context of a transition: the inputs, and the follow-up that is left for when the line's lock is free.
+/// The context of a transition: the inputs, and the follow-up that is left for when the line's lock
+/// is free.
 pub(crate) struct Transition<'a> {
     pub(crate) now: Instant,
     pub(crate) limits: &'a Limits,
@@ -131,9 +140,11 @@ pub(crate) struct Transition<'a> {
     pub(crate) follow_up: &'a mut FollowUp,
 }
 
-/// Numbers that an instance uses once, for requests, contenders and attempts. The numbers of one shard rise.
+/// Numbers that an instance uses once, for requests, contenders and attempts. The numbers of one
+/// shard rise.
 ///
-/// Shard 3 of 64, for example, hands out 4, 68, 132 and so on, so no two shards hand out the same number.
+/// Shard 3 of 64, for example, hands out 4, 68, 132 and so on, so no two shards hand out the same
+/// number.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub(crate) next: u64,
@@ -149,7 +160,8 @@ impl Numbers {
     }
 }
 
-/// The actions left to do after a transition, when the lock is free: everything that could come back to the line.
+/// The actions left to do after a transition, when the lock is free: everything that could come
+/// back to the line.
 #[derive(Debug, Default)]
 pub(crate) struct FollowUp {
     /// Releases to be sent. Their owners are in [`Ends`] already.
@@ -163,14 +175,15 @@ pub(crate) struct FollowUp {
     /// The first request of the line, which is not alone any more: the background polls the
     /// question in its place.
     pub(crate) asks_alone: Option<Arc<Turn>>,
-    /// The leases that were lost, or whose turns were: their watchers are woken, and the log is written.
+    /// The leases that were lost, or whose turns were: their watchers are woken, and the log is
+    /// written.
     pub(crate) lost: Vec<(Arc<Lease>, Loss)>,
     /// The owners of the leases that are being released, for the log.
     pub(crate) released: SmallVec<[Owner; 1]>,
 }
 
-/// Tasks that are woken when this list is dropped. A waker may be the user's own, and may use any lock, so
-/// the list must be dropped after the line's lock is free.
+/// Tasks that are woken when this list is dropped. A waker may be the user's own, and may use any
+/// lock, so the list must be dropped after the line's lock is free.
 #[derive(Debug, Default)]
 pub(crate) struct Wakers(SmallVec<[Waker; 1]>);
 
@@ -208,8 +221,8 @@ const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// The store does not answer: since when, and the last error if there was one.
 ///
-/// The error of a request that gives up names the time and the last error: `no turn within 10s: the store has not answered
-/// for the last 4.2s: cannot connect to Redis at …`.
+/// The error of a request that gives up names the time and the last error: `no turn within 10s: the
+/// store has not answered for the last 4.2s: cannot connect to Redis at …`.
 #[derive(Debug, Clone)]
 pub(crate) struct Away {
     since: Instant,
@@ -250,7 +263,8 @@ impl Line {
         contending.holder().map(|label| elsewhere(label))
     }
 
-    /// Since when the store has been away, for a request that has waited for `limit` without a turn.
+    /// Since when the store has been away, for a request that has waited for `limit` without a
+    /// turn.
     pub(crate) fn away_after(&self, limit: Duration, now: Instant) -> Option<Away> {
         let asking = self.contending.as_ref();
         let asking = asking.and_then(|it| it.away(now, it.patience(limit)));
@@ -292,8 +306,8 @@ impl Transition<'_> {
         self.follow_up.confirmed.extend(confirmed);
     }
 
-    /// Releases a lease that has left its line, and removes the lease from the schedule. `waiting` is told whether the
-    /// lease was held until now.
+    /// Releases a lease that has left its line, and removes the lease from the schedule. `waiting`
+    /// is told whether the lease was held until now.
     fn release(&mut self, mut held: HeldLease, waiting: Option<Confirmation>) {
         held.unschedule(self);
         self.away = self.away.take().or(held.away);
@@ -373,7 +387,8 @@ pub(crate) fn lost_error(loss: Option<Loss>) -> Error {
     }
 }
 
-/// The other fingerprint, if two are of different work. A plain lock has no fingerprint, and differs from none.
+/// The other fingerprint, if two are of different work. A plain lock has no fingerprint, and
+/// differs from none.
 fn other(ours: &Option<Bytes>, theirs: &Option<Bytes>) -> Option<Bytes> {
     theirs
         .clone()

@@ -1,7 +1,8 @@
 //! The turns under way of a shared lease.
 //!
-//! A shared lease has one deadline, but each of its turns has its own `max_hold`. Two sorted collections give the turn of a
-//! number, and the turn that ends first, without a look at all turns.
+//! A shared lease has one deadline, but each of its turns has its own `max_hold`. Two sorted
+//! collections give the turn of a number, and the turn that ends first, without a look at all
+//! turns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

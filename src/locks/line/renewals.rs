@@ -1,5 +1,5 @@
-//! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a line that does not
-//! have that lease any more.
+//! Answers to renewals, hints, and losses. Each of them concerns one lease, and has no effect on a
+//! line that does not have that lease any more.
 //!
 //! | event | effect |
 //! |---|---|
@@ -34,7 +34,8 @@ pub(crate) struct Answer {
     pub(crate) doubts: u64,
     /// Whether a refill of tokens was requested.
     pub(crate) refill_asked: bool,
-    /// The tokens of the refill. A store that cannot reach its counter at the moment renews the lease without them.
+    /// The tokens of the refill. A store that cannot reach its counter at the moment renews the
+    /// lease without them.
     pub(crate) tokens: Option<Tokens>,
     /// Whether other instances wait for the key.
     pub(crate) others_wait: bool,
@@ -62,8 +63,8 @@ pub(crate) struct DueRenewal {
 }
 
 impl Line {
-    /// Handles a lease whose scheduled time has come: the lease is lost, or is to be renewed. `attempt` is the number of
-    /// the lease's attempt.
+    /// Handles a lease whose scheduled time has come: the lease is lost, or is to be renewed.
+    /// `attempt` is the number of the lease's attempt.
     pub(crate) fn look(&mut self, attempt: u64, t: &mut Transition<'_>) -> Option<DueRenewal> {
         let waiting = self.waiters.len();
         let refill = self.block(REFILL_AT_LEAST);
@@ -94,7 +95,8 @@ impl Line {
         })
     }
 
-    /// Doubts the leases and renews them at once, because a store that was away may have forgotten them.
+    /// Doubts the leases and renews them at once, because a store that was away may have forgotten
+    /// them.
     pub(crate) fn doubt_leases(&mut self, t: &mut Transition<'_>) {
         for held in self.leases.iter_mut().filter(|held| !held.is_outlived()) {
             held.lease.doubt();
@@ -104,8 +106,9 @@ impl Line {
 
     /// Handles the answer that the lease is still held.
     ///
-    /// The whole answer is applied in one transition. If the next renewal could be sent before the tokens of this
-    /// answer are in the line, the higher tokens of that renewal could arrive first.
+    /// The whole answer is applied in one transition. If the next renewal could be sent before the
+    /// tokens of this answer are in the line, the higher tokens of that renewal could arrive
+    /// first.
     pub(crate) fn renewed(&mut self, lease: &Lease, answer: Answer, t: &mut Transition<'_>) {
         let waiting = !self.waiters.is_empty();
         let Some(held) = self.held_lease(lease) else {
@@ -115,7 +118,8 @@ impl Line {
             held.renewal.outdated(t.now);
             return held.schedule(t);
         }
-        // An answer after the deadline does not help: a guard may have seen the loss already, and a loss is final.
+        // An answer after the deadline does not help: a guard may have seen the loss already, and a
+        // loss is final.
         if !lease.extend(t.now, answer.sent) {
             self.lost(lease, Loss::Expired, t);
             return;
@@ -134,7 +138,8 @@ impl Line {
         }
         held.schedule(t);
         if let Some(tokens) = answer.tokens {
-            // The tokens that are left of the old block are lower than the new ones, and so cannot be used any more.
+            // The tokens that are left of the old block are lower than the new ones, and so cannot
+            // be used any more.
             held.tokens = tokens;
             held.block = tokens.left();
         }
@@ -157,8 +162,8 @@ impl Line {
         self.serve(t);
     }
 
-    /// Handles a renewal without an answer. The requests that wait go on waiting, for the next renewal or for the end
-    /// of the lease.
+    /// Handles a renewal without an answer. The requests that wait go on waiting, for the next
+    /// renewal or for the end of the lease.
     ///
     /// Returns whether to give up the lease, or `None` if the line does not have the lease.
     pub(crate) fn renewal_unknown(
@@ -200,8 +205,8 @@ impl Line {
         self.leases.iter_mut().for_each(|held| held.want(now));
     }
 
-    /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that have lasted too long are
-    /// lost by [`Loss::MaxHold`].
+    /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that
+    /// have lasted too long are lost by [`Loss::MaxHold`].
     pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
         let Some(held) = self.held_lease(lease) else {
             return Lost::NotHere;
@@ -217,8 +222,9 @@ impl Line {
             }
             held.schedule(t);
         } else if held.lease.fingerprint.is_some() && !held.is_idle() {
-            // The work of a turn with a fingerprint runs to its end. Until then the lease stays in the store, so that
-            // no other instance begins the same work, and local requests with the same fingerprint wait on.
+            // The work of a turn with a fingerprint runs to its end. Until then the lease stays in
+            // the store, so that no other instance begins the same work, and local
+            // requests with the same fingerprint wait on.
             held.lease.lose(loss);
             held.unschedule(t);
             held.phase = Phase::Outlived;
@@ -248,8 +254,8 @@ fn no_tokens() -> Error {
     )
 }
 
-/// Whether the reason for a loss holds now. The deadline may have moved, or the next turn may have begun, since the
-/// loss was found.
+/// Whether the reason for a loss holds now. The deadline may have moved, or the next turn may have
+/// begun, since the loss was found.
 fn is_due(held: &HeldLease, loss: Loss, t: &Transition<'_>) -> bool {
     match loss {
         Loss::Expired => !held.lease.is_valid(t.now),

@@ -1,13 +1,15 @@
-//! Who is served next, and under which lease: from the question to the store to the begin of a turn.
+//! Who is served next, and under which lease: from the question to the store to the begin of a
+//! turn.
 //!
-//! [`Line::serve`] is the last step of every transition that could change who is next. The method does three things, in
-//! this order:
+//! [`Line::serve`] is the last step of every transition that could change who is next. The method
+//! does three things, in this order:
 //!
-//! 1. `begin_turns`: as long as a lease can serve the first request in line, the request's turn begins.
-//! 2. `settle_idle_leases`: a lease without a turn is confirmed (if the lease serves the first request next, but must be
-//!    renewed before), or released.
-//! 3. If the first request needs a lease that the line does not have, a contender starts. Otherwise a contender under way
-//!    is woken, and gives up its place in the store's queue.
+//! 1. `begin_turns`: as long as a lease can serve the first request in line, the request's turn
+//!    begins.
+//! 2. `settle_idle_leases`: a lease without a turn is confirmed (if the lease serves the first
+//!    request next, but must be renewed before), or released.
+//! 3. If the first request needs a lease that the line does not have, a contender starts. Otherwise
+//!    a contender under way is woken, and gives up its place in the store's queue.
 //!
 //! The decisions depend on the modes. For the first request in line:
 //!
@@ -47,14 +49,16 @@ const TOKENS_AHEAD: usize = 16;
 
 /// A question for the store, as the requests in the line need it.
 ///
-/// For a line with three exclusive requests, of which the first has waited in the store's queue before:
+/// For a line with three exclusive requests, of which the first has waited in the store's queue
+/// before:
 ///
 /// ```text
 /// Demand { owner: 0c6f…:7, more: [], mode: Exclusive, patient: true, block: 3, fingerprint: None, lease: 30 s, ends: [] }
 /// ```
 ///
-/// For three requests at a key with two permits, of which the line holds none, `more` has one further owner and `block`
-/// is rounded up to a multiple of two, so that each lease gets the same number of tokens.
+/// For three requests at a key with two permits, of which the line holds none, `more` has one
+/// further owner and `block` is rounded up to a multiple of two, so that each lease gets the same
+/// number of tokens.
 #[derive(Debug)]
 pub(crate) struct Demand {
     /// When the question is asked.
@@ -88,8 +92,8 @@ impl Line {
         }
     }
 
-    /// Returns the next question for the store. If no request needs a lease, the contender ends, and its place in the
-    /// store's queue is given up.
+    /// Returns the next question for the store. If no request needs a lease, the contender ends,
+    /// and its place in the store's queue is given up.
     pub(crate) fn demand(&mut self, key: &LockKey, t: &mut Transition<'_>) -> Option<Demand> {
         let first = self.waiters.front().filter(|turn| self.needs_lease(turn));
         let mode = first.map(|turn| turn.request.mode);
@@ -128,7 +132,8 @@ impl Line {
             patient: self.waits_for(first.mode),
             block: match first.mode {
                 Mode::Shared => 1,
-                // As many for each lease as it serves turns while others wait: more of them would be lost with the lease.
+                // As many for each lease as it serves turns while others wait: more of them would
+                // be lost with the lease.
                 Mode::Exclusive | Mode::Permit { .. } => {
                     let usable = t.limits.pass_turns.saturating_mul(permits as u32);
                     let block = self.block(1).min(usable.max(1));
@@ -138,15 +143,16 @@ impl Line {
         })
     }
 
-    /// Whether a place in the store's queue is of use. The requests that do not wait leave the line if the key is held, so
-    /// the place is for the first one that does.
+    /// Whether a place in the store's queue is of use. The requests that do not wait leave the line
+    /// if the key is held, so the place is for the first one that does.
     fn waits_for(&self, mode: Mode) -> bool {
         let mut waiters = self.waiters.iter().map(|turn| &turn.request);
         let first = waiters.find(|request| request.patient);
         first.is_some_and(|request| request.mode == mode)
     }
 
-    /// How many permits the requests at the head of the line can use beside those that the line has. One in other modes.
+    /// How many permits the requests at the head of the line can use beside those that the line
+    /// has. One in other modes.
     fn permits_to_ask_for(&self) -> usize {
         let Some(mode @ Mode::Permit { of }) = self.waiters.front().map(|turn| turn.request.mode)
         else {
@@ -179,8 +185,8 @@ impl Line {
         self.serve(t);
     }
 
-    /// Refuses the requests with another fingerprint than the lease's, unless the first request in line is one of them:
-    /// the lease is then not for this line any more.
+    /// Refuses the requests with another fingerprint than the lease's, unless the first request in
+    /// line is one of them: the lease is then not for this line any more.
     fn refuse_other_work(&mut self, fingerprint: &Option<Bytes>, t: &mut Transition<'_>) {
         let first = self.waiters.front();
         if fingerprint.is_some()
@@ -193,8 +199,8 @@ impl Line {
         }
     }
 
-    /// Brings the line up to date after a change: begins the turns that can begin, gives back the leases that are not
-    /// needed, and asks the store for a lease if one is needed.
+    /// Brings the line up to date after a change: begins the turns that can begin, gives back the
+    /// leases that are not needed, and asks the store for a lease if one is needed.
     pub(super) fn serve(&mut self, t: &mut Transition<'_>) {
         self.begin_turns(t);
         self.settle_idle_leases(t);
@@ -207,15 +213,16 @@ impl Line {
             self.wake_contender();
         } else if self.contending.is_none() {
             let contender = t.number();
-            // The store has answered for this line before, so the requests that wait survive if the store is away for
-            // a while.
+            // The store has answered for this line before, so the requests that wait survive if the
+            // store is away for a while.
             self.contending = Some(Contending::new(contender, true, t.away.take()));
             t.follow_up.contend = Some(contender);
         }
         self.look_ahead(t);
     }
 
-    /// Begins the turns of the requests at the head of the line, as far as there are leases for them.
+    /// Begins the turns of the requests at the head of the line, as far as there are leases for
+    /// them.
     fn begin_turns(&mut self, t: &mut Transition<'_>) {
         while let Some((lease, mode)) = self.begin_turn(t) {
             match mode {
@@ -224,14 +231,14 @@ impl Line {
                 Mode::Permit { .. } => self.leases.sort(lease),
             }
         }
-        // The readers that were in line when a lease was granted or downgraded have begun, unless the lease has to be
-        // confirmed before, or to get a token for them.
+        // The readers that were in line when a lease was granted or downgraded have begun, unless
+        // the lease has to be confirmed before, or to get a token for them.
         let ready = self.leases.iter_open_mut().filter(|held| held.is_ready(t));
         ready.for_each(|held| held.late_from = 0);
     }
 
-    /// Begins the turn of the first request in line, if there is a lease for it. Returns the number and the mode of that
-    /// lease.
+    /// Begins the turn of the first request in line, if there is a lease for it. Returns the number
+    /// and the mode of that lease.
     fn begin_turn(&mut self, t: &mut Transition<'_>) -> Option<(u64, Mode)> {
         let first = self.waiters.front()?;
         let mut leases = self.leases.iter_open_mut();
@@ -243,8 +250,8 @@ impl Line {
         Some((held.number(), held.mode()))
     }
 
-    /// Decides about the leases without a turn: a lease that is passed on, but cannot serve yet, is confirmed first, and
-    /// every other one is released.
+    /// Decides about the leases without a turn: a lease that is passed on, but cannot serve yet, is
+    /// confirmed first, and every other one is released.
     fn settle_idle_leases(&mut self, t: &mut Transition<'_>) {
         let mut next = self.leases.next_open(None);
         while let Some(number) = next {
@@ -280,13 +287,14 @@ impl Line {
         }
     }
 
-    /// Whether the store must be asked for a lease before the request can have its turn. If not, the turn begins after
-    /// a turn or a renewal that is under way.
+    /// Whether the store must be asked for a lease before the request can have its turn. If not,
+    /// the turn begins after a turn or a renewal that is under way.
     pub(super) fn needs_lease(&self, turn: &Turn) -> bool {
         let is_exclusive = |held: &HeldLease| held.mode() == Mode::Exclusive;
         match turn.request.mode {
             Mode::Exclusive => !self.leases.iter().any(is_exclusive),
-            // Later readers wait behind the request of another instance, and need a lease after that.
+            // Later readers wait behind the request of another instance, and need a lease after
+            // that.
             Mode::Shared => !self
                 .leases
                 .iter()
@@ -295,8 +303,8 @@ impl Line {
         }
     }
 
-    /// Requests further tokens before they run out. A permit has its own look at the begin of each turn, because there
-    /// may be thousands of them.
+    /// Requests further tokens before they run out. A permit has its own look at the begin of each
+    /// turn, because there may be thousands of them.
     fn look_ahead(&mut self, t: &mut Transition<'_>) {
         let waiting = self.waiters.len();
         let leases = self.leases.iter_open_mut();
@@ -330,8 +338,8 @@ impl HeldLease {
 
     /// Whether the lease serves this request next, rather than being released.
     ///
-    /// A lease has one fingerprint, because the store shows it to other instances. A lease whose record was sent and
-    /// not confirmed may have been replaced by now.
+    /// A lease has one fingerprint, because the store shows it to other instances. A lease whose
+    /// record was sent and not confirmed may have been replaced by now.
     fn is_passed_on_to(&self, turn: &Turn, t: &Transition<'_>) -> bool {
         self.mode() == turn.request.mode
             && self.lease.fingerprint == turn.request.fingerprint
@@ -356,8 +364,8 @@ impl HeldLease {
         self.wanted.is_some() && turn.id >= self.late_from
     }
 
-    /// Requests further tokens if they run out. A turn with a fingerprint most likely ends with a record, and needs no
-    /// further tokens.
+    /// Requests further tokens if they run out. A turn with a fingerprint most likely ends with a
+    /// record, and needs no further tokens.
     fn look_ahead(&mut self, waiting: usize, t: &mut Transition<'_>) {
         if matches!(self.phase, Phase::Serving)
             && self.lease.fingerprint.is_none()
@@ -406,8 +414,9 @@ impl HeldLease {
         t.follow_up.wakers.extend(waker);
     }
 
-    /// Whether a refill is needed for the requests that wait, and for which this lease can begin a turn. Of a short block, half is used
-    /// first: a store whose counter has reached the clock has a few tokens for each call, and would be asked again and again.
+    /// Whether a refill is needed for the requests that wait, and for which this lease can begin a
+    /// turn. Of a short block, half is used first: a store whose counter has reached the clock
+    /// has a few tokens for each call, and would be asked again and again.
     pub(super) fn lacks_tokens(&self, waiting: usize, t: &Transition<'_>) -> bool {
         let needed = match self.mode() {
             Mode::Shared => waiting.min(1),

@@ -60,8 +60,8 @@ impl Line {
         ended
     }
 
-    /// Ends the turn of a lease that was lost before. The lease has stayed in the store until now, so that no other
-    /// instance began the same work (see `lost`).
+    /// Ends the turn of a lease that was lost before. The lease has stayed in the store until now,
+    /// so that no other instance began the same work (see `lost`).
     fn end_outlived(&mut self, lease: u64, t: &mut Transition<'_>) -> Ended {
         let held = self.leases.remove(lease);
         let loss = held.as_ref().and_then(|held| held.lease.loss());
@@ -73,8 +73,8 @@ impl Line {
         Ended::Over(loss)
     }
 
-    /// Asks the store whether the lease was held until now: by the release, or by a renewal if the lease is to be
-    /// passed on.
+    /// Asks the store whether the lease was held until now: by the release, or by a renewal if the
+    /// lease is to be passed on.
     fn end_confirmed(&mut self, lease: u64, t: &mut Transition<'_>) -> Ended {
         let is_passed_on = self.is_passed_on(lease, t);
         let Some(held) = self.leases.get(lease) else {
@@ -99,8 +99,9 @@ impl Line {
 
     /// Ends a turn whose lease was replaced by a record, and shares the record.
     ///
-    /// Without a confirmation of the store, a record that was sent goes on as an ending; and a lease without one is left
-    /// in the store, so that the work is not begun again before its time is over.
+    /// Without a confirmation of the store, a record that was sent goes on as an ending; and a
+    /// lease without one is left in the store, so that the work is not begun again before its
+    /// time is over.
     pub(crate) fn finished(
         &mut self,
         granted: &Granted,
@@ -132,7 +133,8 @@ impl Line {
         }
     }
 
-    /// Restarts the time that the turn may last. Returns whether the turn is under way and its lease valid.
+    /// Restarts the time that the turn may last. Returns whether the turn is under way and its
+    /// lease valid.
     pub(crate) fn begin_anew(
         &mut self,
         turn: &Arc<Turn>,
@@ -146,8 +148,8 @@ impl Line {
         true
     }
 
-    /// Makes the exclusive lease of a turn a shared one, and lets in the readers at the head of the line. Returns
-    /// whether the turn is under way and its lease valid.
+    /// Makes the exclusive lease of a turn a shared one, and lets in the readers at the head of the
+    /// line. Returns whether the turn is under way and its lease valid.
     pub(crate) fn downgrade(
         &mut self,
         turn: &Arc<Turn>,
@@ -182,7 +184,8 @@ impl Line {
 }
 
 impl Ended {
-    /// Waits for the store's answer, if one is due: whether the lease was held until the end of the turn.
+    /// Waits for the store's answer, if one is due: whether the lease was held until the end of the
+    /// turn.
     pub(crate) async fn confirmed(self, inner: &Arc<Inner>, lease: &Lease) -> Result<(), Error> {
         let outcome = match self {
             Self::Quietly => return Ok(()),
@@ -190,7 +193,8 @@ impl Ended {
             Self::Releasing(answer) => answer.await,
             Self::Confirming(mut answer) => loop {
                 let told = lease.loss_told();
-                // Looked at after that: whoever ends the background wakes the watchers of all leases.
+                // Looked at after that: whoever ends the background wakes the watchers of all
+                // leases.
                 inner.scheduler.start(inner);
                 tokio::select! {
                     biased;

@@ -1,6 +1,7 @@
 //! Requests that join the line, leave the line, or are refused.
 //!
-//! A request joins at the end of the line. These requests are refused at once, because waiting would be pointless:
+//! A request joins at the end of the line. These requests are refused at once, because waiting
+//! would be pointless:
 //!
 //! | the request | while | gets |
 //! |---|---|---|
@@ -10,8 +11,8 @@
 //! | does not wait | a turn of another must end before | [`ErrorKind::Held`] |
 //! | is one too many | the line is full | [`ErrorKind::LineFull`] |
 //!
-//! A question that is under way is in nobody's way: requests that fit beside the one that asks wait for the answer. With
-//! four permits, of which none is held:
+//! A question that is under way is in nobody's way: requests that fit beside the one that asks wait
+//! for the answer. With four permits, of which none is held:
 //!
 //! ```text
 //! permit, now 1   asks for one permit           granted
@@ -37,8 +38,9 @@ pub(crate) struct WaitRequest {
     pub(crate) patient: bool,
     /// The request fails as soon as the store does.
     pub(crate) fail_fast: bool,
-    /// The digest of the work that the key is claimed for, if that work is done once and then recorded. All requests
-    /// with the same fingerprint share the record. A plain lock has none.
+    /// The digest of the work that the key is claimed for, if that work is done once and then
+    /// recorded. All requests with the same fingerprint share the record. A plain lock has
+    /// none.
     pub(crate) fingerprint: Option<Bytes>,
     /// How long the turn and the lease may last, where that differs from the settings.
     pub(crate) holding: Holding,
@@ -62,15 +64,16 @@ impl WaitRequest {
 pub(crate) struct Holding {
     /// How long a turn may last.
     pub(crate) max_hold: Option<Duration>,
-    /// How long the store keeps a lease that is not renewed. Requests that share a lease share the length that the
-    /// first of them asked for.
+    /// How long the store keeps a lease that is not renewed. Requests that share a lease share the
+    /// length that the first of them asked for.
     pub(crate) lease: Option<Duration>,
 }
 
 /// Why a request gets no turn.
 ///
-/// Callers of plain locks get an [`Error`] in every case ([`into_error`](Self::into_error)). The idempotency layer
-/// answers a duplicate with the record, and a request with another fingerprint with 422.
+/// Callers of plain locks get an [`Error`] in every case ([`into_error`](Self::into_error)). The
+/// idempotency layer answers a duplicate with the record, and a request with another fingerprint
+/// with 422.
 #[derive(Debug)]
 pub(crate) enum NoTurn {
     /// The request failed.
@@ -131,7 +134,8 @@ impl Line {
         if !request.patient && !is_being_asked && !self.may_have_room(request) {
             return Err(held_error(self.holder(t.now)).into());
         }
-        // A request that waits for no turn of another has room in every line, even with a limit of zero.
+        // A request that waits for no turn of another has room in every line, even with a limit of
+        // zero.
         let waits_for_turns = || (request.patient && waits_long) || !self.may_have_room(request);
         if self.waiters.len() >= t.limits.longest_line && waits_for_turns() {
             let waiting = self.waiters.len();
@@ -150,11 +154,11 @@ impl Line {
         Ok(())
     }
 
-    /// Whether a request may get its turn without the end of another's: at once, or after the answer to
-    /// a question or to a renewal that is under way.
+    /// Whether a request may get its turn without the end of another's: at once, or after the
+    /// answer to a question or to a renewal that is under way.
     ///
-    /// The requests ahead must leave room as well, if they are granted what they ask for. An exclusive
-    /// request that does not wait is no obstacle for readers: it may be refused.
+    /// The requests ahead must leave room as well, if they are granted what they ask for. An
+    /// exclusive request that does not wait is no obstacle for readers: it may be refused.
     fn may_have_room(&self, request: &WaitRequest) -> bool {
         let leases = || self.leases.iter_open().filter(|held| !held.is_idle());
         match request.mode {
@@ -173,8 +177,9 @@ impl Line {
         }
     }
 
-    /// Whether the requests in line have a property, each with its place. A request that does not wait
-    /// was let in because all requests ahead of it have that property, so those need not be looked at.
+    /// Whether the requests in line have a property, each with its place. A request that does not
+    /// wait was let in because all requests ahead of it have that property, so those need not
+    /// be looked at.
     fn all_ahead(&self, holds: impl Fn(usize, &WaitRequest) -> bool) -> bool {
         let waiters = self.waiters.iter().map(|turn| &turn.request);
         for (at, ahead) in waiters.enumerate().rev() {

@@ -28,10 +28,11 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every call fails at once and has no effect. When the fault is over, each [`Locks`](crate::Locks) is told that
-    /// the store is back, and confirms its leases.
+    /// Every call fails at once and has no effect. When the fault is over, each
+    /// [`Locks`](crate::Locks) is told that the store is back, and confirms its leases.
     Unreachable,
-    /// No call returns until the fault is over. All of them then continue, in the order in which they were made.
+    /// No call returns until the fault is over. All of them then continue, in the order in which
+    /// they were made.
     Hang,
     /// Every call takes effect at once, but its answer is held back until the fault is over.
     Mute,

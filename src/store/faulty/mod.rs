@@ -23,12 +23,14 @@ use crate::{
 /// For how long a late release, or a late question, may still take effect.
 const LATE: Duration = Duration::from_secs(10);
 
-/// A [`MemoryStore`] that misbehaves on command, to test how a service copes with a store that does.
+/// A [`MemoryStore`] that misbehaves on command, to test how a service copes with a store that
+/// does.
 ///
 /// [`set_fault`](FaultyStore::set_fault) simulates a server that is down or that hangs,
-/// [`restart`](FaultyStore::restart) simulates a server that has lost its data, and [`calls`](FaultyStore::calls)
-/// returns the number of calls. Tests that need no faults can use a [`MemoryStore`]. Time is taken from tokio's
-/// clock, so a test on paused time can lose a lease without waiting for its end.
+/// [`restart`](FaultyStore::restart) simulates a server that has lost its data, and
+/// [`calls`](FaultyStore::calls) returns the number of calls. Tests that need no faults can use a
+/// [`MemoryStore`]. Time is taken from tokio's clock, so a test on paused time can lose a lease
+/// without waiting for its end.
 ///
 /// # Example
 /// ```
@@ -93,8 +95,8 @@ impl FaultyStore {
     }
 
     /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
-    /// [`Locks`](crate::Locks) learns that its connection was interrupted. Tokens go on rising, as they
-    /// do after a restart of any store.
+    /// [`Locks`](crate::Locks) learns that its connection was interrupted. Tokens go on rising, as
+    /// they do after a restart of any store.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -120,7 +122,8 @@ impl FaultyStore {
         self.0.faults.lock().calls
     }
 
-    /// Returns whether no lease, no queue and no record is left, and no call waits for the end of a fault.
+    /// Returns whether no lease, no queue and no record is left, and no call waits for the end of a
+    /// fault.
     pub fn is_empty(&self) -> bool {
         self.0.faults.lock().is_clear() && self.0.store.is_empty()
     }

@@ -1,4 +1,5 @@
-//! The keys of a memory store, in pages. The keys are sorted, and the cursor is the last key of a page.
+//! The keys of a memory store, in pages. The keys are sorted, and the cursor is the last key of a
+//! page.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 

@@ -6,7 +6,8 @@
 //!             ──▶ Watchers: a channel for the hints of each instance
 //! ```
 //!
-//! Every call takes effect within the method, under the mutex of one shard; the futures only carry the answers.
+//! Every call takes effect within the method, under the mutex of one shard; the futures only carry
+//! the answers.
 
 mod listing;
 mod shard;
@@ -36,15 +37,16 @@ use crate::{
 /// The number of shards, so that threads which lock different keys rarely wait for the same mutex.
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 
-/// After this many calls for one shard, all shards remove expired entries, because no caller may ask for those keys
-/// again.
+/// After this many calls for one shard, all shards remove expired entries, because no caller may
+/// ask for those keys again.
 const CALLS_BETWEEN_SWEEPS: usize = 1024;
 
 /// A [`Store`] in the memory of this process.
 ///
-/// This store suits a service that runs as one process, and tests: several [`Locks`](crate::Locks) on clones of one
-/// store behave like several processes on one server. Time is taken from tokio's clock, which tests can pause. To
-/// test a service against a store that fails, hangs or forgets, use `FaultyStore` (feature `test-util`).
+/// This store suits a service that runs as one process, and tests: several [`Locks`](crate::Locks)
+/// on clones of one store behave like several processes on one server. Time is taken from tokio's
+/// clock, which tests can pause. To test a service against a store that fails, hangs or forgets,
+/// use `FaultyStore` (feature `test-util`).
 ///
 /// # Example
 ///
@@ -78,8 +80,8 @@ struct Shared {
 }
 
 impl MemoryStore {
-    /// Creates an empty store. Tokens start from the wall clock, so that they rise across restarts of the process,
-    /// too.
+    /// Creates an empty store. Tokens start from the wall clock, so that they rise across restarts
+    /// of the process, too.
     pub fn new() -> Self {
         let watchers = Arc::new(Watchers::default());
         let epoch = wall_clock();

@@ -2,8 +2,8 @@
 //!
 //! 1. A key has a slot exactly as long as the key has a lease, a record or a queue.
 //! 2. `due` has exactly one entry for each slot, at the earliest expiry in that slot.
-//! 3. Every method that reads or changes a slot first removes all expired entries of the shard, so that the remaining
-//!    ones are valid.
+//! 3. Every method that reads or changes a slot first removes all expired entries of the shard, so
+//!    that the remaining ones are valid.
 
 use std::{collections::BTreeSet, sync::Arc, time::SystemTime};
 
@@ -59,8 +59,8 @@ impl Shard {
         self.calls
     }
 
-    /// Runs `work` on the slot of a key, keeps the slot only if it is not empty afterwards, and sends
-    /// the hints.
+    /// Runs `work` on the slot of a key, keeps the slot only if it is not empty afterwards, and
+    /// sends the hints.
     pub(super) fn with_slot<T>(
         &mut self,
         key: &LockKey,

@@ -3,8 +3,8 @@
 use super::super::{Hint, Instance};
 use crate::sync::{HashMap, Mutex, mpsc};
 
-/// The channel to each instance. The lock of this map is the last in the lock order, and is taken under the lock of a
-/// shard.
+/// The channel to each instance. The lock of this map is the last in the lock order, and is taken
+/// under the lock of a shard.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<Instance, mpsc::UnboundedSender<Hint>>>);
 

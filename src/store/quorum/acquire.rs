@@ -1,19 +1,22 @@
 //! Asking the nodes of a quorum for a key.
 //!
-//! Attempts that ask at the same time may split the vote, so that none of them has a majority. Each node has its own
-//! queue, and the queues differ once a vote was split or a node was away. From then on every free key is offered to
-//! several attempts, which would split every vote again. Therefore one node leads, the first one that answers in time (for
-//! this key, without an error), and attempts are served in the order of the leading node's queue:
+//! Attempts that ask at the same time may split the vote, so that none of them has a majority. Each
+//! node has its own queue, and the queues differ once a vote was split or a node was away. From
+//! then on every free key is offered to several attempts, which would split every vote again.
+//! Therefore one node leads, the first one that answers in time (for this key, without an error),
+//! and attempts are served in the order of the leading node's queue:
 //!
-//! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues only after a head
-//!    start (`hints`).
-//! 2. The attempt that has the leading node's grant leads. The leading attempt keeps its grants, and asks the other
-//!    nodes again, past their queues.
-//! 3. Every other attempt gives way: the attempt returns its grants at once. If the attempt waits, it asks again when
-//!    the leading node sends a hint, or after a pause of its caller; otherwise it takes part in a few more votes.
+//! 1. A free key wakes the head of the leading node's queue at once, and the heads of other queues
+//!    only after a head start (`hints`).
+//! 2. The attempt that has the leading node's grant leads. The leading attempt keeps its grants,
+//!    and asks the other nodes again, past their queues.
+//! 3. Every other attempt gives way: the attempt returns its grants at once. If the attempt waits,
+//!    it asks again when the leading node sends a hint, or after a pause of its caller; otherwise
+//!    it takes part in a few more votes.
 //!
-//! Safety does not depend on which node leads. Instances may disagree while some of them have not noticed that a node
-//! is away or late. Votes are then split, and attempts give way, until the instances agree.
+//! Safety does not depend on which node leads. Instances may disagree while some of them have not
+//! noticed that a node is away or late. Votes are then split, and attempts give way, until the
+//! instances agree.
 
 use std::{
     future::{pending, ready},
@@ -44,8 +47,8 @@ const VOTES_OF_A_LEADER: u32 = 12;
 /// About how long a waiting attempt that has given way pauses without a hint.
 const GIVING_WAY: Duration = Duration::from_millis(50);
 
-/// An attempt under way. Unless the attempt is answered without an error, dropping this value ends the attempt on all
-/// nodes, and leaves neither a lease nor a place in a queue.
+/// An attempt under way. Unless the attempt is answered without an error, dropping this value ends
+/// the attempt on all nodes, and leaves neither a lease nor a place in a queue.
 struct Entered {
     store: Arc<Shared>,
     attempt: Arc<Attempt>,
@@ -86,8 +89,8 @@ impl Shared {
                     entered.disarm();
                     Outcome::Answered(acquired)
                 }
-                // The nodes end what the attempt leaves behind. Without places from before, the attempt has nothing,
-                // and the caller nothing to end.
+                // The nodes end what the attempt leaves behind. Without places from before, the
+                // attempt has nothing, and the caller nothing to end.
                 Err(error) if !was_known => Outcome::Refused(error),
                 Err(error) => Outcome::Unknown(error),
             }
@@ -100,7 +103,8 @@ impl Shared {
         self.attempts.remove(attempt);
     }
 
-    /// Ends what the nodes may have of an attempt, each as its value is dropped. Returns the leases.
+    /// Ends what the nodes may have of an attempt, each as its value is dropped. Returns the
+    /// leases.
     fn leave(&self, attempt: &Attempt) -> Vec<Leaving> {
         let parts = attempt.give_up_all().into_iter();
         let leaving = parts.map(|(node, part)| {
@@ -111,8 +115,8 @@ impl Shared {
         leases.map(|(_, leaving)| leaving).collect()
     }
 
-    /// Ends an attempt that found a record. Nodes where the attempt has a lease have missed or lost the record, and get
-    /// the record in the place of the lease.
+    /// Ends an attempt that found a record. Nodes where the attempt has a lease have missed or lost
+    /// the record, and get the record in the place of the lease.
     fn recorded(self: &Arc<Self>, attempt: &Arc<Attempt>, record: Bytes) {
         let leases = self.leave(attempt);
         self.attempts.remove(attempt);
@@ -130,7 +134,8 @@ impl Entered {
         self.is_answered = true;
     }
 
-    /// Votes until the key is granted, until another attempt has the key, or until this attempt gives way for now.
+    /// Votes until the key is granted, until another attempt has the key, or until this attempt
+    /// gives way for now.
     async fn vote_until_decided(
         &self,
         mut opened: Option<Vote>,
@@ -158,8 +163,9 @@ impl Entered {
             let now = Instant::now();
             let is_time_left = now - *first_ended.get_or_insert(now) < limit;
             let is_refused = vote.ballot.is_held();
-            // A majority that refuses may belong to a holder, which needs the other nodes back. Only an attempt that may
-            // be next keeps its grants in that case, and not for long.
+            // A majority that refuses may belong to a holder, which needs the other nodes back.
+            // Only an attempt that may be next keeps its grants in that case, and not
+            // for long.
             let may_lead = split && (waits || !is_refused);
             let keeps_grants = may_lead && store.has_leading_grant(&vote);
             let most_votes = match (keeps_grants, waits) {
@@ -194,7 +200,8 @@ impl Entered {
         }
     }
 
-    /// The answer to a vote that was granted: if the tokens agree, and if enough of the lease is left.
+    /// The answer to a vote that was granted: if the tokens agree, and if enough of the lease is
+    /// left.
     async fn granted(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, lease) = (&self.store, self.request.lease);
         let tokens = vote.ballot.tokens();
@@ -217,8 +224,8 @@ fn back_off(took: Duration) -> Duration {
     ((took + Duration::from_millis(1)) * 2).mul_f64(random())
 }
 
-/// Shortens the pause of an attempt that has given way: the leading attempt may fail, and then no node has a lease
-/// whose end could be waited for.
+/// Shortens the pause of an attempt that has given way: the leading attempt may fail, and then no
+/// node has a lease whose end could be waited for.
 fn soon(held: Held) -> Held {
     let pause = GIVING_WAY.mul_f64(0.5 + random());
     Held {

@@ -1,20 +1,23 @@
-//! The attempts of this process at the nodes: which of them ask, wait or hold, and the name of each on every node.
+//! The attempts of this process at the nodes: which of them ask, wait or hold, and the name of each
+//! on every node.
 //!
-//! 1. A node knows an attempt by its owner while nothing has gone wrong there. A name is given up, and the attempt
-//!    takes a new one on that node, after a question that was dropped or whose outcome is not known, when a grant was
-//!    returned, and when the node has lost the lease. A release of the old name, and an answer about it, whenever
-//!    these come, must not end a later grant.
+//! 1. A node knows an attempt by its owner while nothing has gone wrong there. A name is given up,
+//!    and the attempt takes a new one on that node, after a question that was dropped or whose
+//!    outcome is not known, when a grant was returned, and when the node has lost the lease. A
+//!    release of the old name, and an answer about it, whenever these come, must not end a later
+//!    grant.
 //! 2. At most one question at a time asks for a part under a given name.
-//! 3. Whoever ends an attempt, or gives up a name, while a question for it is under way, also ends the name, in doubt.
-//!    An answer that comes later changes nothing.
+//! 3. Whoever ends an attempt, or gives up a name, while a question for it is under way, also ends
+//!    the name, in doubt. An answer that comes later changes nothing.
 //! 4. An attempt that is ending, or has ended, gets no new part.
-//! 5. No entry stays forever: an attempt is removed when its release is answered, and one that no call returns to some
-//!    time after its end.
+//! 5. No entry stays forever: an attempt is removed when its release is answered, and one that no
+//!    call returns to some time after its end.
 //! 6. A node is sent a release only for a part that [may be there](Part::may_be_there).
-//! 7. A name whose release is under way, or may come late, is not used again, also if the owner asks again after its
-//!    attempt was removed: see [`first_name`](Attempts::first_name).
+//! 7. A name whose release is under way, or may come late, is not used again, also if the owner
+//!    asks again after its attempt was removed: see [`first_name`](Attempts::first_name).
 //!
-//! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number of the attempt:
+//! The names of an attempt on a node, in hexadecimal digits, where the lower 48 bits are the number
+//! of the attempt:
 //!
 //! ```text
 //! 0000_000000000007   the owner itself
@@ -48,7 +51,8 @@ use super::{
 };
 use crate::{LockKey, sync::Mutex, time::later};
 
-/// The number of bits that count the attempts of an instance. The bits above count the names of an attempt on a node.
+/// The number of bits that count the attempts of an instance. The bits above count the names of an
+/// attempt on a node.
 const NAMES: u32 = 48;
 /// The table is swept when at least this many attempts are in it.
 const SMALLEST_SWEEP: usize = 64;
@@ -130,7 +134,8 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, or continues one that waits. Also returns whether the attempt was known before.
+    /// Begins an attempt, or continues one that waits. Also returns whether the attempt was known
+    /// before.
     pub(super) fn enter(
         &self,
         request: &Acquire,
@@ -154,8 +159,9 @@ impl Attempts {
         (attempt.clone(), was_known)
     }
 
-    /// The first name of a new attempt. It is above all names that attempts of the same owner have given up before, and
-    /// above those whose releases had an unknown outcome. The name that was released last counts if it ends by now.
+    /// The first name of a new attempt. It is above all names that attempts of the same owner have
+    /// given up before, and above those whose releases had an unknown outcome. The name that
+    /// was released last counts if it ends by now.
     fn first_name(&self, request: &Acquire, nodes: &[Node]) -> Owner {
         let unknown: u64 = nodes.iter().map(Node::unknown_releases).sum();
         let first = self.given_up.load(Ordering::Relaxed) + unknown;
@@ -220,16 +226,16 @@ impl Attempt {
         (!state.is_ending).then(|| nodes.map(|node| state.ask(node)).collect())
     }
 
-    /// The name for a question to a node that the lease lacks, and the fingerprint of the lease. `None` if the node is
-    /// asked already, or if the lease is over.
+    /// The name for a question to a node that the lease lacks, and the fingerprint of the lease.
+    /// `None` if the node is asked already, or if the lease is over.
     pub(super) fn ask_missing(&self, node: usize) -> Option<(Owner, Option<Bytes>)> {
         let mut state = self.state.lock();
         let is_wanted = state.may_heal() && state.parts[node].is_missing();
         is_wanted.then(|| (state.ask(node).name, state.fingerprint.clone()))
     }
 
-    /// Applies the outcome of a question. Returns whether the attempt still has that name there. The name of a question
-    /// whose outcome is not known is given up later.
+    /// Applies the outcome of a question. Returns whether the attempt still has that name there.
+    /// The name of a question whose outcome is not known is given up later.
     pub(super) fn answered(
         &self,
         node: usize,
@@ -298,8 +304,8 @@ impl Attempt {
         state.may_heal() && state.parts[node].is_held()
     }
 
-    /// Ends the attempt, which gets no new part from now on. The names are kept until the given time, for a release
-    /// that is repeated, or until the attempt is removed.
+    /// Ends the attempt, which gets no new part from now on. The names are kept until the given
+    /// time, for a release that is repeated, or until the attempt is removed.
     pub(super) fn end(&self, until: Instant) -> Vec<Part> {
         let mut state = self.state.lock();
         state.is_ending = true;
@@ -307,7 +313,8 @@ impl Attempt {
         state.parts.clone()
     }
 
-    /// The same attempt on nodes that have no part in it, for a record: in new names, because this one has ended.
+    /// The same attempt on nodes that have no part in it, for a record: in new names, because this
+    /// one has ended.
     pub(super) fn successor(&self, lasts: Duration) -> Arc<Self> {
         let parts = self.parts().into_iter().map(Part::renamed).collect();
         let successor = Self::new(self.key.clone(), self.owner, self.mode, parts);
@@ -315,8 +322,8 @@ impl Attempt {
         successor
     }
 
-    /// Ends what a node may have under this name. `in_doubt`: a question may still take effect, and what comes late
-    /// lasts as long from then on.
+    /// Ends what a node may have under this name. `in_doubt`: a question may still take effect, and
+    /// what comes late lasts as long from then on.
     pub(super) fn end_of(&self, name: Owner, in_doubt: bool) -> Release {
         let lasts = self.state.lock().lasts;
         Release {
@@ -395,7 +402,8 @@ impl Part {
 }
 
 impl Table {
-    /// Removes attempts that have ended. Runs only when the table has doubled, so that the cost per attempt is small.
+    /// Removes attempts that have ended. Runs only when the table has doubled, so that the cost per
+    /// attempt is small.
     fn sweep(&mut self, now: Instant) {
         if self.attempts.len() >= self.sweep_at {
             let is_kept = |attempt: &Attempt| now < attempt.state.lock().kept_until;
@@ -413,8 +421,8 @@ fn lasts(request: &Acquire) -> Duration {
     }
 }
 
-/// Whether the owner's number leaves room for names. An instance with a hundred thousand attempts a second runs out
-/// after 89 years.
+/// Whether the owner's number leaves room for names. An instance with a hundred thousand attempts a
+/// second runs out after 89 years.
 pub(super) fn can_be_named(owner: Owner) -> bool {
     owner.attempt >> NAMES == 0
 }

@@ -53,7 +53,8 @@ pub(super) enum Verdict {
     Held {
         /// The answer for the caller.
         held: Held,
-        /// This attempt has some grants, but no majority, and perhaps no other attempt has one either.
+        /// This attempt has some grants, but no majority, and perhaps no other attempt has one
+        /// either.
         split: bool,
     },
     /// The work was already done, with this record.
@@ -74,7 +75,8 @@ impl Ballot {
         }
     }
 
-    /// Adds the answer of a node. `is_young`: the node may have forgotten a lease that is still valid.
+    /// Adds the answer of a node. `is_young`: the node may have forgotten a lease that is still
+    /// valid.
     pub(super) fn add(&mut self, node: usize, answer: Result<Acquired, Error>, is_young: bool) {
         match answer {
             Ok(Acquired::Granted(grant)) => self.grants.push(Granted {
@@ -145,9 +147,9 @@ impl Ballot {
 
     /// Whether the grants are enough for a lease.
     ///
-    /// A node that restarted may have forgotten a lease. The majority of a holder shares a node with every majority
-    /// of nodes that remember, and also with the set of all nodes, unless the whole majority of that holder has
-    /// forgotten.
+    /// A node that restarted may have forgotten a lease. The majority of a holder shares a node
+    /// with every majority of nodes that remember, and also with the set of all nodes, unless
+    /// the whole majority of that holder has forgotten.
     pub(super) fn is_granted(&self) -> bool {
         let not_young = self.grants.iter().filter(|granted| !granted.is_young);
         not_young.count() >= majority(self.nodes) || self.grants.len() == self.nodes

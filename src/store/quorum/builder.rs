@@ -74,8 +74,9 @@ impl QuorumStoreBuilder {
         self
     }
 
-    /// Sets how long to wait for one node. The time should be well below the lease and well above a round trip: a
-    /// node that takes longer counts as unreachable, and its late grants are returned.
+    /// Sets how long to wait for one node. The time should be well below the lease and well above a
+    /// round trip: a node that takes longer counts as unreachable, and its late grants are
+    /// returned.
     ///
     /// The default is 200 milliseconds, the least is 1 ms, the most is one hour.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
@@ -83,8 +84,8 @@ impl QuorumStoreBuilder {
         self
     }
 
-    /// Sets the longest lease in the fleet, for the case that other instances use longer leases than this one. For
-    /// that long after a restart, a node may have forgotten a lease.
+    /// Sets the longest lease in the fleet, for the case that other instances use longer leases
+    /// than this one. For that long after a restart, a node may have forgotten a lease.
     ///
     /// The default is the longest lease that this process has asked for so far.
     ///
@@ -105,9 +106,9 @@ impl QuorumStoreBuilder {
         self
     }
 
-    /// Sets whether tokens rise from turn to turn, which takes a second round trip before a turn whenever the nodes'
-    /// counters differ. Without fencing, the token of a turn is the highest number that its own nodes gave, and two
-    /// turns may have the same token.
+    /// Sets whether tokens rise from turn to turn, which takes a second round trip before a turn
+    /// whenever the nodes' counters differ. Without fencing, the token of a turn is the highest
+    /// number that its own nodes gave, and two turns may have the same token.
     ///
     /// The default is `true`.
     ///
@@ -139,8 +140,9 @@ impl QuorumStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, fewer than three nodes, two nodes with the same
-    /// keys (the same server, database and prefix), a timeout that lets no call succeed, or one of more than an hour.
+    /// [`ErrorKind::InvalidConfig`] for an even number of nodes, fewer than three nodes, two nodes
+    /// with the same keys (the same server, database and prefix), a timeout that lets no call
+    /// succeed, or one of more than an hour.
     pub fn build(self) -> Result<QuorumStore, Error> {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
         self.check(&spaces)?;

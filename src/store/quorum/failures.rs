@@ -1,7 +1,8 @@
 //! The errors of nodes, and the error of a call that has no majority.
 //!
-//! An error other than *unreachable* is a node's answer: the node cannot carry out the call, because another program
-//! uses the key's name, or because of the arguments. Such a node is not silent, and asking again does not help.
+//! An error other than *unreachable* is a node's answer: the node cannot carry out the call,
+//! because another program uses the key's name, or because of the arguments. Such a node is not
+//! silent, and asking again does not help.
 //!
 //! Errors of three nodes, and the error of the call:
 //!
@@ -39,7 +40,8 @@ impl Failures {
         self.answered.len() > nodes - majority(nodes)
     }
 
-    /// The error of a call without a majority. `answers`: how many nodes have answered without an error.
+    /// The error of a call without a majority. `answers`: how many nodes have answered without an
+    /// error.
     pub(super) fn no_quorum(&self, nodes: usize, answers: usize) -> Error {
         self.no_majority(nodes, self.missing(nodes, answers))
     }
@@ -55,8 +57,9 @@ impl Failures {
         }
     }
 
-    /// The error of a call without a majority, which differs from that of a key that is held: the nodes' own error if
-    /// their answers leave no majority, otherwise *no quorum* for this reason.
+    /// The error of a call without a majority, which differs from that of a key that is held: the
+    /// nodes' own error if their answers leave no majority, otherwise *no quorum* for this
+    /// reason.
     pub(super) fn no_majority(&self, nodes: usize, reason: impl fmt::Display) -> Error {
         let answer = self.answered.first();
         if let Some(answer) = answer.filter(|_| self.leave_no_majority(nodes)) {

@@ -7,8 +7,9 @@
 //!
 //! Without the second step, a later majority of nodes 1 and 3 could hand out 42 again.
 //!
-//! Nodes may hand out blocks of different lengths, because no counter passes the clock of its node. The shortest length counts: the first of so
-//! many tokens up to the highest counter is above all that this counter's node, or any other of the majority, has handed out before.
+//! Nodes may hand out blocks of different lengths, because no counter passes the clock of its node.
+//! The shortest length counts: the first of so many tokens up to the highest counter is above all
+//! that this counter's node, or any other of the majority, has handed out before.
 
 use futures_util::FutureExt;
 
@@ -21,8 +22,9 @@ use crate::{
 impl Shared {
     /// Returns the tokens of a grant or of a refill, from those that the nodes have handed out.
     ///
-    /// Raises the counters of a majority to the highest of them, so that every later majority includes a counter of
-    /// that height. Nothing is sent if all counters agree, as they do while all nodes answer and no attempts compete.
+    /// Raises the counters of a majority to the highest of them, so that every later majority
+    /// includes a counter of that height. Nothing is sent if all counters agree, as they do
+    /// while all nodes answer and no attempts compete.
     pub(super) async fn agree(
         &self,
         key: &LockKey,
@@ -66,8 +68,8 @@ impl Shared {
         Ok(agreed_on)
     }
 
-    /// Returns the tokens of a refill. As with a grant, a majority has handed them out, and a majority of counters is
-    /// raised to the last of them.
+    /// Returns the tokens of a refill. As with a grant, a majority has handed them out, and a
+    /// majority of counters is raised to the last of them.
     pub(super) async fn refill(
         &self,
         request: &Renew,
@@ -76,8 +78,8 @@ impl Shared {
         if request.refill == 0 || tokens.len() < majority(self.nodes.len()) {
             return None;
         }
-        // A missing refill does not harm the lease: the holder asks again, or releases the lease when its tokens are
-        // used up.
+        // A missing refill does not harm the lease: the holder asks again, or releases the lease
+        // when its tokens are used up.
         self.agree(&request.key, tokens).await.ok()
     }
 }

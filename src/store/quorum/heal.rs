@@ -1,9 +1,10 @@
 //! Adding nodes to a lease that lacks them.
 //!
-//! 1. A node is asked for the lease as if for a new one, but only before the deadline of the lease. Until then no
-//!    other attempt can have a majority, because none gets one with nodes that may have forgotten.
-//! 2. A healed node counts if its answer, too, came before that deadline, and if the lease was not released in the
-//!    meantime. Otherwise the node's grant is returned.
+//! 1. A node is asked for the lease as if for a new one, but only before the deadline of the lease.
+//!    Until then no other attempt can have a majority, because none gets one with nodes that may
+//!    have forgotten.
+//! 2. A healed node counts if its answer, too, came before that deadline, and if the lease was not
+//!    released in the meantime. Otherwise the node's grant is returned.
 //!
 //! ```text
 //! node 1: held    node 2: restarted, empty    node 3: held

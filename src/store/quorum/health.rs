@@ -1,6 +1,7 @@
 //! The nodes that answer, as far as this process has seen.
 //!
-//! Health is a guess that saves time, and no decision about safety depends on it: a call goes to all nodes in any case.
+//! Health is a guess that saves time, and no decision about safety depends on it: a call goes to
+//! all nodes in any case.
 //!
 //! | the node | is waited for | may lead |
 //! |---|---|---|
@@ -17,14 +18,16 @@ use tokio::time::Instant;
 
 use super::round::Round;
 
-/// A node is late that takes more than three times as long as the middle one of all nodes, and this time, in microseconds. The limit is
-/// generous, because a leading node that changes costs votes, which are split until all instances have noticed.
+/// A node is late that takes more than three times as long as the middle one of all nodes, and this
+/// time, in microseconds. The limit is generous, because a leading node that changes costs votes,
+/// which are split until all instances have noticed.
 const SLACK: u64 = 20_000;
 /// The share of one answer in the mean.
 const SHARE: u64 = 8;
 
-/// Tracks which nodes answer. A node that was not reached by its last call, or has not answered in time, is *silent*
-/// until it answers again. Silent nodes still get all calls, but no call waits for them if the other nodes are enough.
+/// Tracks which nodes answer. A node that was not reached by its last call, or has not answered in
+/// time, is *silent* until it answers again. Silent nodes still get all calls, but no call waits
+/// for them if the other nodes are enough.
 #[derive(Debug)]
 pub(super) struct Health {
     nodes: Vec<Node>,
@@ -33,7 +36,8 @@ pub(super) struct Health {
 #[derive(Debug, Default)]
 struct Node {
     is_silent: AtomicBool,
-    /// How long the node takes to answer in a vote, in microseconds: a mean in which the last answers count most.
+    /// How long the node takes to answer in a vote, in microseconds: a mean in which the last
+    /// answers count most.
     took: AtomicU64,
 }
 

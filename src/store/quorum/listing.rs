@@ -1,5 +1,5 @@
-//! The keys of a quorum, in pages. All nodes are listed side by side: every key that is held is on a majority of them, and so
-//! on every majority that can be listed.
+//! The keys of a quorum, in pages. All nodes are listed side by side: every key that is held is on
+//! a majority of them, and so on every majority that can be listed.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -27,7 +27,8 @@ enum Position {
 }
 
 impl Shared {
-    /// Asks all nodes for their next pages. Fails if fewer than a majority has answered all pages so far.
+    /// Asks all nodes for their next pages. Fails if fewer than a majority has answered all pages
+    /// so far.
     pub(super) fn list(&self, request: &List) -> StoreFuture<Result<KeyPage, Error>> {
         let nodes = self.nodes.len();
         let mut positions = match read(request.cursor.as_ref(), nodes) {

@@ -2,25 +2,30 @@
 //!
 //! Two attempts cannot hold a key at the same time, because:
 //!
-//! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or by all nodes
-//!    (`ballot`). Two majorities have a node in common, and that node grants the key to one attempt at a time.
-//! 2. The time of a lease counts from before the first node was asked, and a lease of which too little is left is not
-//!    granted.
-//! 3. An attempt that is not granted is undone on every node, including nodes that answer late. The undoing and a
-//!    later grant never use the same name on a node (`attempts`).
-//! 4. A renewal counts nodes that hold the lease now. Nodes may be added to a lease before its deadline, but never
-//!    after its deadline or its release (`renew`, `heal`).
-//! 5. A turn begins when the counters of a majority have reached the last token of its block. Every later majority
-//!    includes one of these counters, and its attempt uses the highest counter.
+//! 1. A lease is granted by a majority of nodes that remember as far back as the longest lease, or
+//!    by all nodes (`ballot`). Two majorities have a node in common, and that node grants the key
+//!    to one attempt at a time.
+//! 2. The time of a lease counts from before the first node was asked, and a lease of which too
+//!    little is left is not granted.
+//! 3. An attempt that is not granted is undone on every node, including nodes that answer late. The
+//!    undoing and a later grant never use the same name on a node (`attempts`).
+//! 4. A renewal counts nodes that hold the lease now. Nodes may be added to a lease before its
+//!    deadline, but never after its deadline or its release (`renew`, `heal`).
+//! 5. A turn begins when the counters of a majority have reached the last token of its block. Every
+//!    later majority includes one of these counters, and its attempt uses the highest counter.
 //!
-//! A node that is away does not hold up the others, and is not owed an unbounded number of calls, because:
+//! A node that is away does not hold up the others, and is not owed an unbounded number of calls,
+//! because:
 //!
-//! 6. A silent node is not waited for again, unless no answer is possible without that node (`health`).
-//! 7. Each node keeps its own endings: of names that were given up, and of releases that have failed. They
-//!    are repeated in small rounds, ride with the acquires of their key, and are forgotten after a lease's time
-//!    (`node`). A node where an attempt certainly has nothing is sent no release (`attempts`).
-//! 8. No call in the background is waited for longer than the [node timeout](QuorumStoreBuilder::node_timeout). Only
-//!    the forwarding of hints lasts longer, until the receiver is dropped, and the repetition of releases.
+//! 6. A silent node is not waited for again, unless no answer is possible without that node
+//!    (`health`).
+//! 7. Each node keeps its own endings: of names that were given up, and of releases that have
+//!    failed. They are repeated in small rounds, ride with the acquires of their key, and are
+//!    forgotten after a lease's time (`node`). A node where an attempt certainly has nothing is
+//!    sent no release (`attempts`).
+//! 8. No call in the background is waited for longer than the [node
+//!    timeout](QuorumStoreBuilder::node_timeout). Only the forwarding of hints lasts longer, until
+//!    the receiver is dropped, and the repetition of releases.
 
 mod acquire;
 mod attempts;
@@ -61,8 +66,8 @@ use super::{
 };
 use crate::{Error, LockKey, lease::validity, time::later};
 
-/// A [`Store`] on a majority of other stores, which keeps working while a majority of them does. Its nodes are
-/// typically 3 or 5 independent Redis servers.
+/// A [`Store`] on a majority of other stores, which keeps working while a majority of them does.
+/// Its nodes are typically 3 or 5 independent Redis servers.
 ///
 /// # Example
 /// ```
@@ -81,48 +86,53 @@ use crate::{Error, LockKey, lease::validity, time::later};
 /// # }
 /// ```
 ///
-/// For Redis, [`Locks::quorum`](crate::Locks::quorum) connects to the servers and creates the quorum.
+/// For Redis, [`Locks::quorum`](crate::Locks::quorum) connects to the servers and creates the
+/// quorum.
 ///
 /// # Costs
 ///
-/// Locking a key takes one round trip to all nodes at once. The turn begins as soon as a majority has granted the key
-/// and the token counters of that majority agree. The counters agree while all nodes answer. They differ after a node
-/// was missing, after a split vote and after a new connection; a **second round trip** then raises a majority of them
-/// to the last token of the block. [`fencing(false)`](QuorumStoreBuilder::fencing) avoids that round trip, but tokens
+/// Locking a key takes one round trip to all nodes at once. The turn begins as soon as a majority
+/// has granted the key and the token counters of that majority agree. The counters agree while all
+/// nodes answer. They differ after a node was missing, after a split vote and after a new
+/// connection; a **second round trip** then raises a majority of them to the last token of the
+/// block. [`fencing(false)`](QuorumStoreBuilder::fencing) avoids that round trip, but tokens
 /// need not rise then.
 ///
-/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout) once, and only where its answer matters: a
-/// lock is granted, renewed and refused as soon as a majority has answered. An idempotent key waits for all nodes,
-/// because any of them may have the record. A node that did not answer is not waited for again until it has answered
-/// a call, unless the other nodes are too few. Such a node still gets all calls, and so takes part again as soon as
-/// it can.
+/// A node that hangs costs its [timeout](QuorumStoreBuilder::node_timeout) once, and only where its
+/// answer matters: a lock is granted, renewed and refused as soon as a majority has answered. An
+/// idempotent key waits for all nodes, because any of them may have the record. A node that did not
+/// answer is not waited for again until it has answered a call, unless the other nodes are too few.
+/// Such a node still gets all calls, and so takes part again as soon as it can.
 ///
 /// # Guarantees and their limits
 ///
-/// - **Independence** of the nodes is the responsibility of the user. Two nodes that are one server (two databases,
-///   two names of one host) are refused if the servers can be identified: Redis servers are, by the `run_id` of INFO.
-/// - **Exclusion** lasts while a majority of nodes has the lease. A lease that only two of three nodes have granted
-///   ends when either of them loses it, until a renewal adds the third. A node that restarts is recognized by its
-///   uptime and is *young* for as long as the longest lease lasts; only a majority of nodes that are
-///   not young, or all nodes together, can grant a key. A node that forgets in another way (FLUSHALL, an eviction, a
-///   clock that jumps, a fail-over behind the same address) is not recognized, so nodes should be plain servers
-///   without replicas.
-/// - **Availability** lasts while a majority of nodes does: two of five may be down. With fewer, every call fails
-///   with *no quorum*, which is not the same as *held*. A young node counts as down, unless all other nodes are up.
-/// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and attempts are served
-///   in the order of the queue of the first node that answers in time. An attempt that finds a majority of nodes free may be
-///   served earlier.
-/// - **Records**, which are the answers of idempotent requests, are kept by at least a majority. One record on any node
-///   that answers is enough to keep a key from being granted, and an attempt that finds a record copies it to the
-///   nodes that lack it. Unlike leases, records last longer than a node is *young*: if a majority of nodes restarts
-///   empty, one after another, the records of all keys that were not asked for in between are gone. A node that was
-///   away when a record was written gets the record only when the key is asked for again; until then one empty
-///   restart of another node leaves a single copy, which is missed while its node does not answer. Nodes that keep
-///   records need to write to disk.
+/// - **Independence** of the nodes is the responsibility of the user. Two nodes that are one server
+///   (two databases, two names of one host) are refused if the servers can be identified: Redis
+///   servers are, by the `run_id` of INFO.
+/// - **Exclusion** lasts while a majority of nodes has the lease. A lease that only two of three
+///   nodes have granted ends when either of them loses it, until a renewal adds the third. A node
+///   that restarts is recognized by its uptime and is *young* for as long as the longest lease
+///   lasts; only a majority of nodes that are not young, or all nodes together, can grant a key. A
+///   node that forgets in another way (FLUSHALL, an eviction, a clock that jumps, a fail-over
+///   behind the same address) is not recognized, so nodes should be plain servers without replicas.
+/// - **Availability** lasts while a majority of nodes does: two of five may be down. With fewer,
+///   every call fails with *no quorum*, which is not the same as *held*. A young node counts as
+///   down, unless all other nodes are up.
+/// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and
+///   attempts are served in the order of the queue of the first node that answers in time. An
+///   attempt that finds a majority of nodes free may be served earlier.
+/// - **Records**, which are the answers of idempotent requests, are kept by at least a majority.
+///   One record on any node that answers is enough to keep a key from being granted, and an attempt
+///   that finds a record copies it to the nodes that lack it. Unlike leases, records last longer
+///   than a node is *young*: if a majority of nodes restarts empty, one after another, the records
+///   of all keys that were not asked for in between are gone. A node that was away when a record
+///   was written gets the record only when the key is asked for again; until then one empty restart
+///   of another node leaves a single copy, which is missed while its node does not answer. Nodes
+///   that keep records need to write to disk.
 ///
-/// All instances of a fleet need the same nodes in the same order, and the same [lease](crate::LocksBuilder::lease).
-/// If some instances use a longer lease, configure the others with
-/// [`longest_lease`](QuorumStoreBuilder::longest_lease).
+/// All instances of a fleet need the same nodes in the same order, and the same
+/// [lease](crate::LocksBuilder::lease). If some instances use a longer lease, configure the others
+/// with [`longest_lease`](QuorumStoreBuilder::longest_lease).
 #[derive(Clone)]
 pub struct QuorumStore(Arc<Shared>);
 
@@ -156,9 +166,9 @@ impl QuorumStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes, fewer than three
-    /// nodes, or a node given twice. Whether two nodes are one server is known only after both have answered; every
-    /// lock then fails with that error.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an even number of nodes,
+    /// fewer than three nodes, or a node given twice. Whether two nodes are one server is known
+    /// only after both have answered; every lock then fails with that error.
     pub fn new(nodes: impl IntoIterator<Item = impl Store>) -> Result<Self, Error> {
         Self::builder(nodes).build()
     }
@@ -195,7 +205,8 @@ impl Shared {
             .fetch_max(millis(lease), Ordering::Relaxed);
     }
 
-    /// Whether a node may have forgotten a lease that is still valid. Called after the node has answered.
+    /// Whether a node may have forgotten a lease that is still valid. Called after the node has
+    /// answered.
     fn is_young(&self, node: usize) -> bool {
         let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
         self.nodes[node].uptime() < longest

@@ -9,8 +9,8 @@
 //! 2. A release that fails is repeated. A name that is released twice has one ending.
 //! 3. Every acquire carries the endings of its key. No acquire asks for a name that ends, or whose
 //!    release had an unknown outcome and may come late (`attempts`).
-//! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS)
-//!    to forget. It could answer none of them, and each would leave another ending behind.
+//! 4. A node that does not answer gets no further questions while it has [enough](MOST_ENDINGS) to
+//!    forget. It could answer none of them, and each would leave another ending behind.
 //! 5. One task repeats. It ends when nothing is left to repeat, or with its runtime; the next
 //!    failure, call or `watch` starts another one.
 
@@ -68,7 +68,8 @@ struct State {
     repeater: Weak<()>,
 }
 
-/// A question for the part of an attempt. Dropping the question before its answer gives up the name.
+/// A question for the part of an attempt. Dropping the question before its answer gives up the
+/// name.
 struct Question {
     node: Arc<Inner>,
     attempt: Arc<Attempt>,

@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Fails if two nodes are one server, as far as the nodes know: a majority with such nodes would not be one.
+    /// Fails if two nodes are one server, as far as the nodes know: a majority with such nodes
+    /// would not be one.
     pub(super) fn check_servers(&self) -> Result<(), Error> {
         let mut seen: Vec<(usize, Arc<str>)> = Vec::with_capacity(self.nodes.len());
         for (node, store) in self.nodes.iter().enumerate() {
@@ -36,7 +37,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers without an error.
+    /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers without
+    /// an error.
     fn ask_all<T: Send + 'static>(
         &self,
         calls: impl Iterator<Item = StoreFuture<Result<T, Error>>>,
@@ -67,8 +69,8 @@ impl Shared {
         Box::pin(async move { Ok(raised.await?.into_iter().max().unwrap_or(floor)) })
     }
 
-    /// Each node compares and releases in one step. A node may know the owner by another name, and so
-    /// is asked for it before.
+    /// Each node compares and releases in one step. A node may know the owner by another name, and
+    /// so is asked for it before.
     pub(super) fn force_release(
         &self,
         key: &LockKey,
@@ -123,8 +125,8 @@ impl Shared {
     }
 }
 
-/// Merges the nodes' views of a key: the holders that have a majority, the most frequent record, and the highest
-/// counter.
+/// Merges the nodes' views of a key: the holders that have a majority, the most frequent record,
+/// and the highest counter.
 fn merge(seen: &[Inspection], majority: usize) -> Inspection {
     let records: Vec<_> = seen.iter().filter_map(|node| node.record.clone()).collect();
     let record = most_frequent(&records).cloned();

@@ -1,7 +1,8 @@
 //! Ending a lease on all nodes, and putting a record in its place.
 //!
-//! The release starts on all nodes that may have a part in the attempt, before the method returns. The answer is that of a
-//! majority: *freed* if a majority held the lease until now, *not ours* if a majority did not.
+//! The release starts on all nodes that may have a part in the attempt, before the method returns.
+//! The answer is that of a majority: *freed* if a majority held the lease until now, *not ours* if
+//! a majority did not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +27,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the release by
-    /// themselves.
+    /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the
+    /// release by themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
         let Release { key, owner, .. } = &request;
         let attempt = match self.attempts.find(key, *owner) {
@@ -64,8 +65,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the release. A record is then copied to nodes without a part. The names of an attempt whose release
-    /// failed are kept for the next release.
+    /// Waits for the release. A record is then copied to nodes without a part. The names of an
+    /// attempt whose release failed are kept for the next release.
     async fn end(
         self: Arc<Self>,
         ending: Ending,
@@ -76,7 +77,8 @@ impl Shared {
         self.attempts.remove(&attempt);
         let is_record = matches!(ending, Ending::Record { .. });
         if released == Released::Freed && is_record {
-            // Nodes without a part get the record as well: with more copies, fewer failures can lose the record.
+            // Nodes without a part get the record as well: with more copies, fewer failures can
+            // lose the record.
             let others = attempt.successor(self.node_timeout * 10);
             let parts = attempt.parts().into_iter().enumerate();
             for (node, _) in parts.filter(|(_, part)| !part.is_held()) {
@@ -89,8 +91,8 @@ impl Shared {
         Ok(released)
     }
 
-    /// Counts the answers until a majority decides. A node that was not reached repeats the release by itself. A node
-    /// that was not asked has no part.
+    /// Counts the answers until a majority decides. A node that was not reached repeats the release
+    /// by itself. A node that was not asked has no part.
     async fn count_released(
         &self,
         mut releasing: Round<Result<Released, Error>>,
@@ -137,7 +139,8 @@ impl Shared {
         }
     }
 
-    /// Adds the record to nodes that granted a lease to an attempt which found the record on another node.
+    /// Adds the record to nodes that granted a lease to an attempt which found the record on
+    /// another node.
     pub(super) async fn copy_record(
         self: Arc<Self>,
         key: LockKey,

@@ -1,10 +1,10 @@
 //! Extending leases on a majority of nodes.
 //!
-//! 1. A lease is renewed when a majority holds the lease, and lost when a majority answers *not ours*; otherwise the
-//!    result is unknown. The answer is given as soon as one of these is certain. The remaining nodes are waited for
-//!    in the background.
-//! 2. A node that lacks the lease is healed (`heal`): at once if the renewal needs the node for a majority, otherwise
-//!    after all nodes have answered.
+//! 1. A lease is renewed when a majority holds the lease, and lost when a majority answers *not
+//!    ours*; otherwise the result is unknown. The answer is given as soon as one of these is
+//!    certain. The remaining nodes are waited for in the background.
+//! 2. A node that lacks the lease is healed (`heal`): at once if the renewal needs the node for a
+//!    majority, otherwise after all nodes have answered.
 //!
 //! A lease that nodes 1 and 2 of three have granted, and that node 2 has lost by a restart:
 //!
@@ -60,7 +60,8 @@ struct Batch {
 }
 
 impl Shared {
-    /// Sends all renewals now. The leases are judged in the background, where slow nodes are heard after the answers.
+    /// Sends all renewals now. The leases are judged in the background, where slow nodes are heard
+    /// after the answers.
     pub(super) fn start_renewal(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         let (answers, mut receiver) = mpsc::unbounded_channel();
         let asked = requests.len();
@@ -79,8 +80,8 @@ impl Shared {
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
     }
 
-    /// Sends one batch to each node, with the leases that the node has a part in. Returns the renewals, with the task
-    /// that hears the nodes.
+    /// Sends one batch to each node, with the leases that the node has a part in. Returns the
+    /// renewals, with the task that hears the nodes.
     fn send_renewals(
         self: &Arc<Self>,
         requests: Vec<Renew>,
@@ -156,8 +157,8 @@ impl Renewal {
         }
     }
 
-    /// Answers as soon as the nodes that have not answered cannot change the result, and hears these nodes then.
-    /// Returns the gaps of a lease that has a majority without them.
+    /// Answers as soon as the nodes that have not answered cannot change the result, and hears
+    /// these nodes then. Returns the gaps of a lease that has a majority without them.
     async fn run(mut self, answer: impl FnOnce(Renewed)) -> Vec<Gap> {
         while !self.is_known() {
             self.hear_next().await;
@@ -178,7 +179,8 @@ impl Renewal {
         majority(self.store.nodes.len())
     }
 
-    /// Whether the nodes that have not answered cannot change the result, or are not worth waiting for.
+    /// Whether the nodes that have not answered cannot change the result, or are not worth waiting
+    /// for.
     fn is_known(&self) -> bool {
         let (majority, health) = (self.majority(), &self.store.health);
         let mut pending = self.pending.iter();
@@ -211,8 +213,9 @@ impl Renewal {
                 self.tokens.extend(tokens.map(|tokens| (node, tokens)));
             }
             Renewed::NotOurs => {
-                // The part is healed under a new name. The answer of another renewal, which the node gave before
-                // that and which is heard later, is about the old one.
+                // The part is healed under a new name. The answer of another renewal, which the
+                // node gave before that and which is heard later, is about the old
+                // one.
                 self.attempt.give_up(node, name);
                 self.not_ours += 1;
                 self.gaps.push(node);
@@ -221,7 +224,8 @@ impl Renewal {
         }
     }
 
-    /// The answer for the lease: heals the nodes that a majority needs, and makes the token counters agree.
+    /// The answer for the lease: heals the nodes that a majority needs, and makes the token
+    /// counters agree.
     async fn judge(&mut self) -> Renewed {
         let (nodes, majority) = (self.store.nodes.len(), self.majority());
         if self.not_ours >= majority {
@@ -275,7 +279,8 @@ mod tests {
     use super::{super::tests::*, *};
     use crate::store::{Ending, FaultyStore, Mode, Queueing, Store};
 
-    /// Two renewals find node 2 empty. The first one heals the node before the answer to the second one is heard.
+    /// Two renewals find node 2 empty. The first one heals the node before the answer to the second
+    /// one is heard.
     #[tokio::test(start_paused = true)]
     async fn a_late_answer_does_not_hide_a_part_that_was_healed_in_between() {
         let (nodes, store) = quorum();

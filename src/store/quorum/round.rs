@@ -17,18 +17,19 @@ use crate::{
 };
 use futures_util::FutureExt;
 
-/// Calls under way, each to a different node. A call starts when the node's method is called, so all calls of a round
-/// were started before the round was created.
+/// Calls under way, each to a different node. A call starts when the node's method is called, so
+/// all calls of a round were started before the round was created.
 ///
-/// Dropping a round gives up the answers only: a question belongs to its part, and a release goes on.
+/// Dropping a round gives up the answers only: a question belongs to its part, and a release goes
+/// on.
 pub(super) struct Round<T> {
     calls: Vec<(usize, StoreFuture<T>)>,
     until: Instant,
 }
 
 impl<T> Round<T> {
-    /// Creates a round of calls that were started, and waits no longer than `limit` for them. Each call comes with
-    /// the index of its node.
+    /// Creates a round of calls that were started, and waits no longer than `limit` for them. Each
+    /// call comes with the index of its node.
     pub(super) fn new(
         calls: impl IntoIterator<Item = (usize, StoreFuture<T>)>,
         limit: Duration,
@@ -49,7 +50,8 @@ impl<T> Round<T> {
         self.until
     }
 
-    /// Waits for the next answer. Returns `None` when all nodes have answered, or when the time is over.
+    /// Waits for the next answer. Returns `None` when all nodes have answered, or when the time is
+    /// over.
     pub(super) async fn next(&mut self) -> Option<(usize, T)> {
         self.next_before(self.until).await
     }

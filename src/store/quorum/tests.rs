@@ -387,7 +387,8 @@ async fn a_name_that_was_given_up_is_not_used_again_by_the_same_owner() {
     assert!(!nodes[0].is_empty(), "the lease has another name");
 }
 
-/// A release whose outcome is not known is repeated, and may still come after the repetition was answered.
+/// A release whose outcome is not known is repeated, and may still come after the repetition was
+/// answered.
 #[tokio::test(start_paused = true)]
 async fn a_name_whose_release_may_come_late_is_not_used_again() {
     let (nodes, store) = quorum();

@@ -5,9 +5,11 @@
 //!                   └───▶ not granted: end_lost_vote, the grants are given back (unless the attempt keeps them and asks again)
 //! ```
 //!
-//! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing cannot change the verdict. There are
-//! two exceptions. A claim waits for all nodes that are not silent, because any of them may have the record. An attempt that is refused
-//! and queues waits a tenth of the node timeout for its places in the queues of the other nodes that usually answer in time.
+//! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing
+//! cannot change the verdict. There are two exceptions. A claim waits for all nodes that are not
+//! silent, because any of them may have the record. An attempt that is refused and queues waits a
+//! tenth of the node timeout for its places in the queues of the other nodes that usually answer in
+//! time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,8 +66,8 @@ impl Shared {
         })
     }
 
-    /// What each node ends before it looks at the attempt: the parts of the owners that the caller ends. Of attempts
-    /// that are not known any more, the nodes themselves know what is left.
+    /// What each node ends before it looks at the attempt: the parts of the owners that the caller
+    /// ends. Of attempts that are not known any more, the nodes themselves know what is left.
     fn carried(&self, request: &Acquire) -> Vec<Vec<End>> {
         let mut carried = vec![Vec::new(); self.nodes.len()];
         for end in &request.ends {
@@ -83,7 +85,8 @@ impl Shared {
         carried
     }
 
-    /// Counts answers until the vote is decided, or until no node that usually answers is left to wait for.
+    /// Counts answers until the vote is decided, or until no node that usually answers is left to
+    /// wait for.
     pub(super) async fn count(&self, vote: &mut Vote, request: &Acquire) {
         let mut held_since = None;
         loop {
@@ -114,8 +117,9 @@ impl Shared {
         let end = vote.questions.deadline();
         let mut pending = vote.questions.pending();
         if let Some(since) = held_since {
-            // The nodes that have not answered could only add a place in their queues. Such an answer comes at about
-            // the same time as the others, and is not worth a node's timeout.
+            // The nodes that have not answered could only add a place in their queues. Such an
+            // answer comes at about the same time as the others, and is not worth a
+            // node's timeout.
             let queues = matches!(vote.queueing, Queueing::Wait { .. });
             let is_worth_it = queues && pending.any(|node| self.health.is_in_time(node));
             return is_worth_it.then(|| later(since, self.node_timeout / 10).min(end));
@@ -137,15 +141,16 @@ impl Shared {
         vote.ballot.add(node, outcome.into_result(), is_young);
     }
 
-    /// Whether the attempt has the grant of the leading node. A node that has answered with an error grants this key to no attempt, and so
-    /// the next node leads.
+    /// Whether the attempt has the grant of the leading node. A node that has answered with an
+    /// error grants this key to no attempt, and so the next node leads.
     pub(super) fn has_leading_grant(&self, vote: &Vote) -> bool {
         let mut answering = self.health.answering();
         let first = answering.find(|node| !vote.ballot.has_failed(*node));
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
-    /// Ends a vote that was not granted. The grants are returned, unless the attempt keeps them and asks again.
+    /// Ends a vote that was not granted. The grants are returned, unless the attempt keeps them and
+    /// asks again.
     pub(super) fn end_lost_vote(
         self: &Arc<Self>,
         vote: Vote,
@@ -162,8 +167,8 @@ impl Shared {
         }
     }
 
-    /// Waits in the background for nodes that are slower than the majority. Until their time is over, they may still
-    /// join the lease or queue the attempt.
+    /// Waits in the background for nodes that are slower than the majority. Until their time is
+    /// over, they may still join the lease or queue the attempt.
     pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, attempt: &Arc<Attempt>) {
         if vote.questions.pending().next().is_some() {
             let hearing = self.clone().hear_late(vote, attempt.clone());

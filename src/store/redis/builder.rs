@@ -18,13 +18,15 @@ use crate::{Error, store::home::Home};
 
 /// The shortest time limit in which a server can answer.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-/// The longest time limit. Sums and multiples of time limits cannot overflow up to here, and no request waits for so long.
+/// The longest time limit. Sums and multiples of time limits cannot overflow up to here, and no
+/// request waits for so long.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// Configures a [`RedisStore`].
 ///
-/// A builder comes from [`RedisStore::builder`], [`RedisStore::sentinel`] or [`RedisStore::cluster`]. [`connect`](Self::connect)
-/// connects at once, [`build`](Self::build) at first use. Both refuse a setting that cannot work.
+/// A builder comes from [`RedisStore::builder`], [`RedisStore::sentinel`] or
+/// [`RedisStore::cluster`]. [`connect`](Self::connect) connects at once, [`build`](Self::build) at
+/// first use. Both refuse a setting that cannot work.
 ///
 /// | setting | default |
 /// |---|---|
@@ -76,61 +78,72 @@ impl RedisStoreBuilder {
 
     /// Sets the start of all names in Redis. The default is `tdl`.
     ///
-    /// Services with different prefixes do not see each other's locks. A prefix is 1 to 64 bytes of visible ASCII without braces.
+    /// Services with different prefixes do not see each other's locks. A prefix is 1 to 64 bytes of
+    /// visible ASCII without braces.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Sets the name under which operators see the leases of this store. The default is the name of the host.
+    /// Sets the name under which operators see the leases of this store. The default is the name of
+    /// the host.
     ///
-    /// Callers that find a key held, or [inspect](crate::store::Holder::label) the key, see the label. The
-    /// connections for calls are named after the [prefix](Self::prefix) and the label: CLIENT LIST shows `name=tdl@web-3`. A
-    /// label is 1 to 64 ASCII letters, digits, `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
+    /// Callers that find a key held, or [inspect](crate::store::Holder::label) the key, see the
+    /// label. The connections for calls are named after the [prefix](Self::prefix) and the
+    /// label: CLIENT LIST shows `name=tdl@web-3`. A label is 1 to 64 ASCII letters, digits,
+    /// `.`, `_` and `-`. In the name of a host, every other character becomes a `-`; if
     /// the host has no known name, there is no label.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each node. The default is 1.
+    /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each
+    /// node. The default is 1.
     ///
-    /// A connection carries many calls at once, and the more calls share a connection, the fewer packets each call costs: with
-    /// dozens of calls at once, one connection takes more locks a second than several do. Several connections are for services that keep large
-    /// records, because a record of megabytes delays the calls behind it on the same connection. A connection that hangs delays only its own
-    /// share of the keys.
+    /// A connection carries many calls at once, and the more calls share a connection, the fewer
+    /// packets each call costs: with dozens of calls at once, one connection takes more locks a
+    /// second than several do. Several connections are for services that keep large
+    /// records, because a record of megabytes delays the calls behind it on the same connection. A
+    /// connection that hangs delays only its own share of the keys.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s, the least is 1 ms, the most is
-    /// an hour.
+    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s,
+    /// the least is 1 ms, the most is an hour.
     ///
-    /// The time limit should be well below the lease, because an unanswered renewal is repeated only after the time limit.
+    /// The time limit should be well below the lease, because an unanswered renewal is repeated
+    /// only after the time limit.
     ///
-    /// Two kinds of calls may take longer. When several hundred leases are renewed at once, every 128 renewals have a tenth of the time
-    /// limit more than those before them. An acquire that waits for [`replicas`](Self::replicas) may take three time limits and the
-    /// timeout of the replicas: for the acquire, for the acknowledgement, and for the release of a lock that was not acknowledged. A record
-    /// may take two time limits and the timeout of the replicas.
+    /// Two kinds of calls may take longer. When several hundred leases are renewed at once, every
+    /// 128 renewals have a tenth of the time limit more than those before them. An acquire that
+    /// waits for [`replicas`](Self::replicas) may take three time limits and the timeout of the
+    /// replicas: for the acquire, for the acknowledgement, and for the release of a lock that was
+    /// not acknowledged. A record may take two time limits and the timeout of the replicas.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Grants a lock, and confirms the record of an idempotent request, only after `replicas` replicas have acknowledged it (WAIT). By
-    /// default, no replica is waited for.
+    /// Grants a lock, and confirms the record of an idempotent request, only after `replicas`
+    /// replicas have acknowledged it (WAIT). By default, no replica is waited for.
     ///
-    /// If fewer replicas acknowledge a lock within `timeout`, the lock is released again, and the acquire fails with
-    /// [`ErrorKind::Unreachable`]. A record stays, and is confirmed by a later try, or its request is answered as one whose outcome could
-    /// not be kept. The loss of the primary alone then loses neither a granted lock nor a confirmed record. The price is a second round
-    /// trip and the way to the replicas, on one of 16 connections for this purpose; renewals and releases do not wait.
+    /// If fewer replicas acknowledge a lock within `timeout`, the lock is released again, and the
+    /// acquire fails with [`ErrorKind::Unreachable`]. A record stays, and is confirmed by a
+    /// later try, or its request is answered as one whose outcome could not be kept. The loss
+    /// of the primary alone then loses neither a granted lock nor a confirmed record. The price is
+    /// a second round trip and the way to the replicas, on one of 16 connections for this
+    /// purpose; renewals and releases do not wait.
     ///
-    /// This is not consensus. WAIT says that replicas have *received* the lock: not that the lock is on a disk, nor that one of
-    /// these replicas will be the next primary, nor that this server still is the primary. A lock that is released again
-    /// was visible for a moment. Fencing tokens are as necessary as without replicas.
+    /// This is not consensus. WAIT says that replicas have *received* the lock: not that the lock
+    /// is on a disk, nor that one of these replicas will be the next primary, nor that this
+    /// server still is the primary. A lock that is released again was visible for a moment.
+    /// Fencing tokens are as necessary as without replicas.
     ///
-    /// `replicas` must be at least 1, and `timeout` between 1 ms and an hour. A Cluster does not support this setting yet.
+    /// `replicas` must be at least 1, and `timeout` between 1 ms and an hour. A Cluster does not
+    /// support this setting yet.
     ///
     /// ```
     /// use std::time::Duration;
@@ -150,18 +163,22 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Asks `provider` for the credentials of every new connection, for credentials that rotate. By default, the credentials are
-    /// those of the URL.
+    /// Asks `provider` for the credentials of every new connection, for credentials that rotate. By
+    /// default, the credentials are those of the URL.
     ///
-    /// The provider is asked when a connection is made, the connections of subscriptions included, and once for each question to
-    /// the nodes of a Cluster. The time that the provider takes counts towards the [timeout](Self::timeout), so a provider that calls a
-    /// remote service should keep the answer for a while. A connection that is already made stays as it is: Redis does not end
-    /// connections when a password changes, and a server that ends them makes the store ask for new credentials.
+    /// The provider is asked when a connection is made, the connections of subscriptions included,
+    /// and once for each question to the nodes of a Cluster. The time that the provider takes
+    /// counts towards the [timeout](Self::timeout), so a provider that calls a remote service
+    /// should keep the answer for a while. A connection that is already made stays as it is: Redis
+    /// does not end connections when a password changes, and a server that ends them makes the
+    /// store ask for new credentials.
     ///
-    /// When the provider fails, the calls that need a connection fail with [`ErrorKind::Unreachable`], with the provider's error as
-    /// the source. The next attempt to connect asks again.
+    /// When the provider fails, the calls that need a connection fail with
+    /// [`ErrorKind::Unreachable`], with the provider's error as the source. The next attempt to
+    /// connect asks again.
     ///
-    /// Sentinels are not asked with these credentials: a password of the sentinels belongs into their URLs.
+    /// Sentinels are not asked with these credentials: a password of the sentinels belongs into
+    /// their URLs.
     ///
     /// ```
     /// use tower_distributed_lock::store::{Credentials, RedisStore};
@@ -186,11 +203,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Trusts only the servers that these certificates have signed for, for a private certificate authority. By default, the root
-    /// certificates of the system count.
+    /// Trusts only the servers that these certificates have signed for, for a private certificate
+    /// authority. By default, the root certificates of the system count.
     ///
-    /// `pem` has one or more certificates in PEM. They hold for all servers, sentinels and nodes whose URL begins with `rediss://` or
-    /// `valkeys://`. [`build`](Self::build) refuses text that is not PEM, a store without such a URL, and the lack of the feature `tls-rustls`.
+    /// `pem` has one or more certificates in PEM. They hold for all servers, sentinels and nodes
+    /// whose URL begins with `rediss://` or `valkeys://`. [`build`](Self::build) refuses text
+    /// that is not PEM, a store without such a URL, and the lack of the feature `tls-rustls`.
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
@@ -211,9 +229,10 @@ impl RedisStoreBuilder {
 
     /// Shows this certificate to servers that ask clients for one. By default, there is none.
     ///
-    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem` the private key. Both hold for
-    /// the same servers as [`root_certificates`](Self::root_certificates), and [`build`](Self::build) refuses a key that does not belong to the
-    /// certificate.
+    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem`
+    /// the private key. Both hold for the same servers as
+    /// [`root_certificates`](Self::root_certificates), and [`build`](Self::build) refuses a key
+    /// that does not belong to the certificate.
     pub fn client_certificate(
         mut self,
         pem: impl Into<Vec<u8>>,
@@ -230,8 +249,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`build`](Self::build), and [`ErrorKind::Unreachable`] when the server does not answer in time or refuses
-    /// the connection.
+    /// Returns the errors of [`build`](Self::build), and [`ErrorKind::Unreachable`] when the server
+    /// does not answer in time or refuses the connection.
     ///
     /// # Cancel safety
     ///
@@ -242,7 +261,8 @@ impl RedisStoreBuilder {
         Ok(store)
     }
 
-    /// Builds the store, which connects at first use. Neither a running server nor a runtime is needed yet.
+    /// Builds the store, which connects at first use. Neither a running server nor a runtime is
+    /// needed yet.
     ///
     /// # Errors
     ///

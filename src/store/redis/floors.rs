@@ -1,7 +1,8 @@
 //! Floors: the numbers that the next token must exceed, as far as this process knows.
 //!
-//! The server counts tokens. A server that has lost its counters, or whose clock was set back, would hand out lower tokens than before,
-//! so every acquire carries a floor, and the script raises the counter above the floor (`fence.lua`).
+//! The server counts tokens. A server that has lost its counters, or whose clock was set back,
+//! would hand out lower tokens than before, so every acquire carries a floor, and the script raises
+//! the counter above the floor (`fence.lua`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,20 +11,23 @@ use bytes::BufMut;
 use super::names::{BUCKETS, bucket, put_number};
 use crate::{LockKey, key::stable_hash, store::types::END_OF_TOKENS};
 
-/// The floors of all counters: the highest clock of the server at a connect, in microseconds, and the highest token seen of each
-/// counter.
+/// The floors of all counters: the highest clock of the server at a connect, in microseconds, and
+/// the highest token seen of each counter.
 ///
-/// Each counter has its own floor. With a single floor for all counters, every grant would raise the floor above all the other
-/// counters, and the next grant in each bucket would have to raise its counter.
+/// Each counter has its own floor. With a single floor for all counters, every grant would raise
+/// the floor above all the other counters, and the next grant in each bucket would have to raise
+/// its counter.
 #[derive(Debug)]
 pub(super) struct Floors {
     clock: AtomicU64,
     seen: Vec<AtomicU64>,
 }
 
-/// The microsecond within every second at which a server's tokens catch up with the server's clock (see `floor_by_clock.lua`).
+/// The microsecond within every second at which a server's tokens catch up with the server's clock
+/// (see `floor_by_clock.lua`).
 ///
-/// The fraction follows from the server's address, so that two servers that both act as the primary hand out different tokens.
+/// The fraction follows from the server's address, so that two servers that both act as the primary
+/// hand out different tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fraction(u64);
 
@@ -77,7 +81,8 @@ impl Floor<'_> {
         raise(self.seen, token);
     }
 
-    /// The number that the next token must exceed. Never zero, so that a missing counter is below the floor.
+    /// The number that the next token must exceed. Never zero, so that a missing counter is below
+    /// the floor.
     pub(super) fn get(self) -> u64 {
         let [clock, seen] = [self.clock, self.seen].map(|part| part.load(Ordering::Relaxed));
         clock.max(seen).max(1)

@@ -6,8 +6,8 @@
 //!             └─ subscription <── hints of the server that the topology names
 //! ```
 //!
-//! A call is made at most once, and nothing is promised about the order of two calls (see [`Store`]). `floors` keeps tokens rising, and
-//! `explain` has the texts of all errors.
+//! A call is made at most once, and nothing is promised about the order of two calls (see
+//! [`Store`]). `floors` keeps tokens rising, and `explain` has the texts of all errors.
 
 mod builder;
 mod connection;
@@ -44,7 +44,8 @@ use super::{
 };
 use crate::{Error, LockKey};
 
-/// A [`Store`] in Redis 6.2 or later, or in Valkey. Tested with Redis 6.2.14 and 7.0.15, and with Valkey 9.1.
+/// A [`Store`] in Redis 6.2 or later, or in Valkey. Tested with Redis 6.2.14 and 7.0.15, and with
+/// Valkey 9.1.
 ///
 /// ```no_run
 /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -72,9 +73,10 @@ use crate::{Error, LockKey};
 ///
 /// # Cost
 ///
-/// One EVALSHA takes a free key, and another one releases the key; without waiters, nothing else is sent. Held leases are renewed in
-/// pipelines. The store keeps one connection for calls, which all requests share (or several, see [`lanes`](RedisStoreBuilder::lanes)), and one
-/// more connection for the hints of each [`Locks`](crate::Locks).
+/// One EVALSHA takes a free key, and another one releases the key; without waiters, nothing else is
+/// sent. Held leases are renewed in pipelines. The store keeps one connection for calls, which all
+/// requests share (or several, see [`lanes`](RedisStoreBuilder::lanes)), and one more connection
+/// for the hints of each [`Locks`](crate::Locks).
 ///
 /// # Data in Redis
 ///
@@ -84,9 +86,9 @@ use crate::{Error, LockKey};
 /// | `tdl:2:{b2089}:queue:orders/42` | the attempts that wait for the key, and how long their places are kept | the queue is empty |
 /// | `tdl:2:{b2089}:fence` | a counter for tokens, shared by the keys of a bucket: at most 4,096 of them | for ever |
 ///
-/// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in braces keeps the names of one
-/// key on one node of a Cluster. Hints are published on the channels `tdl:2:hints:<instance>`. A lock that is held exclusively, or has a
-/// record, is a string:
+/// `tdl` is the [prefix](RedisStoreBuilder::prefix), and `2` the version of the format. The text in
+/// braces keeps the names of one key on one node of a Cluster. Hints are published on the channels
+/// `tdl:2:hints:<instance>`. A lock that is held exclusively, or has a record, is a string:
 ///
 /// | value | meaning |
 /// |---|---|
@@ -94,8 +96,8 @@ use crate::{Error, LockKey};
 /// | `wanted:<instance>:<attempt>@<label>` | held, and others wait or have waited |
 /// | `record:<instance>:<attempt> <content>` | a record in the lease's place |
 ///
-/// In the value of a lease for an idempotent request, a space and the request's fingerprint follow the label. An operator sees, for
-/// example:
+/// In the value of a lease for an idempotent request, a space and the request's fingerprint follow
+/// the label. An operator sees, for example:
 ///
 /// ```text
 /// > GET tdl:2:{b2089}:lock:orders/42
@@ -104,8 +106,9 @@ use crate::{Error, LockKey};
 /// (integer) 8214
 /// ```
 ///
-/// A lock that is [shared](super::Mode::Shared), or has [permits](super::Mode::Permit), is a sorted set. Each member is a holder, and its score
-/// is the time at which the holder's lease ends, in ms of the server's clock. The set expires with the last of its leases:
+/// A lock that is [shared](super::Mode::Shared), or has [permits](super::Mode::Permit), is a sorted
+/// set. Each member is a holder, and its score is the time at which the holder's lease ends, in ms
+/// of the server's clock. The set expires with the last of its leases:
 ///
 /// | member | meaning |
 /// |---|---|
@@ -118,57 +121,66 @@ use crate::{Error, LockKey};
 /// 2) "1794825692000"
 /// ```
 ///
-/// In the queue, an attempt is `<instance>:<attempt>`, `shared:<instance>:<attempt>` or `permit:<n>:<instance>:<attempt>`. Its score is its
-/// place. The member `until:<attempt>` has the time until which the place is kept, and `free:<attempt>` says that the key was offered to the
+/// In the queue, an attempt is `<instance>:<attempt>`, `shared:<instance>:<attempt>` or
+/// `permit:<n>:<instance>:<attempt>`. Its score is its place. The member `until:<attempt>` has the
+/// time until which the place is kept, and `free:<attempt>` says that the key was offered to the
 /// attempt.
 ///
-/// A shared lease or a permit is renewed and released by stores with the label that the lease was acquired with. An exclusive lease is found
-/// by its owner alone.
+/// A shared lease or a permit is renewed and released by stores with the label that the lease was
+/// acquired with. An exclusive lease is found by its owner alone.
 ///
 /// # Versions of the format
 ///
-/// Stores of two versions have no name in common: neither reads or removes the values of the other, *and neither sees the
-/// other's locks*. During a rolling deployment from one version to another, a key can therefore be held once in each version.
-/// Stop the processes of the old version before those of the new one start, or let the two share no work. Records of idempotent
-/// requests are left behind as well, and expire by themselves. Tokens go on rising, because a new counter starts at the server's
-/// clock. Of the old version, only the counters `tdl:{b…}:fence` stay; they can be deleted. Version 1 had neither a number in the
-/// names nor a label.
+/// Stores of two versions have no name in common: neither reads or removes the values of the other,
+/// *and neither sees the other's locks*. During a rolling deployment from one version to another, a
+/// key can therefore be held once in each version. Stop the processes of the old version before
+/// those of the new one start, or let the two share no work. Records of idempotent requests are
+/// left behind as well, and expire by themselves. Tokens go on rising, because a new counter starts
+/// at the server's clock. Of the old version, only the counters `tdl:{b…}:fence` stay; they can be
+/// deleted. Version 1 had neither a number in the names nor a label.
 ///
 /// # Requirements
 ///
-/// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at start-up about any other policy.
-/// - `appendonly yes` for idempotency, because a lost record lets its request run again. The store warns once if records are
-///   kept on a server without it.
-/// - A user with an ACL needs the rights of the user in
-///   [A Redis user with few rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of these
-///   rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides. A node of a
-///   [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the server: without INFO, a server counts as being as old
-///   as its connection.
+/// - `maxmemory-policy noeviction`, because an evicted lease is a lost lease. The store warns at
+///   start-up about any other policy.
+/// - `appendonly yes` for idempotency, because a lost record lets its request run again. The store
+///   warns once if records are kept on a server without it.
+/// - A user with an ACL needs the rights of the user in [A Redis user with few
+///   rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of
+///   these rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides.
+///   A node of a [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the
+///   server: without INFO, a server counts as being as old as its connection.
 ///
 /// # When Redis does not answer
 ///
-/// Every call ends within the [timeout](RedisStoreBuilder::timeout), with two exceptions: of several hundred renewals at once, the later
-/// ones have more time, and with [`replicas`](RedisStoreBuilder::replicas), acquires and records also wait for the replicas. A broken
-/// connection is replaced, and the calls that were not sent yet wait for the next one. A call that was sent and not answered is not sent
-/// again: it may have taken effect, or may do so later, because commands can lie unread in the buffers of a server that hangs.
-/// [`Locks`](crate::Locks) then asks again in the name of another owner, so that a broken connection fails no request, and has everything
-/// ended that the first question may have taken, with releases that are repeated until the server has answered. Each new connection of the store
-/// first has the server close the earlier ones (CLIENT KILL), after which no command on them can run any more. Where CLIENT KILL is
-/// denied, such a release is repeated until the lease must have expired. Where no connection can be made, all waiting calls fail with the reason, and the
+/// Every call ends within the [timeout](RedisStoreBuilder::timeout), with two exceptions: of
+/// several hundred renewals at once, the later ones have more time, and with
+/// [`replicas`](RedisStoreBuilder::replicas), acquires and records also wait for the replicas. A
+/// broken connection is replaced, and the calls that were not sent yet wait for the next one. A
+/// call that was sent and not answered is not sent again: it may have taken effect, or may do so
+/// later, because commands can lie unread in the buffers of a server that hangs.
+/// [`Locks`](crate::Locks) then asks again in the name of another owner, so that a broken
+/// connection fails no request, and has everything ended that the first question may have taken,
+/// with releases that are repeated until the server has answered. Each new connection of the store
+/// first has the server close the earlier ones (CLIENT KILL), after which no command on them can
+/// run any more. Where CLIENT KILL is denied, such a release is repeated until the lease must have
+/// expired. Where no connection can be made, all waiting calls fail with the reason, and the
 /// pause before the next attempt to connect grows, up to half the timeout, and to a second at most.
 ///
 /// # Sentinel
 ///
-/// With [`sentinel`](Self::sentinel), every new connection asks all sentinels for the primary at once. The answer with
-/// the latest configuration counts, provided that the server confirms the role of a primary. A demoted server counts as gone, and once
-/// one connection has found the new primary, connections to the old primary are given up. The subscription moves as well, and then all
-/// leases are confirmed, or reported as lost.
+/// With [`sentinel`](Self::sentinel), every new connection asks all sentinels for the primary at
+/// once. The answer with the latest configuration counts, provided that the server confirms the
+/// role of a primary. A demoted server counts as gone, and once one connection has found the new
+/// primary, connections to the old primary are given up. The subscription moves as well, and then
+/// all leases are confirmed, or reported as lost.
 ///
-/// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted, and then the same key is
-/// granted again. The *tokens* of the two leases keep them apart: behind Sentinel, tokens follow the server's clock, so those of a new
-/// primary are above those of the old one. An old primary that was only cut off, or frozen, accepts writes until the news of the
-/// fail-over arrives there, for ten seconds or more: for that time there are two primaries. Settings in `redis.conf` make the old
-/// primary refuse writes:
+/// Redis replicates asynchronously, so a fail-over can forget the last leases that were granted,
+/// and then the same key is granted again. The *tokens* of the two leases keep them apart: behind
+/// Sentinel, tokens follow the server's clock, so those of a new primary are above those of the old
+/// one. An old primary that was only cut off, or frozen, accepts writes until the news of the
+/// fail-over arrives there, for ten seconds or more: for that time there are two primaries.
+/// Settings in `redis.conf` make the old primary refuse writes:
 ///
 /// ```text
 /// min-replicas-to-write 1
@@ -179,23 +191,29 @@ use crate::{Error, LockKey};
 ///
 /// # Cluster
 ///
-/// With [`cluster`](Self::cluster), every key is on the node that has the key's slot, and all names of a key are in one
-/// slot. The store asks the nodes for their slots, follows MOVED and ASK, and asks again when a node fails. While a slot
-/// moves from one node to another, Redis refuses scripts with several keys of that slot (TRYAGAIN): the store tries again until the
-/// [timeout](RedisStoreBuilder::timeout) has passed. When slots have moved, or their node has restarted, the leases in these slots are
-/// confirmed, or reported as lost. A restart is noticed at once under RESP3, which is the default.
+/// With [`cluster`](Self::cluster), every key is on the node that has the key's slot, and all names
+/// of a key are in one slot. The store asks the nodes for their slots, follows MOVED and ASK, and
+/// asks again when a node fails. While a slot moves from one node to another, Redis refuses scripts
+/// with several keys of that slot (TRYAGAIN): the store tries again until the
+/// [timeout](RedisStoreBuilder::timeout) has passed. When slots have moved, or their node has
+/// restarted, the leases in these slots are confirmed, or reported as lost. A restart is noticed at
+/// once under RESP3, which is the default.
 ///
-/// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well, `min-replicas-to-write` included. A
-/// user with an ACL needs `+cluster|slots +cluster|info +asking` besides.
+/// The warnings about fail-overs under [Sentinel](Self#sentinel) apply here as well,
+/// `min-replicas-to-write` included. A user with an ACL needs `+cluster|slots +cluster|info
+/// +asking` besides.
 ///
 /// # Why the store does not accept a bb8 pool
 ///
-/// A pool gives each call a connection to itself. This store sends the calls of all requests on one connection, many of them in one message,
-/// which costs the client and the server a fraction; and it has to know every connection that it gives up, because the server must close those
-/// before an unknown outcome is settled. Nor does the manager of bb8-redis notice a broken connection. An application with a pool of its own
-/// gives the same URL to both; see
-/// [The settings of your own client or pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
-/// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires and records wait.)
+/// A pool gives each call a connection to itself. This store sends the calls of all requests on one
+/// connection, many of them in one message, which costs the client and the server a fraction; and
+/// it has to know every connection that it gives up, because the server must close those
+/// before an unknown outcome is settled. Nor does the manager of bb8-redis notice a broken
+/// connection. An application with a pool of its own gives the same URL to both; see
+/// [The settings of your own client or
+/// pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
+/// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires and
+/// records wait.)
 #[derive(Clone)]
 pub struct RedisStore(Arc<Shared>);
 
@@ -216,9 +234,10 @@ struct Shared {
 impl RedisStore {
     /// Connects to the server at `url`, with the default [settings](RedisStoreBuilder).
     ///
-    /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature `tls-rustls`. The builder has settings
-    /// for a [private certificate authority](RedisStoreBuilder::root_certificates) and for
-    /// [credentials that rotate](RedisStoreBuilder::credentials).
+    /// The URL has the form `redis://user:password@host:6379/0`, or `rediss://…` with the feature
+    /// `tls-rustls`. The builder has settings for a [private certificate
+    /// authority](RedisStoreBuilder::root_certificates) and for [credentials that
+    /// rotate](RedisStoreBuilder::credentials).
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -232,7 +251,8 @@ impl RedisStore {
     /// # Errors
     ///
     /// Returns [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work, and
-    /// [`Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in time or refuses the connection.
+    /// [`Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in time or
+    /// refuses the connection.
     ///
     /// # Cancel safety
     ///
@@ -241,7 +261,8 @@ impl RedisStore {
         Self::builder(url).connect().await
     }
 
-    /// Creates a builder for a store on the server at `url`, with the URL of [`connect`](Self::connect).
+    /// Creates a builder for a store on the server at `url`, with the URL of
+    /// [`connect`](Self::connect).
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {
@@ -260,11 +281,13 @@ impl RedisStore {
         self.0.topology.connect().await
     }
 
-    /// Creates a builder for a store on the primary of a service that Redis Sentinel watches over. See [Sentinel](Self#sentinel).
+    /// Creates a builder for a store on the primary of a service that Redis Sentinel watches over.
+    /// See [Sentinel](Self#sentinel).
     ///
-    /// `sentinels` are the URLs of the sentinels. `service` is the name of the service; where the servers need a password, TLS or
-    /// another database, `service` is a URL with the name in the place of the host: `rediss://user:password@mymaster/2`. A password of
-    /// the sentinels themselves belongs into their URLs.
+    /// `sentinels` are the URLs of the sentinels. `service` is the name of the service; where the
+    /// servers need a password, TLS or another database, `service` is a URL with the name in
+    /// the place of the host: `rediss://user:password@mymaster/2`. A password of the sentinels
+    /// themselves belongs into their URLs.
     ///
     /// ```no_run
     /// # async fn connect() -> Result<(), tower_distributed_lock::Error> {

@@ -10,12 +10,14 @@
 //! | `tdl:2:{b2089}:ping` | | never exists: leads `ping.lua` to the node of the bucket |
 //! | `tdl:2:hints:<instance>` | channel | hints for one instance |
 //!
-//! A Cluster keeps all names with the same text in braces on one node. The number of buckets is a part of the format:
-//! two instances with different numbers would hold two locks on one key. The scripts know the layout too (`hint` in
-//! `queue.lua`), which is why a prefix must not contain braces.
+//! A Cluster keeps all names with the same text in braces on one node. The number of buckets is a
+//! part of the format: two instances with different numbers would hold two locks on one key. The
+//! scripts know the layout too (`hint` in `queue.lua`), which is why a prefix must not contain
+//! braces.
 //!
-//! The number behind the prefix is the version of the format: of these names, of the values and of the queue. Stores
-//! of two versions share no name, so neither misreads the values of the other; nor do two such stores exclude each other.
+//! The number behind the prefix is the version of the format: of these names, of the values and of
+//! the queue. Stores of two versions share no name, so neither misreads the values of the other;
+//! nor do two such stores exclude each other.
 
 use std::sync::Arc;
 
@@ -26,8 +28,8 @@ use crate::{LockKey, store::Instance};
 /// The version of the format.
 const FORMAT: u32 = 2;
 
-/// The number of buckets. Each bucket has one token counter, which is never deleted: few enough buckets for little memory, and many
-/// enough to spread over the nodes of a Cluster.
+/// The number of buckets. Each bucket has one token counter, which is never deleted: few enough
+/// buckets for little memory, and many enough to spread over the nodes of a Cluster.
 pub(super) const BUCKETS: usize = 4096;
 
 /// The kinds of names that exist only while their key has a lease, a record or a queue.
@@ -41,7 +43,8 @@ pub(super) enum Name {
     Queue,
     /// The token counter of the key's bucket.
     Fence,
-    /// Never exists. While a slot of a Cluster moves to another node, no script with this name runs.
+    /// Never exists. While a slot of a Cluster moves to another node, no script with this name
+    /// runs.
     None,
 }
 
@@ -74,8 +77,8 @@ impl Names {
         self.label.as_deref()
     }
 
-    /// The name of the store's connections in CLIENT LIST: `tdl@web-3`. Neither the prefix nor the label has a character that CLIENT
-    /// SETNAME refuses.
+    /// The name of the store's connections in CLIENT LIST: `tdl@web-3`. Neither the prefix nor the
+    /// label has a character that CLIENT SETNAME refuses.
     pub(super) fn client_name(&self) -> Arc<str> {
         match &self.label {
             Some(label) => format!("{}@{label}", self.prefix).into(),
@@ -108,7 +111,8 @@ impl Names {
         to.put_slice(kind);
     }
 
-    /// The glob pattern of the names whose keys start with `prefix`. Matches some other names as well, see [`key`](Self::key).
+    /// The glob pattern of the names whose keys start with `prefix`. Matches some other names as
+    /// well, see [`key`](Self::key).
     pub(super) fn pattern(&self, prefix: &str) -> Vec<u8> {
         let mut pattern = Vec::new();
         put_escaped(&self.head, &mut pattern);
@@ -118,7 +122,8 @@ impl Names {
         pattern
     }
 
-    /// The key that a name belongs to. `None` for the name of something else, and for a name that this crate did not write.
+    /// The key that a name belongs to. `None` for the name of something else, and for a name that
+    /// this crate did not write.
     pub(super) fn key(&self, name: &[u8]) -> Option<LockKey> {
         let rest = std::str::from_utf8(name).ok()?;
         let (number, rest) = rest.strip_prefix(&self.head)?.split_once("}:")?;

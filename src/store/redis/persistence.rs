@@ -7,8 +7,8 @@ use std::sync::{
 
 use crate::trace;
 
-/// Warns once for each store that a server evicts leases. Warns once as well when both are known: the
-/// store keeps records of idempotent work, and a server has no append-only file.
+/// Warns once for each store that a server evicts leases. Warns once as well when both are known:
+/// the store keeps records of idempotent work, and a server has no append-only file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Persistence(Arc<Known>);
 
@@ -29,7 +29,8 @@ impl Persistence {
         }
     }
 
-    /// Takes the answers of a server to INFO about its memory and its persistence. A server that denies INFO is not warned about.
+    /// Takes the answers of a server to INFO about its memory and its persistence. A server that
+    /// denies INFO is not warned about.
     pub(super) fn connected(&self, server: &Arc<str>, infos: [Option<&str>; 2]) {
         let mut lines = infos.into_iter().flatten().flat_map(str::lines);
         let policy = lines

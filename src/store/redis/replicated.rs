@@ -6,12 +6,14 @@
 //!                                                                        └──> too few: the outcome is unknown
 //! ```
 //!
-//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that connection. A call and its WAIT therefore
-//!    have a connection of a pool to themselves. A record that is there already is waited for as well: the server counts all writes up
-//!    to the last command of the connection.
-//! 2. An acquire of unknown outcome can still take effect as long as its connection lives. That connection is not used again, and is a
-//!    stray (`connection`) until the server has closed it.
-//! 3. There are never more than [`CONNECTIONS`] connections: a call waits for a permit before it looks at the pool.
+//! 1. WAIT answers for the writes of its own connection, and blocks every other user of that
+//!    connection. A call and its WAIT therefore have a connection of a pool to themselves. A record
+//!    that is there already is waited for as well: the server counts all writes up to the last
+//!    command of the connection.
+//! 2. An acquire of unknown outcome can still take effect as long as its connection lives. That
+//!    connection is not used again, and is a stray (`connection`) until the server has closed it.
+//! 3. There are never more than [`CONNECTIONS`] connections: a call waits for a permit before it
+//!    looks at the pool.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -139,7 +141,8 @@ impl Replicated {
         }
     }
 
-    /// Waits until the replicas have acknowledged all writes of a connection. The error says `what` was not acknowledged.
+    /// Waits until the replicas have acknowledged all writes of a connection. The error says `what`
+    /// was not acknowledged.
     async fn wait(&self, connection: &Connection, what: &str) -> Result<(), Error> {
         let Replicas { count, timeout } = self.wanted;
         let mut wait = cmd("WAIT");
@@ -177,7 +180,8 @@ impl Shared {
             .await
     }
 
-    /// Puts a record into the lease's place on a connection of the pool, and waits for the replicas.
+    /// Puts a record into the lease's place on a connection of the pool, and waits for the
+    /// replicas.
     pub(super) async fn record_replicated(
         &self,
         record: Release,
@@ -190,8 +194,9 @@ impl Shared {
             .await
     }
 
-    /// Makes a call on a connection of the pool. An answer that has written something counts once the replicas have it: otherwise its outcome is
-    /// unknown, and the error says `what` was not acknowledged.
+    /// Makes a call on a connection of the pool. An answer that has written something counts once
+    /// the replicas have it: otherwise its outcome is unknown, and the error says `what` was
+    /// not acknowledged.
     async fn call_replicated<T>(
         &self,
         call: Call,
@@ -249,7 +254,8 @@ impl Shared {
     }
 }
 
-/// Sends one command. A connection that brings no answer, or whose server is not a primary, is not used again.
+/// Sends one command. A connection that brings no answer, or whose server is not a primary, is not
+/// used again.
 async fn send(
     connection: &Connection,
     command: &Cmd,

@@ -1,7 +1,7 @@
 //! The Lua scripts, put together from the files in `lua/`.
 //!
-//! A line `--@include part.lua` in a script is replaced by that file. Every script exists in two versions, which differ in the floor of
-//! the tokens: `floor.lua` or `floor_by_clock.lua`.
+//! A line `--@include part.lua` in a script is replaced by that file. Every script exists in two
+//! versions, which differ in the floor of the tokens: `floor.lua` or `floor_by_clock.lua`.
 //!
 //! ```text
 //! acquire.lua                      acquire.lua, as it is sent
@@ -57,8 +57,8 @@ pub(super) static INSPECT: LazyLock<Script> =
 pub(super) static PING: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/ping.lua")));
 
-/// The scripts on the way of every request. They are loaded with each connection, so that a call is sent a second time, after
-/// other calls, only if the server's scripts were flushed meanwhile.
+/// The scripts on the way of every request. They are loaded with each connection, so that a call is
+/// sent a second time, after other calls, only if the server's scripts were flushed meanwhile.
 pub(super) fn in_daily_use() -> [&'static Script; 7] {
     [
         &ACQUIRE,
@@ -71,8 +71,9 @@ pub(super) fn in_daily_use() -> [&'static Script; 7] {
     ]
 }
 
-/// The parts that several scripts share. A script includes a part only on the branch that needs it: on the way of an uncontended
-/// request, the server does not even define a function. A part comes before the parts that it includes.
+/// The parts that several scripts share. A script includes a part only on the branch that needs it:
+/// on the way of an uncontended request, the server does not even define a function. A part comes
+/// before the parts that it includes.
 const PARTS: [(&str, &str); 7] = [
     ("--@include tokens.lua", include_str!("lua/tokens.lua")),
     ("--@include refill.lua", include_str!("lua/refill.lua")),

@@ -1,9 +1,11 @@
-//! The subscription of an instance: receives the hints on the instance's channel, on a separate connection.
+//! The subscription of an instance: receives the hints on the instance's channel, on a separate
+//! connection.
 //!
 //! A message is a kind and a key, such as `free orders/42` (see `hint` in `queue.lua`).
 //!
-//! A subscription is silent while there are no hints. It is made again on the same connection from time to time, which changes nothing, and a
-//! connection on which the server does not confirm it is replaced. (A PING would do, too, but needs one more right.)
+//! A subscription is silent while there are no hints. It is made again on the same connection from
+//! time to time, which changes nothing, and a connection on which the server does not confirm it is
+//! replaced. (A PING would do, too, but needs one more right.)
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,17 +43,19 @@ pub(super) struct Listener {
     pub(super) hints: UnboundedSender<Hint>,
 }
 
-/// A random duration from half the pause to the whole pause, so that the instances of a fleet do not subscribe at the same moment.
+/// A random duration from half the pause to the whole pause, so that the instances of a fleet do
+/// not subscribe at the same moment.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + random() / 2.0)
 }
 
 impl Listener {
-    /// Listens until the receiver of the hints is dropped. Subscribes again after every interruption, and when hints arrive at another
-    /// server than before.
+    /// Listens until the receiver of the hints is dropped. Subscribes again after every
+    /// interruption, and when hints arrive at another server than before.
     ///
-    /// Hints that are published without a subscription are lost. [`Hint::Listening`] is sent when the server has confirmed the first
-    /// subscription, and [`Hint::Reconnected`] when the server has confirmed one after an interruption.
+    /// Hints that are published without a subscription are lost. [`Hint::Listening`] is sent when
+    /// the server has confirmed the first subscription, and [`Hint::Reconnected`] when the
+    /// server has confirmed one after an interruption.
     pub(super) async fn listen(self) {
         let hints = &self.hints;
         let mut has_listened = false;
@@ -83,7 +87,8 @@ impl Listener {
         }
     }
 
-    /// Listens until the subscription ends, and returns the reason. Calls `subscribed` when the server has confirmed the subscription.
+    /// Listens until the subscription ends, and returns the reason. Calls `subscribed` when the
+    /// server has confirmed the subscription.
     async fn listen_once(&self, subscribed: impl FnOnce()) -> Error {
         let subscribing = timeout(self.limit, self.subscribe()).await;
         let subscribing = subscribing.unwrap_or_else(|_| {
@@ -153,7 +158,8 @@ impl Listener {
     }
 }
 
-/// Reads a message on an instance's channel: the kind of hint, a space, and the key, as in `free orders/42`.
+/// Reads a message on an instance's channel: the kind of hint, a space, and the key, as in `free
+/// orders/42`.
 fn hint(message: &[u8]) -> Option<Hint> {
     let (kind, key) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let key = LockKey::new(key).ok()?;

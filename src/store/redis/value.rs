@@ -1,5 +1,6 @@
-//! The value of a lock: a lease, a record, or the holders of a key that is shared or counted. `value.lua` and `holders.lua` read the same
-//! format, and `queue.lua` that of the attempts in the queue.
+//! The value of a lock: a lease, a record, or the holders of a key that is shared or counted.
+//! `value.lua` and `holders.lua` read the same format, and `queue.lua` that of the attempts in the
+//! queue.
 //!
 //! ```text
 //! lease:0c6f5e1e-6a1d-4f3b-9d0e-2f8b7c9a4d11:7@web-3                  a lease
@@ -17,8 +18,8 @@ use bytes::{BufMut, Bytes};
 use super::names::put_number;
 use crate::store::{Mode, Owner};
 
-/// Writes a lease in a form that an operator can read: `lease:<instance>:<attempt>@<label>`, then a space and the fingerprint if
-/// there is one. Without a label, the `@` is left out as well.
+/// Writes a lease in a form that an operator can read: `lease:<instance>:<attempt>@<label>`, then a
+/// space and the fingerprint if there is one. Without a label, the `@` is left out as well.
 pub(super) fn lease(
     owner: Owner,
     label: Option<&str>,
@@ -42,8 +43,8 @@ pub(super) fn record(owner: Owner, content: &Bytes, to: &mut impl BufMut) {
     to.put_slice(content);
 }
 
-/// Writes a holder of a key that is shared or counted: `shared:<instance>:<attempt>@<label>`, or `permit:<number of
-/// permits>:<instance>:<attempt>@<label>`.
+/// Writes a holder of a key that is shared or counted: `shared:<instance>:<attempt>@<label>`, or
+/// `permit:<number of permits>:<instance>:<attempt>@<label>`.
 pub(super) fn holder(owner: Owner, mode: Mode, label: Option<&str>, to: &mut impl BufMut) {
     match mode {
         Mode::Permit { of } => {
@@ -126,7 +127,8 @@ pub(super) struct Named {
     pub(super) label: Option<Arc<str>>,
 }
 
-/// Parses a holder of a key that is shared or counted, or an attempt in the queue. Returns `None` for a name that this crate did not write.
+/// Parses a holder of a key that is shared or counted, or an attempt in the queue. Returns `None`
+/// for a name that this crate did not write.
 pub(super) fn read_name(name: &str) -> Option<Named> {
     let (name, label) = match name.split_once('@') {
         Some((name, label)) => (name, Some(label)),
@@ -151,7 +153,8 @@ pub(super) fn read_name(name: &str) -> Option<Named> {
 /// The length of the longest label, which is that of the longest host name on Linux.
 const LONGEST_LABEL: usize = 64;
 
-/// Whether a text can be a label. In a value, the label ends at a space, and `value.lua` reads the label by a pattern of these characters.
+/// Whether a text can be a label. In a value, the label ends at a space, and `value.lua` reads the
+/// label by a pattern of these characters.
 pub(super) fn is_label(text: &str) -> bool {
     (1..=LONGEST_LABEL).contains(&text.len()) && text.bytes().all(is_fit)
 }

@@ -1,8 +1,8 @@
 //! The token counter.
 //!
-//! The counter begins at the clock, so that tokens rise across restarts, too; and for that, no block
-//! passes the clock. A counter that has reached the clock, or that was raised above it, hands out a
-//! few tokens in each call.
+//! The counter begins at the clock, so that tokens rise across restarts, too; and for that, no
+//! block passes the clock. A counter that has reached the clock, or that was raised above it, hands
+//! out a few tokens in each call.
 
 use super::{super::Tokens, Moment};
 

@@ -38,8 +38,8 @@ pub(super) struct Attempt {
 }
 
 impl Slot {
-    /// How many of the attempt's owners there is room for, beside the holders and the attempts ahead
-    /// in the queue.
+    /// How many of the attempt's owners there is room for, beside the holders and the attempts
+    /// ahead in the queue.
     pub(super) fn room(&self, request: &Acquire) -> usize {
         let is_ours = |owner: &Owner| {
             let lease = self.leases.get(*owner);
@@ -85,9 +85,9 @@ impl Slot {
         self.queue.retain(|attempt| attempt.owner != owner);
     }
 
-    /// Removes an attempt that has found a record from the queue, and tells the attempt that thereby
-    /// comes into the first page, or to the place of this one: all attempts in the queue learn of
-    /// the record one page after another.
+    /// Removes an attempt that has found a record from the queue, and tells the attempt that
+    /// thereby comes into the first page, or to the place of this one: all attempts in the
+    /// queue learn of the record one page after another.
     pub(super) fn leave_for_record(&mut self, owner: Owner, step: &mut Step<'_>) {
         let place = self.ahead_of(owner);
         if self.queue.remove(place).is_some()
@@ -97,9 +97,9 @@ impl Slot {
         }
     }
 
-    /// Removes the heads of the queue that have left the key untaken for a head start, if they are in
-    /// the way of this attempt: all of them at once, so that a page of dead attempts delays the next
-    /// page once.
+    /// Removes the heads of the queue that have left the key untaken for a head start, if they are
+    /// in the way of this attempt: all of them at once, so that a page of dead attempts delays
+    /// the next page once.
     pub(super) fn drop_heads_that_passed(
         &mut self,
         request: &Acquire,
@@ -138,8 +138,8 @@ impl Slot {
         self.held(head_start, step.now)
     }
 
-    /// Adds the attempt to the queue, or moves the deadline of its place. Tells the holders of a new
-    /// attempt.
+    /// Adds the attempt to the queue, or moves the deadline of its place. Tells the holders of a
+    /// new attempt.
     fn queue(&mut self, request: &Acquire, until: Moment, step: &mut Step<'_>) {
         let owner = request.owner;
         if let Some(attempt) = self.queue.iter_mut().find(|queued| queued.owner == owner) {
@@ -162,8 +162,8 @@ impl Slot {
         });
     }
 
-    /// The answer for an attempt that is not granted the key: the time until the first lease ends, or
-    /// until the head of the queue has left the key untaken for a head start.
+    /// The answer for an attempt that is not granted the key: the time until the first lease ends,
+    /// or until the head of the queue has left the key untaken for a head start.
     fn held(&self, head_start: Duration, now: Moment) -> Held {
         let lease = self.leases.first();
         let passed = self.queue.front().and_then(|head| {
@@ -182,8 +182,8 @@ impl Slot {
         }
     }
 
-    /// Updates the offers, and tells the attempts right behind those that are next if there is a new
-    /// offer, or if a lease has `ended`. A key with a record is not offered.
+    /// Updates the offers, and tells the attempts right behind those that are next if there is a
+    /// new offer, or if a lease has `ended`. A key with a record is not offered.
     pub(super) fn offer(&mut self, ended: bool, step: &mut Step<'_>) {
         if self.record.is_some() {
             return;

@@ -68,8 +68,8 @@ fn acknowledged<'a>(facts: &Facts<'a>) -> HashMap<&'a str, Vec<Acknowledged<'a>>
     accounts
 }
 
-/// The acknowledged deposits that the last balance does not contain: each entry names the deposit that it was added to,
-/// and those that the last one does not go back to were overwritten.
+/// The acknowledged deposits that the last balance does not contain: each entry names the deposit
+/// that it was added to, and those that the last one does not go back to were overwritten.
 fn lost<'a>(deposits: &[Acknowledged<'a>], entries: &[Entry]) -> Vec<&'a str> {
     let mut contained = HashSet::new();
     let mut wanted = entries.last().map_or("", |entry| &entry.id);
@@ -84,8 +84,8 @@ fn lost<'a>(deposits: &[Acknowledged<'a>], entries: &[Entry]) -> Vec<&'a str> {
     ids.filter(|id| !contained.contains(id)).collect()
 }
 
-/// With fencing, each entry follows the one before, with one more on the balance and a higher token; and an
-/// acknowledgement agrees with the entry.
+/// With fencing, each entry follows the one before, with one more on the balance and a higher
+/// token; and an acknowledgement agrees with the entry.
 fn entries_are_right(
     deposits: &[Acknowledged<'_>],
     entries: &[Entry],
@@ -124,7 +124,8 @@ fn entries_are_right(
     }
 }
 
-/// A deposit that began after another was acknowledged has the higher token. This holds without fencing, too.
+/// A deposit that began after another was acknowledged has the higher token. This holds without
+/// fencing, too.
 fn tokens_rise_with_time(deposits: &[Acknowledged<'_>], report: &mut impl FnMut(Class, String)) {
     // Requests are sorted by their beginning.
     let mut ended: Vec<&Acknowledged<'_>> = deposits.iter().collect();

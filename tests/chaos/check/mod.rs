@@ -7,7 +7,8 @@
 //! | a key stands still only under a fault, and no longer than that fault's documented bound | `stalls` |
 //! | nothing is left in the store and in the processes; no panic; memory and descriptors stay flat | `remains` |
 //!
-//! The checker also counts the acknowledged deposits that a ledger without fencing has lost under the same faults.
+//! The checker also counts the acknowledged deposits that a ledger without fencing has lost under
+//! the same faults.
 
 mod deposits;
 mod payments;
@@ -35,7 +36,8 @@ pub(crate) enum Class {
     Incomplete,
     /// An acknowledged deposit is not part of the balance.
     LostUpdate,
-    /// A deposit was written twice, or its acknowledgement has another token or balance than its entry.
+    /// A deposit was written twice, or its acknowledgement has another token or balance than its
+    /// entry.
     WrongEntry,
     /// A later turn had a token that was not higher.
     TokenFell,

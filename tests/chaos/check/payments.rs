@@ -1,5 +1,5 @@
-//! Payments: the answers of one idempotency key are equal, and second payments have a documented cause. Also: each
-//! request of any kind is answered, with a status that is documented.
+//! Payments: the answers of one idempotency key are equal, and second payments have a documented
+//! cause. Also: each request of any kind is answered, with a status that is documented.
 
 use std::collections::{HashMap, HashSet};
 
@@ -46,9 +46,10 @@ fn answers_are_equal(
     }
 }
 
-/// Whether the store has lost its records in this time: the only server, all servers, two nodes one after another; or all three
-/// copies of one record: one node was silent when the record was written, another one restarted empty, and the third one was
-/// silent when the record was asked for.
+/// Whether the store has lost its records in this time: the only server, all servers, two nodes one
+/// after another; or all three copies of one record: one node was silent when the record was
+/// written, another one restarted empty, and the third one was silent when the record was asked
+/// for.
 fn has_forgotten(facts: &Facts<'_>, from: u64, until: u64) -> bool {
     let lease = facts.run.lease_ms * 1000;
     let silent_when_written = silent_nodes(facts, from, from + lease);
@@ -85,8 +86,9 @@ fn silent_nodes(facts: &Facts<'_>, from: u64, until: u64) -> HashSet<usize> {
     silent.map(|fault| fault.target).collect()
 }
 
-/// A handler that has begun is run again if its process ends or stops, or if its lease is lost otherwise, and after the store
-/// has forgotten its record: then a key is paid twice. Returns the number of those second payments.
+/// A handler that has begun is run again if its process ends or stops, or if its lease is lost
+/// otherwise, and after the store has forgotten its record: then a key is paid twice. Returns the
+/// number of those second payments.
 fn second_payments(
     facts: &Facts<'_>,
     by_key: &HashMap<&str, Vec<&Request>>,
@@ -136,8 +138,8 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
         };
         loses && fault.at <= until && from <= fault.until + lease
     });
-    // A lease is renewed every third of its length. A machine that stands still for that long leaves no time for a second renewal
-    // where a connection was cut as well.
+    // A lease is renewed every third of its length. A machine that stands still for that long
+    // leaves no time for a second renewal where a connection was cut as well.
     let was_cut = facts.faults.iter().any(|fault| {
         fault.kind == Kind::CutConnections && fault.at <= until && from <= fault.until
     });
@@ -146,7 +148,8 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
     fault || facts.lags.iter().any(lagged)
 }
 
-/// A request ends with an answer, unless its client left, or its replica was killed in the meantime.
+/// A request ends with an answer, unless its client left, or its replica was killed in the
+/// meantime.
 fn every_request_is_answered(facts: &Facts<'_>, violations: &mut Vec<Violation>) {
     for request in &facts.requests {
         let Some(answer) = &request.answer else {

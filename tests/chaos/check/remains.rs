@@ -7,7 +7,8 @@ use crate::record::{Event, Sample};
 
 /// Shorter runs of a process say nothing about growth.
 const SAMPLES: usize = 20;
-/// How much a process may grow after its first quarter: allocators keep some of the memory of a burst.
+/// How much a process may grow after its first quarter: allocators keep some of the memory of a
+/// burst.
 const MEMORY_KB: u64 = 8 * 1024;
 const DESCRIPTORS: u64 = 16;
 
@@ -54,7 +55,8 @@ pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Token counters stay for ever, and records of idempotent requests for a day; anything else is left over.
+/// Token counters stay for ever, and records of idempotent requests for a day; anything else is
+/// left over.
 pub(crate) fn is_left_over(name: &str, ttl_ms: Option<u64>) -> bool {
     const HOUR: u64 = Duration::from_secs(3600).as_millis() as u64;
     let is_counter = name.ends_with(":fence");
@@ -62,7 +64,8 @@ pub(crate) fn is_left_over(name: &str, ttl_ms: Option<u64>) -> bool {
     !is_counter && !is_record
 }
 
-/// Compares the last quarter of a process's life with its second quarter; the first one is for warming up.
+/// Compares the last quarter of a process's life with its second quarter; the first one is for
+/// warming up.
 fn growth(process: u32, samples: &[&Sample], report: &mut impl FnMut(Class, String)) {
     let quarter = samples.len() / 4;
     if samples.len() < SAMPLES {

@@ -1,12 +1,14 @@
-//! Stalls: each account always has clients on every replica, so that a time without an acknowledged deposit means that its
-//! key stood still. Faults explain a part of that time, each up to a bound; the rest must be short.
+//! Stalls: each account always has clients on every replica, so that a time without an acknowledged
+//! deposit means that its key stood still. Faults explain a part of that time, each up to a bound;
+//! the rest must be short.
 
 use std::collections::BTreeMap;
 
 use super::{Class, Facts, Longest, Violation};
 use crate::record::{Asked, Fault, Kind};
 
-/// The time in which an instance notices by itself: a poll interval, or a reconnect with its back-off.
+/// The time in which an instance notices by itself: a poll interval, or a reconnect with its
+/// back-off.
 const NOTICED: u64 = 1_000_000;
 
 /// A time in which an account was not changed.
@@ -43,7 +45,8 @@ pub(super) fn check(facts: &Facts<'_>, violations: &mut Vec<Violation>) -> Longe
 }
 
 impl Longest {
-    /// Adds a stall: to a kind of fault if no other kind was near, so that each kind is told from the others.
+    /// Adds a stall: to a kind of fault if no other kind was near, so that each kind is told from
+    /// the others.
     fn add(&mut self, lasted: u64, faults: &[&Fault]) {
         let longest = match faults {
             [] => &mut self.without_fault,
@@ -95,7 +98,8 @@ fn unexplained(facts: &Facts<'_>, away: &[(u64, u64)], stall: Stall) -> u64 {
     left + stall.until.saturating_sub(at)
 }
 
-/// The times in which two nodes of three were away at once, and the time after it in which leases expire.
+/// The times in which two nodes of three were away at once, and the time after it in which leases
+/// expire.
 fn without_majority<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = (u64, u64)> + 'a {
     let is_of_node = |fault: &&&Fault| matches!(fault.kind, Kind::FreezeNode | Kind::KillNode);
     let after = facts.run.lease_ms * 1000 + NOTICED;
@@ -113,10 +117,12 @@ fn without_majority<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = (u64, u64)
 fn bound(fault: &Fault, lease_ms: u64) -> u64 {
     let (lasted, lease) = (fault.until - fault.at, lease_ms * 1000);
     match fault.kind {
-        // The key of a replica that is gone is free after its lease, however long the replica stays away.
+        // The key of a replica that is gone is free after its lease, however long the replica stays
+        // away.
         Kind::PauseReplica | Kind::KillReplica => lease + NOTICED,
         Kind::CutConnections | Kind::ForgetScripts | Kind::ForgetEverything => NOTICED,
-        // No replica gets the key while the store is away; a lease whose answer was lost expires at the latest.
+        // No replica gets the key while the store is away; a lease whose answer was lost expires at
+        // the latest.
         Kind::FreezeStore | Kind::KillStore | Kind::FillStore => lasted + lease + NOTICED,
         Kind::HoldReplies => lasted + lease + NOTICED,
         // The other nodes are a majority: the fleet goes on.

@@ -1,4 +1,5 @@
-//! Made-up records: a good one, and for each class of violation the good one with that violation in it.
+//! Made-up records: a good one, and for each class of violation the good one with that violation in
+//! it.
 
 mod deposits;
 mod payments;
@@ -97,7 +98,8 @@ struct Made {
     others: Vec<Event>,
 }
 
-/// Forty deposits to each account, one every quarter of a second, a payment that was sent twice, and a cut connection.
+/// Forty deposits to each account, one every quarter of a second, a payment that was sent twice,
+/// and a cut connection.
 fn good() -> Made {
     let numbers = 1..=40;
     let mut requests = Vec::new();

@@ -47,7 +47,8 @@ pub(crate) async fn a_question_about_an_expired_lease_is_hinted_to_the_head_of_t
         lease: SHORT,
         ..attempt(&key, b)
     };
-    // A slow machine may see the lease expire before b is queued: then b has the key, and all begins again.
+    // A slow machine may see the lease expire before b is queued: then b has the key, and all
+    // begins again.
     let is_queued = async || {
         store.take_briefly(brief.clone()).await;
         match store.queue(&key, b).await {
@@ -112,7 +113,8 @@ pub(crate) async fn a_record_is_hinted_to_a_long_queue_one_after_another(subject
     assert_eq!(store.see(&key).await.queue, []);
 }
 
-/// Otherwise the head start of the head would begin while the record is there, and the head would be passed by too early.
+/// Otherwise the head start of the head would begin while the record is there, and the head would
+/// be passed by too early.
 pub(crate) async fn a_release_beside_a_record_is_hinted_to_nobody(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let (a, b, c) = (owner(), owner(), owner());

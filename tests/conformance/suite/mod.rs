@@ -14,7 +14,8 @@ pub(crate) mod queue;
 pub(crate) mod renewals;
 pub(crate) mod tokens;
 
-/// Holds a store to the contract: its name, its `Subject`, and the arguments of `tokio::test`. A store that has no permits says so.
+/// Holds a store to the contract: its name, its `Subject`, and the arguments of `tokio::test`. A
+/// store that has no permits says so.
 macro_rules! conformance {
     ($store:ident, $subject:ty, $args:tt) => {
         mod $store {

@@ -40,7 +40,8 @@ pub(crate) async fn all_readers_that_are_next_are_hinted_and_the_writer_behind_t
     assert!(!before.contains(&Hint::Free(key)), "{before:?}");
 }
 
-/// Waits for the hint, or until the store has said that it is worth asking again: a quorum may give way for a moment.
+/// Waits for the hint, or until the store has said that it is worth asking again: a quorum may give
+/// way for a moment.
 async fn hinted_or_due(hints: &mut Hints, key: &LockKey, remaining: Duration) {
     let hint = hinted(hints, Hint::Free(key.clone()));
     let _ = tokio::time::timeout(remaining, hint).await;

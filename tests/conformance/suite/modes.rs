@@ -366,7 +366,8 @@ pub(crate) async fn a_dead_writer_at_the_head_is_passed_by_readers(subject: impl
         store.holders(&key).await == sorted([live, live_too])
     })
     .await;
-    // A node of a quorum that got the readers' leases later, by healing, still has the dead writer in its queue. Nobody has to wait for that.
+    // A node of a quorum that got the readers' leases later, by healing, still has the dead writer
+    // in its queue. Nobody has to wait for that.
     if subject.has_one_node() {
         assert_eq!(store.see(&key).await.queue, []);
     }

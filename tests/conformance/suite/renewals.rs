@@ -1,4 +1,5 @@
-//! A renewal never makes a lease shorter, never creates one, and does nothing for an owner without the key.
+//! A renewal never makes a lease shorter, never creates one, and does nothing for an owner without
+//! the key.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Every grant and every refill hands out numbers above every number handed out for that key before.
+//! Every grant and every refill hands out numbers above every number handed out for that key
+//! before.
 
 use tower_distributed_lock::{
     ErrorKind,

@@ -24,7 +24,8 @@ fn tenant() -> RequestKey {
     key::name("tenant").param("tenant")
 }
 
-/// Sends a GET through an outer and an inner layer. The handler returns the modes of all guards, from the outermost on.
+/// Sends a GET through an outer and an inner layer. The handler returns the modes of all guards,
+/// from the outermost on.
 async fn get(outer: DistributedLockLayer, inner: DistributedLockLayer) -> Answer {
     let handler = async |guards: AllGuards| {
         let guards = guards.all();

@@ -104,7 +104,8 @@ async fn a_rejecting_layer_refuses_when_all_permits_are_taken() {
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
         gate.open();
         gate.open();
-        // The responses go out after the permits are free, so that the next requests are not refused.
+        // The responses go out after the permits are free, so that the next requests are not
+        // refused.
         for answer in inside {
             assert_eq!(within("an answer", answer).await.unwrap().status, 200);
         }

@@ -87,7 +87,8 @@ fn assert_all(answers: &[Answer], status: u16, text: &str) {
     }
 }
 
-/// Sends one request, and ten equal ones to two replicas while the first runs; then lets the first go on.
+/// Sends one request, and ten equal ones to two replicas while the first runs; then lets the first
+/// go on.
 async fn a_flight(
     subject: &impl Subject,
     runs: &Runs,

@@ -123,7 +123,8 @@ pub(crate) async fn after_a_crash_a_retry_runs_once_the_lease_has_passed(subject
     assert!(began.elapsed() >= 2 * A_WHILE);
 }
 
-/// Locks whose turns are lost soon although the store is healthy, long before the lease ends in the store.
+/// Locks whose turns are lost soon although the store is healthy, long before the lease ends in the
+/// store.
 fn short_tempered(subject: &impl Subject) -> Locks {
     let builder = subject.replica().max_hold(A_WHILE);
     builder.lease(Duration::from_secs(600)).build().unwrap()

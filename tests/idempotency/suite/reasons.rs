@@ -364,7 +364,8 @@ pub(crate) async fn a_policy_decides_about_errors_of_the_inner_service(subject: 
     send(&later, pay_as("other"))
         .await
         .assert_refused(409, "outcome-unknown");
-    // An error with that cause can come from a handler that has acted, and one of another type is not meant.
+    // An error with that cause can come from a handler that has acted, and one of another type is
+    // not meant.
     let errors: [fn() -> BoxError; 2] = [
         || Failed(Overloaded::new()).into(),
         || io::Error::other("no answer").into(),

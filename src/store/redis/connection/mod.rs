@@ -1,13 +1,16 @@
-//! One connection of a lane, or of the pool of `replicated`, and the connector that makes connections.
+//! One connection of a lane, or of the pool of `replicated`, and the connector that makes
+//! connections.
 //!
 //! ```text
 //! find the server (Upstream) ──> open (TCP, TLS, login) ──> handshake ──> Connection
 //! ```
 //!
-//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store to the same server has closed, or the next
-//!    release on another one whose answer depends on it. Where the server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
-//! 2. A connection counts only if the server has answered every command of the handshake, or has denied the command for good. A server
-//!    that is busy or loading has closed nothing and told no time: the connect has failed, and is tried again.
+//! 1. A connection that is given up is a stray (`strays`), which the next connection of the store
+//!    to the same server has closed, or the next release on another one whose answer depends on it.
+//!    Where the server denies CLIENT INFO or CLIENT KILL, connections work nevertheless.
+//! 2. A connection counts only if the server has answered every command of the handshake, or has
+//!    denied the command for good. A server that is busy or loading has closed nothing and told no
+//!    time: the connect has failed, and is tried again.
 
 mod handshake;
 mod peer;
@@ -39,7 +42,8 @@ use crate::{
     trace::{self, ConnectResult},
 };
 
-/// The number of messages in the client library's buffer beyond which a sender waits. A lane has fewer messages in flight.
+/// The number of messages in the client library's buffer beyond which a sender waits. A lane has
+/// fewer messages in flight.
 pub(super) const BUFFERED: usize = 1024;
 
 /// A connection that has passed the handshake. Once dropped, it is a stray.
@@ -83,7 +87,8 @@ impl Drop for Connection {
 #[derive(Debug, Default)]
 pub(super) struct Health {
     is_broken: AtomicBool,
-    /// Whether a call in a connection of the pool has got no reply. If it is given up, so is the connection.
+    /// Whether a call in a connection of the pool has got no reply. If it is given up, so is the
+    /// connection.
     awaits_reply: AtomicBool,
     /// Wakes the driver of the lane.
     waker: AtomicWaker,
@@ -168,7 +173,8 @@ impl Connector {
         server: &Server,
         health: Arc<Health>,
     ) -> Result<MultiplexedConnection, Error> {
-        // The lane keeps the time limits, because only the lane knows that a command which timed out may still take effect.
+        // The lane keeps the time limits, because only the lane knows that a command which timed
+        // out may still take effect.
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -201,8 +207,8 @@ impl ManageConnection for Connector {
         connection
     }
 
-    /// Never called, because the pool does not test connections: a PING before every call would double the traffic and prove nothing about
-    /// the time after the PING.
+    /// Never called, because the pool does not test connections: a PING before every call would
+    /// double the traffic and prove nothing about the time after the PING.
     async fn is_valid(&self, _: &mut Connection) -> Result<(), Error> {
         Ok(())
     }

@@ -6,7 +6,8 @@ use crate::store::redis::operations::text;
 
 /// The name of a connection on its server.
 ///
-/// The ids of connections start anew when a server restarts, so the address is compared as well: no other client is closed by mistake.
+/// The ids of connections start anew when a server restarts, so the address is compared as well: no
+/// other client is closed by mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     id: String,

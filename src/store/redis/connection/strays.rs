@@ -1,8 +1,9 @@
 //! The connections that a store has given up, and that the server may still read from.
 //!
-//! Commands can lie unread in the buffers of a server that hangs, long after the client has closed its
-//! end. Every new connection therefore has the server close the strays of the store first (CLIENT KILL),
-//! and so does a release in doubt, for a connection of the pool that was given up meanwhile:
+//! Commands can lie unread in the buffers of a server that hangs, long after the client has closed
+//! its end. Every new connection therefore has the server close the strays of the store first
+//! (CLIENT KILL), and so does a release in doubt, for a connection of the pool that was given up
+//! meanwhile:
 //!
 //! ```text
 //! lane: the connection breaks ──▶ its peer is a stray, and the outcome of its calls is unknown
@@ -10,10 +11,10 @@
 //!                           denied ───────▶ strays are left for good ──▶ "not yet", until the lease is over
 //! ```
 //!
-//! The strays at one server say nothing about another one. After a fail-over, those at the old primary
-//! cannot be closed from the new one, and need not be: the new server has the role of a primary already
-//! (ROLE), and so does not replicate later writes of the old one, which forgets those writes before any
-//! server replicates from it again.
+//! The strays at one server say nothing about another one. After a fail-over, those at the old
+//! primary cannot be closed from the new one, and need not be: the new server has the role of a
+//! primary already (ROLE), and so does not replicate later writes of the old one, which forgets
+//! those writes before any server replicates from it again.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -49,7 +50,8 @@ impl Strays {
         at_server.map_or_else(Vec::new, |it| it.open.clone())
     }
 
-    /// Takes the reply to the command that closes a stray. A command that is denied will be denied again.
+    /// Takes the reply to the command that closes a stray. A command that is denied will be denied
+    /// again.
     pub(super) fn met(&self, server: &Arc<str>, stray: &Peer, reply: &Value) {
         if explain::temporary(reply).is_some() {
             return;

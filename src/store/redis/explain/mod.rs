@@ -1,7 +1,8 @@
 //! The errors of the Redis store.
 //!
-//! A message names the fault, its cause and the remedy, because only the message is logged. No message quotes the server, because a server
-//! may quote a key, and keys may be personal data; the server's own text is in the error's source.
+//! A message names the fault, its cause and the remedy, because only the message is logged. No
+//! message quotes the server, because a server may quote a key, and keys may be personal data; the
+//! server's own text is in the error's source.
 
 mod server_error;
 
@@ -42,7 +43,8 @@ pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidConfig, message)
 }
 
-/// The error of a connect that failed, by its reason: a refusal of the server, the login, the URL, RESP3, or no server at all.
+/// The error of a connect that failed, by its reason: a refusal of the server, the login, the URL,
+/// RESP3, or no server at all.
 pub(super) fn cannot_connect(address: &str, error: RedisError) -> Error {
     if mentions(&error, "DB index is out of range") {
         let message = format!(
@@ -137,14 +139,16 @@ pub(super) fn no_node(cluster: &str, error: Option<RedisError>) -> Error {
     no_server_answers(message, error)
 }
 
-/// The error of an acquire or a record that too few replicas have acknowledged. `what` is said of it.
+/// The error of an acquire or a record that too few replicas have acknowledged. `what` is said of
+/// it.
 pub(super) fn too_few_replicas(found: i64, wanted: usize, limit: Duration, what: &str) -> Error {
     unreachable(format!(
         "{found} replicas of Redis, not {wanted}, have acknowledged {what} within {limit:?}"
     ))
 }
 
-/// The end of a subscription at a server that is not the primary any more, or at a node of a Cluster that has no slots any more.
+/// The end of a subscription at a server that is not the primary any more, or at a node of a
+/// Cluster that has no slots any more.
 pub(super) fn subscription_moves() -> Error {
     unreachable(
         "hints arrive at another Redis now: the primary has changed, or this node has no slots any more",
@@ -201,8 +205,8 @@ pub(super) fn foreign() -> Error {
     Error::new(ErrorKind::Foreign, message)
 }
 
-/// The error of a large record that was alone in flight when the connection broke. The server may have said why, but its answer
-/// can be lost with the connection.
+/// The error of a large record that was alone in flight when the connection broke. The server may
+/// have said why, but its answer can be lost with the connection.
 pub(super) fn record_too_large() -> Error {
     unreachable(format!(
         "the connection to Redis broke when the record was sent; perhaps {RECORD_TOO_LARGE}"

@@ -1,7 +1,7 @@
 //! The errors that a server answers with, and their meanings.
 //!
-//! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.` The code decides on the
-//! [`ErrorKind`] and on the message.
+//! An error begins with a code, such as `OOM command not allowed when used memory > 'maxmemory'.`
+//! The code decides on the [`ErrorKind`] and on the message.
 //!
 //! | the server answers | kind | because |
 //! |---|---|---|
@@ -18,7 +18,8 @@ use crate::{Error, ErrorKind};
 
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-/// The code at the start of a server's error, and what it means for a key that is in use for something else.
+/// The code at the start of a server's error, and what it means for a key that is in use for
+/// something else.
 const FOREIGN: [(&str, &str); 4] = [
     (
         "WRONGTYPE",
@@ -167,7 +168,8 @@ fn code_and_detail(error: &RedisError) -> String {
     format!("{code} {detail}")
 }
 
-/// Whether an error has this code. Up to 6.2, the code of an error within a script follows the position in the script, after `ERR`.
+/// Whether an error has this code. Up to 6.2, the code of an error within a script follows the
+/// position in the script, after `ERR`.
 fn has_code(said: &str, code: &str) -> bool {
     let within = [format!(": {code} "), format!(": -{code} ")];
     said.starts_with(code) || within.iter().any(|code| said.contains(code))

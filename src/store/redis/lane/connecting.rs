@@ -1,4 +1,5 @@
-//! What follows a connect: the verdict for the calls that wait, and the pause before the next connect.
+//! What follows a connect: the verdict for the calls that wait, and the pause before the next
+//! connect.
 
 use std::time::Duration;
 
@@ -24,14 +25,15 @@ pub(super) struct BackOff {
 }
 
 impl Inner {
-    /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the reason why two connects in a row have
-    /// failed.
+    /// Handles the end of a connect. All waiting calls get the same verdict: a connection, or the
+    /// reason why two connects in a row have failed.
     pub(super) fn connected(&self, driver: DriverId, outcome: Result<Connection, Error>) {
         let mut state = self.lock();
         if state.driver != Some(driver) {
             return;
         }
-        // The pause lasts until the connection has brought a reply, because some connections break right after they were made.
+        // The pause lasts until the connection has brought a reply, because some connections break
+        // right after they were made.
         state.back_off.lengthen(self.limit);
         let verdict = match outcome {
             Ok(connection) => {
@@ -64,8 +66,8 @@ impl BackOff {
         self.connects <= 1
     }
 
-    /// Counts one more connect and doubles the pause, with jitter. The pause is at most half the time limit, so that a waiting call sees the
-    /// next connect before its deadline.
+    /// Counts one more connect and doubles the pause, with jitter. The pause is at most half the
+    /// time limit, so that a waiting call sees the next connect before its deadline.
     fn lengthen(&mut self, limit: Duration) {
         self.connects = self.connects.saturating_add(1);
         let longest = LONGEST_PAUSE.min(limit / 2);

@@ -1,6 +1,7 @@
 //! The task of a lane.
 //!
-//! Each poll of the [`Driver`] makes one [`Step`] after another, until there is nothing to do but wait:
+//! Each poll of the [`Driver`] makes one [`Step`] after another, until there is nothing to do but
+//! wait:
 //!
 //! ```text
 //! step ─┬─ Connect ──> connected ──> step
@@ -133,7 +134,8 @@ impl Inner {
         if let Some(connection) = &state.connection {
             connection.health.wakes(cx.waker());
         }
-        // Replies come before deadlines, and before the end of the connection: a reply that has arrived counts.
+        // Replies come before deadlines, and before the end of the connection: a reply that has
+        // arrived counts.
         let answered = self.hear(state, cx);
         self.check_connection(state);
         let gathers = state.begins_to_gather(answered);
@@ -168,7 +170,8 @@ impl Inner {
                 _ => return Step::Connect,
             }
         }
-        // A timer that is set too early is not moved, because every reply would move the timer again.
+        // A timer that is set too early is not moved, because every reply would move the timer
+        // again.
         let set = state.wakes_at.filter(|at| now < *at);
         state.wakes_at = set.into_iter().chain(until).min();
         Step::Wait(state.wakes_at)

@@ -23,11 +23,13 @@ use crate::{
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) by: By,
-    /// The receiver of the outcome, and the time of the call for the telemetry. `None` once the caller was answered.
+    /// The receiver of the outcome, and the time of the call for the telemetry. `None` once the
+    /// caller was answered.
     pub(super) answer: Option<(Receiver, StoreCall)>,
     /// When the caller must be answered.
     pub(super) deadline: Instant,
-    /// The strays that the server closes right before it runs the call, which is a release in doubt.
+    /// The strays that the server closes right before it runs the call, which is a release in
+    /// doubt.
     pub(super) strays: Vec<Peer>,
 }
 

@@ -24,7 +24,8 @@ pub(super) struct Message(SmallVec<[Cmd; 1]>);
 /// A message that was sent.
 pub(super) struct Flight {
     pub(super) sent: Instant,
-    /// The number of calls in the message. They are the first calls in flight when the replies come.
+    /// The number of calls in the message. They are the first calls in flight when the replies
+    /// come.
     pub(super) calls: usize,
     reply_future: ReplyFuture,
     /// The replies, if they came with the first poll.
@@ -48,8 +49,8 @@ impl Message {
         self.0.push(command);
     }
 
-    /// Sends the commands of `calls` calls. When the method returns, the commands are in the connection's buffer, if the buffer has
-    /// room. The replies wake `waker`.
+    /// Sends the commands of `calls` calls. When the method returns, the commands are in the
+    /// connection's buffer, if the buffer has room. The replies wake `waker`.
     pub(super) fn send(
         self,
         calls: usize,
@@ -91,8 +92,9 @@ impl Message {
             reply_future,
             replies: None,
         };
-        // The first poll puts the message into the connection's buffer. If this thread pauses in that poll, the replies can be there before
-        // its end, and no later event wakes the driver for them.
+        // The first poll puts the message into the connection's buffer. If this thread pauses in
+        // that poll, the replies can be there before its end, and no later event wakes the
+        // driver for them.
         if let Poll::Ready(replies) = flight.poll(&mut Context::from_waker(waker)) {
             flight.replies = Some(replies);
             waker.wake_by_ref();
@@ -121,7 +123,8 @@ impl Flight {
         if let Some(replies) = self.replies.take() {
             return Poll::Ready(replies);
         }
-        // Unconstrained, because the first poll sends the message and must not be put off when the task's budget is spent.
+        // Unconstrained, because the first poll sends the message and must not be put off when the
+        // task's budget is spent.
         pin!(unconstrained(self.reply_future.get_pin())).poll(cx)
     }
 

@@ -9,25 +9,33 @@
 //!                  └─ NOSCRIPT; READONLY, where another server is the primary: sent again
 //! ```
 //!
-//! 1. A call is started by [`Lane::call`], [`Lane::call_all`] or [`Lane::release`]. When the method returns, the call has its place in
-//!    the queue. On a working connection, the queue is then in the connection's buffer as well, if it has as many calls as are in flight.
-//!    Otherwise the driver sends it soon, without waiting for a reply ([`Gathering`]).
-//! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller that goes away takes nothing back.
-//! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the client library would not keep the order
-//!    of two senders.
-//! 4. Replies come in the order of the messages, so only the first message in flight is polled. Every reply wakes the driver.
-//! 5. A call is sent again only if the server has said that it has not run the call. When a connection breaks, the outcome of all calls in
-//!    flight is unknown, at once; those that were not sent wait for the next connection, until their deadlines. Lanes promise no order.
-//! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends with the lane, after the calls that
-//!    were started have been answered or have run out of time. A call starts the driver if there is none, at the store's [`Home`], and
-//!    is refused if there is no runtime.
-//! 7. The driver and the connection end with their runtime. All callers, which may be on other runtimes, then get an error that says so.
-//!    A lane that is driven elsewhere when the store gets its home moves there ([`Lane::move_home`]): a new driver takes its place, and the
-//!    old one, which finds that it is not the driver any more, ends without a trace.
-//! 8. The mutex is never held over an await. Under the mutex, only code is called that neither blocks nor comes back to the lane: the
-//!    client library's buffer, wakers, channels to callers, and the recorder of metrics. The outcomes of releases, and the spawning of the
-//!    driver, follow when the mutex is free ([`Locked`]): an outcome may come back to the lane with a further release, and a runtime that
-//!    shuts down drops a new driver at once, and the drop takes the mutex.
+//! 1. A call is started by [`Lane::call`], [`Lane::call_all`] or [`Lane::release`]. When the method
+//!    returns, the call has its place in the queue. On a working connection, the queue is then in
+//!    the connection's buffer as well, if it has as many calls as are in flight. Otherwise the
+//!    driver sends it soon, without waiting for a reply ([`Gathering`]).
+//! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller
+//!    that goes away takes nothing back.
+//! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the
+//!    client library would not keep the order of two senders.
+//! 4. Replies come in the order of the messages, so only the first message in flight is polled.
+//!    Every reply wakes the driver.
+//! 5. A call is sent again only if the server has said that it has not run the call. When a
+//!    connection breaks, the outcome of all calls in flight is unknown, at once; those that were
+//!    not sent wait for the next connection, until their deadlines. Lanes promise no order.
+//! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends
+//!    with the lane, after the calls that were started have been answered or have run out of time.
+//!    A call starts the driver if there is none, at the store's [`Home`], and is refused if there
+//!    is no runtime.
+//! 7. The driver and the connection end with their runtime. All callers, which may be on other
+//!    runtimes, then get an error that says so. A lane that is driven elsewhere when the store gets
+//!    its home moves there ([`Lane::move_home`]): a new driver takes its place, and the old one,
+//!    which finds that it is not the driver any more, ends without a trace.
+//! 8. The mutex is never held over an await. Under the mutex, only code is called that neither
+//!    blocks nor comes back to the lane: the client library's buffer, wakers, channels to callers,
+//!    and the recorder of metrics. The outcomes of releases, and the spawning of the driver, follow
+//!    when the mutex is free ([`Locked`]): an outcome may come back to the lane with a further
+//!    release, and a runtime that shuts down drops a new driver at once, and the drop takes the
+//!    mutex.
 
 mod connecting;
 mod driver;
@@ -95,8 +103,8 @@ struct Inner {
     connector: Connector,
     names: Names,
     floors: Arc<Floors>,
-    /// The time limit of a connect, and of the calls that are left when the lane is dropped. [`SILENT_LIMITS`] times
-    /// this limit is the longest silence of a connection.
+    /// The time limit of a connect, and of the calls that are left when the lane is dropped.
+    /// [`SILENT_LIMITS`] times this limit is the longest silence of a connection.
     limit: Duration,
     home: Home,
 }
@@ -111,10 +119,11 @@ struct State {
     flights: VecDeque<Flight>,
     /// When the connection last brought a reply.
     last_reply: Option<Instant>,
-    /// The server is not the primary any more, or closes the connection, for this reason. Nothing is sent
-    /// any more, and the connection is given up when all replies have come.
+    /// The server is not the primary any more, or closes the connection, for this reason. Nothing
+    /// is sent any more, and the connection is given up when all replies have come.
     leaving: Option<Error>,
-    /// The reason why the last connection ended or could not be made, on the runtime of the driver.
+    /// The reason why the last connection ended or could not be made, on the runtime of the
+    /// driver.
     trouble: Option<Error>,
     /// The callers of [`Lane::connect`] that wait for a connection.
     connecting: Vec<oneshot::Sender<Result<(), Error>>>,
@@ -166,13 +175,15 @@ impl Future for Pending {
 
 /// Whether calls wait in the queue to be sent as one message.
 ///
-/// A message costs the client and the server several times as much as one more command in it. While replies are due, calls are therefore
-/// left to the driver, which lets the tasks go first that can run now, and then sends the calls of all of them. So a call waits for running
-/// tasks only, never for a reply or a timer.
+/// A message costs the client and the server several times as much as one more command in it. While
+/// replies are due, calls are therefore left to the driver, which lets the tasks go first that can
+/// run now, and then sends the calls of all of them. So a call waits for running tasks only, never
+/// for a reply or a timer.
 ///
-/// Calls do not wait for each other while the server waits for calls: the queue is sent as soon as it has as many calls as are in flight.
-/// After 32 calls were answered together, the 32 calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32,
-/// the client and the server would work in turns, each of them idle for half of the time.
+/// Calls do not wait for each other while the server waits for calls: the queue is sent as soon as
+/// it has as many calls as are in flight. After 32 calls were answered together, the 32 calls that
+/// follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and the server
+/// would work in turns, each of them idle for half of the time.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
     #[default]
@@ -303,7 +314,8 @@ impl Lane {
     }
 }
 
-/// The driver goes on until the calls that were started have been answered, for at most one time limit.
+/// The driver goes on until the calls that were started have been answered, for at most one time
+/// limit.
 impl Drop for Lane {
     fn drop(&mut self) {
         let mut state = self.0.lock();
@@ -407,7 +419,8 @@ impl Inner {
         runtime.spawn(Driver::new(self.clone(), driver));
     }
 
-    /// Handles the end of the driver: no connection is left, and no caller would be answered any more.
+    /// Handles the end of the driver: no connection is left, and no caller would be answered any
+    /// more.
     fn driver_ended(&self, driver: DriverId) {
         let mut state = self.lock();
         if state.driver != Some(driver) {
@@ -438,7 +451,8 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for that.
+    /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for
+    /// that.
     fn sends_now(&mut self) -> bool {
         let (waiting, in_flight) = (self.queue.unsent(), self.queue.in_flight());
         if self.gathering.is_enough(waiting, in_flight) || self.driver.is_none() {
@@ -451,8 +465,9 @@ impl State {
         false
     }
 
-    /// Whether the driver lets other tasks go first before it sends. `answered`: the number of calls that the driver has just answered. Calls
-    /// that were answered together are followed by others at the same time.
+    /// Whether the driver lets other tasks go first before it sends. `answered`: the number of
+    /// calls that the driver has just answered. Calls that were answered together are followed
+    /// by others at the same time.
     fn begins_to_gather(&mut self, answered: usize) -> bool {
         let begins = match self.gathering {
             Gathering::No => answered > 1,

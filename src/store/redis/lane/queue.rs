@@ -10,9 +10,10 @@
 //!
 //! 1. `calls` has the calls in flight first, in the order in which they were sent: the next reply
 //!    belongs to the first of them. They stay even if their callers were answered before.
-//! 2. A caller is answered once: [`Entry::answer`] is `None` afterwards. An unsent call has a caller.
-//! 3. No caller must be answered before `next_deadline`. The time may be too early, which costs a look
-//!    at all calls: most calls are answered long before, and none of them pays for a timer.
+//! 2. A caller is answered once: [`Entry::answer`] is `None` afterwards. An unsent call has a
+//!    caller.
+//! 3. No caller must be answered before `next_deadline`. The time may be too early, which costs a
+//!    look at all calls: most calls are answered long before, and none of them pays for a timer.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! The buffers that a lane uses again.
 //!
-//! A lane writes the same few kinds of commands again and again. A command whose reply has come goes back here, with its buffers, and
-//! the next call is written into it.
+//! A lane writes the same few kinds of commands again and again. A command whose reply has come
+//! goes back here, with its buffers, and the next call is written into it.
 
 use redis::{Arg, Cmd};
 
@@ -9,13 +9,15 @@ use super::message::ReplyFuture;
 
 /// The number of commands, and of boxes, that are kept.
 const MOST: usize = 64;
-/// The size of the largest command that is kept, in bytes. A command with a record may be very large.
+/// The size of the largest command that is kept, in bytes. A command with a record may be very
+/// large.
 const LARGEST: usize = 4096;
 /// The room in a new command: enough for most calls.
 const USUAL_ARGUMENTS: usize = 12;
 const USUAL_SIZE: usize = 384;
 
-/// Keeps commands and the boxes of reply futures for later messages, so that a call allocates neither.
+/// Keeps commands and the boxes of reply futures for later messages, so that a call allocates
+/// neither.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     commands: Vec<Cmd>,
@@ -23,7 +25,8 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// An empty command. `is_alone`: the command is the only one of its message. Commands of larger messages do not come back.
+    /// An empty command. `is_alone`: the command is the only one of its message. Commands of larger
+    /// messages do not come back.
     pub(super) fn command(&mut self, is_alone: bool) -> Cmd {
         let spare = if is_alone { self.commands.pop() } else { None };
         spare.unwrap_or_else(|| Cmd::with_capacity(USUAL_ARGUMENTS, USUAL_SIZE))

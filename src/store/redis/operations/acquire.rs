@@ -30,8 +30,8 @@ use crate::{
 };
 
 impl Shared {
-    /// Takes a key. The call is started when the method returns, and the future only waits for the answer; with replicas, the future makes
-    /// the call.
+    /// Takes a key. The call is started when the method returns, and the future only waits for the
+    /// answer; with replicas, the future makes the call.
     ///
     /// # Cancel safety
     ///
@@ -65,7 +65,8 @@ impl Writer<'_> {
         } else {
             &ACQUIRE_SHARED
         };
-        // Where a slot moves, a name that is deleted by the ends cannot be written again in the same step.
+        // Where a slot moves, a name that is deleted by the ends cannot be written again in the
+        // same step.
         let names = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
         let names = &names[..if request.ends.is_empty() { 3 } else { 4 }];
         self.script(script, &request.key, names);
@@ -92,8 +93,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place> <ms of the head start>`. The owners
-    /// that are ended first follow, each after a semicolon: the script looks at them only if the key is in use.
+    /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place>
+    /// <ms of the head start>`. The owners that are ended first follow, each after a semicolon:
+    /// the script looks at them only if the key is in use.
     fn queueing(&mut self, queueing: Queueing, ends: &[End]) {
         let mut to = self.command.bufmut_for_next_arg(0);
         match queueing {

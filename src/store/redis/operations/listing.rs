@@ -1,6 +1,7 @@
 //! The keys of a store, in pages: SCAN, on one node after another.
 //!
-//! A cursor is `<cursor of SCAN>@<address of the node>`, with an empty address outside of a Cluster.
+//! A cursor is `<cursor of SCAN>@<address of the node>`, with an empty address outside of a
+//! Cluster.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,7 +19,8 @@ use crate::{
     store::{Cursor, KeyPage, List, StoreFuture},
 };
 
-/// The number of names that the server looks at in one step, which takes the server less than a millisecond.
+/// The number of names that the server looks at in one step, which takes the server less than a
+/// millisecond.
 const LONGEST_STEP: usize = 1000;
 /// The least number of names in one step.
 const SHORTEST_STEP: usize = 10;
@@ -53,7 +55,8 @@ struct Scanned {
 }
 
 impl Shared {
-    /// Lists keys until the page is full, until [`MOST_NAMES`] names were looked at, or until half of the time limit has passed.
+    /// Lists keys until the page is full, until [`MOST_NAMES`] names were looked at, or until half
+    /// of the time limit has passed.
     ///
     /// # Cancel safety
     ///
@@ -81,7 +84,8 @@ impl Shared {
                 if keys.len() >= at_most || is_over {
                     break Some(from);
                 }
-                // A step without a key means that keys are rare among the names, and so a longer step brings few keys.
+                // A step without a key means that keys are rare among the names, and so a longer
+                // step brings few keys.
                 let step = (at_most - keys.len()) << (2 * empty_steps).min(10);
                 let count = step.clamp(SHORTEST_STEP, LONGEST_STEP);
                 let scan = Scan {
@@ -165,8 +169,8 @@ impl Position {
         Some(Self { cursor, node })
     }
 
-    /// The position after a step, with the cursor that the server has returned. Behind the last name of a node, it comes before every
-    /// other node behind that node.
+    /// The position after a step, with the cursor that the server has returned. Behind the last
+    /// name of a node, it comes before every other node behind that node.
     fn after(self, next: u64) -> Self {
         match next {
             0 => Self {

@@ -1,5 +1,6 @@
-//! The operations of the [`Store`](crate::store::Store) contract, each in a file of its own: starts a call on the lane of its key, writes
-//! the call as a command when the lane sends it, and turns the reply into an answer.
+//! The operations of the [`Store`](crate::store::Store) contract, each in a file of its own: starts
+//! a call on the lane of its key, writes the call as a command when the lane sends it, and turns
+//! the reply into an answer.
 //!
 //! An acquire of the key `orders/42` for 10 s is sent as:
 //!
@@ -36,22 +37,25 @@ use crate::{
     store::{Acquire, Ending, Expected, Holder, Release, Renew},
 };
 
-/// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name of the owner included.
+/// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name
+/// of the owner included.
 const LARGE: usize = 1024 * 1024 - 256;
 
 /// One call.
 ///
-/// A call keeps its operation and is written as a command each time the call is sent, because the floor of the tokens and the version
-/// of the script belong to the connection.
+/// A call keeps its operation and is written as a command each time the call is sent, because the
+/// floor of the tokens and the version of the script belong to the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) operation: Operation,
-    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving (ASK).
+    /// Whether ASKING is sent before the call, for a node of a Cluster to which the slot is moving
+    /// (ASK).
     pub(super) is_asking: bool,
     /// Whether the call uses the script with one key, if the operation has such a script.
     ///
-    /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is sure to find all keys on one node. The
-    /// script with one key answers like the normal script; or with TRYAGAIN again, and then only the normal script can make the call.
+    /// While a slot of a Cluster moves to another node (TRYAGAIN), only a script with one key is
+    /// sure to find all keys on one node. The script with one key answers like the normal
+    /// script; or with TRYAGAIN again, and then only the normal script can make the call.
     pub(super) has_one_key: bool,
 }
 
@@ -60,7 +64,8 @@ pub(super) struct Call {
 pub(super) enum Operation {
     /// `acquire.lua`, or `acquire_shared.lua` for the other modes.
     Acquire(Acquire),
-    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua` for the other modes.
+    /// `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua`
+    /// for the other modes.
     Renew(Renew),
     /// `release.lua`; `release_alone.lua` with one key; `release_shared.lua` for the other modes.
     Release(Release),
@@ -112,8 +117,8 @@ impl Call {
         matches!(&self.operation, Operation::Release(release) if release.in_doubt)
     }
 
-    /// Whether the call has a record that may be larger than the server takes. The server then closes the connection, and the calls around
-    /// the record should not suffer.
+    /// Whether the call has a record that may be larger than the server takes. The server then
+    /// closes the connection, and the calls around the record should not suffer.
     pub(super) fn is_large(&self) -> bool {
         match &self.operation {
             Operation::Release(Release {
@@ -124,8 +129,8 @@ impl Call {
         }
     }
 
-    /// How the first sending names the script. The scripts for operators, and `release_alone.lua`, are too rarely used to be loaded
-    /// with every connection.
+    /// How the first sending names the script. The scripts for operators, and `release_alone.lua`,
+    /// are too rarely used to be loaded with every connection.
     pub(super) fn by(&self) -> By {
         match self.operation {
             Operation::Release(_) if self.has_one_key => By::Text,

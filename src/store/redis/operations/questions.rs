@@ -1,4 +1,5 @@
-//! Operations that leave nothing to be done when they fail: to inspect a key, to end its lease by force, to raise its tokens.
+//! Operations that leave nothing to be done when they fail: to inspect a key, to end its lease by
+//! force, to raise its tokens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,11 +26,13 @@ use crate::{
     },
 };
 
-/// The number of holders, and of attempts, on one page of an inspection (`LISTED` in `inspect.lua`).
+/// The number of holders, and of attempts, on one page of an inspection (`LISTED` in
+/// `inspect.lua`).
 const PAGE: usize = 50;
 
 impl Shared {
-    /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot represent exactly.
+    /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot
+    /// represent exactly.
     pub(in super::super) fn raise_fence(
         self: &Arc<Self>,
         key: LockKey,
@@ -78,7 +81,8 @@ impl Shared {
         Box::pin(async move {
             let mut holder = None;
             if let Expected::Holder(owner) = expected {
-                // The server finds a holder among many by its whole name, with the mode and the label.
+                // The server finds a holder among many by its whole name, with the mode and the
+                // label.
                 let mut holders = shared.inspect(key.clone()).await?.holders.into_iter();
                 holder = holders.find(|holder| holder.owner == owner);
                 if holder.is_none() {
@@ -108,7 +112,8 @@ impl Shared {
 impl Writer<'_> {
     pub(super) fn raise_fence(&mut self, key: &LockKey, above: u64) {
         self.script(&RAISE_FENCE, key, &[Name::Fence]);
-        // Tokens that this process has seen count as handed out, even if the server has lost its counter.
+        // Tokens that this process has seen count as handed out, even if the server has lost its
+        // counter.
         self.number(above.max(self.dialect.floors.of(key).get()));
     }
 
@@ -173,7 +178,8 @@ impl Inspect {
         }
     }
 
-    /// Reads the reply of `inspect.lua`, and goes on to the next page. Returns whether there is one.
+    /// Reads the reply of `inspect.lua`, and goes on to the next page. Returns whether there is
+    /// one.
     fn add(&mut self, reply: Value, seen: &mut Inspection) -> Result<bool, Error> {
         let parts = match reply {
             Value::Array(parts) => <[Value; 6]>::try_from(parts).ok(),
@@ -198,7 +204,8 @@ impl Inspect {
         }
         let named = |name: &Value| value::read_name(text(name)?);
         let left = |until: &Value| Some(text(until)?.parse::<i64>().ok()? - now);
-        // The lock may have got another kind of holder since the first page, on which there was none.
+        // The lock may have got another kind of holder since the first page, on which there was
+        // none.
         let goes_on = is_first || !self.last_holder[0].is_empty();
         for holder in holders.chunks(2).filter(|_| goes_on) {
             let (Some(Named { owner, mode, label }), Some(left)) =

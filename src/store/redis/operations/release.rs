@@ -1,5 +1,5 @@
-//! To end a lease, or to put a record into its place: `release.lua`, `release_shared.lua` for the other modes, and `release_alone.lua`
-//! with one key.
+//! To end a lease, or to put a record into its place: `release.lua`, `release_shared.lua` for the
+//! other modes, and `release_alone.lua` with one key.
 //!
 //! | reply | meaning |
 //! |---|---|
@@ -29,7 +29,8 @@ use crate::store::{Answer, Ending, Mode, Outcome, Release, Released};
 pub(in super::super) const NOT_YET: Value = Value::Nil;
 
 impl Shared {
-    /// Starts a release, also outside of a runtime. A release that may be redirected, or waits for replicas, takes a task.
+    /// Starts a release, also outside of a runtime. A release that may be redirected, or waits for
+    /// replicas, takes a task.
     pub(in super::super) fn release(self: &Arc<Self>, request: Release, answer: Answer) {
         let deadline = self.deadline();
         let is_record = matches!(request.ending, Ending::Record { .. });

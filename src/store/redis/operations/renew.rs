@@ -1,4 +1,5 @@
-//! To renew leases: `renew.lua`; `renew_alone.lua` without further tokens, or with one key; `renew_shared.lua` for the other modes.
+//! To renew leases: `renew.lua`; `renew_alone.lua` without further tokens, or with one key;
+//! `renew_shared.lua` for the other modes.
 //!
 //! | reply | meaning |
 //! |---|---|
@@ -36,7 +37,8 @@ struct Asked {
 }
 
 impl Shared {
-    /// Renews leases. The renewals of one lane are sent together, and each is answered when its reply comes.
+    /// Renews leases. The renewals of one lane are sent together, and each is answered when its
+    /// reply comes.
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let deadline = self.deadline();
@@ -54,7 +56,8 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // Batches are answered one after another, so each batch gets more time than the one before.
+            // Batches are answered one after another, so each batch gets more time than the one
+            // before.
             let starts = indices.into_iter().enumerate().map(|(place, index)| {
                 let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
                 let asked = &mut asked[index];
@@ -72,12 +75,13 @@ impl Shared {
             let (shared, asked) = (shared.clone(), asked.clone());
             async move { (index, shared.renewed(&asked[index], outcome).await) }
         });
-        // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays no other.
+        // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays
+        // no other.
         Box::pin(answers.buffer_unordered(all.max(1)))
     }
 
-    /// Reads the outcome of a renewal. In a Cluster, a renewal that was redirected, or not sent, is made again at the right node, until its
-    /// deadline.
+    /// Reads the outcome of a renewal. In a Cluster, a renewal that was redirected, or not sent, is
+    /// made again at the right node, until its deadline.
     async fn renewed(&self, asked: &Asked, mut outcome: Outcome<Value>) -> Renewed {
         let Asked { request, deadline } = asked;
         if let Topology::Cluster(_) = *self.topology
@@ -106,8 +110,9 @@ fn renewal_of(request: &Renew) -> Call {
 }
 
 impl Writer<'_> {
-    /// Writes a renewal. In a moving slot, a lease that is renewed without further tokens is better than a lost one. The name that never
-    /// exists keeps the script of a shared lease from running there.
+    /// Writes a renewal. In a moving slot, a lease that is renewed without further tokens is better
+    /// than a lost one. The name that never exists keeps the script of a shared lease from
+    /// running there.
     pub(super) fn renew(&mut self, request: &Renew, has_one_key: bool) {
         let is_shared = request.mode != Mode::Exclusive;
         let is_alone = has_one_key || !is_shared && request.refill == 0;

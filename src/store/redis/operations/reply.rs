@@ -1,4 +1,5 @@
-//! The parts that the replies of several scripts have in common. Each `.lua` file opens with the replies of its script.
+//! The parts that the replies of several scripts have in common. Each `.lua` file opens with the
+//! replies of its script.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::{
 /// The remaining time of a lease without an expiry, which only an operator can make (PERSIST).
 const NEVER: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the reply to a call. An error of the server means that the call has had no effect, and of a reply that no script gives, nothing is known.
+/// Reads the reply to a call. An error of the server means that the call has had no effect, and of
+/// a reply that no script gives, nothing is known.
 pub(in super::super) fn read<T>(
     outcome: Outcome<Value>,
     reply: impl FnOnce(Value) -> Result<T, Error>,
@@ -38,7 +40,8 @@ pub(super) fn flag(reply: Value) -> Result<bool, Error> {
     }
 }
 
-/// The block of tokens that ends with `last`. Raises the floor to `last`, because this process has seen these tokens now.
+/// The block of tokens that ends with `last`. Raises the floor to `last`, because this process has
+/// seen these tokens now.
 pub(super) fn tokens(last: i64, block: u32, floor: Floor<'_>) -> Option<Tokens> {
     let last = u64::try_from(last).ok()?;
     if last >= END_OF_TOKENS {

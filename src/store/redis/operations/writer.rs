@@ -27,7 +27,8 @@ pub(in super::super) struct Dialect<'a> {
     pub(in super::super) fraction: Option<Fraction>,
 }
 
-/// Writes a command argument by argument, as bytes and without `fmt`, because every lock pays for this.
+/// Writes a command argument by argument, as bytes and without `fmt`, because every lock pays for
+/// this.
 pub(super) struct Writer<'a> {
     pub(super) by: By,
     pub(super) dialect: Dialect<'a>,
@@ -50,8 +51,8 @@ impl Writer<'_> {
         script.call(self.by, by_clock, names, self.command);
     }
 
-    /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on another connection must carry the
-    /// floor which that connection has raised.
+    /// Writes the floor of a key's tokens at the time of the sending. A call that is repeated on
+    /// another connection must carry the floor which that connection has raised.
     pub(super) fn floor(&mut self, key: &LockKey) {
         let Dialect {
             floors, fraction, ..
@@ -78,7 +79,8 @@ impl Writer<'_> {
     }
 }
 
-/// Converts to milliseconds, rounded up, because the store must not end a lease before the holder does.
+/// Converts to milliseconds, rounded up, because the store must not end a lease before the holder
+/// does.
 pub(in super::super) fn millis(duration: Duration) -> u64 {
     let duration = duration.min(FAR);
     let below_a_second = duration.subsec_nanos().div_ceil(1_000_000);

@@ -1,4 +1,5 @@
-//! Asks several servers the same question at once, so that a server that hangs does not delay the others.
+//! Asks several servers the same question at once, so that a server that hangs does not delay the
+//! others.
 
 use std::{pin::pin, time::Duration};
 

@@ -4,7 +4,8 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::{Error, store::redis::explain::invalid};
 
-/// The certificates that the user has set. Without any, the root certificates of the system count, and the client has none.
+/// The certificates that the user has set. Without any, the root certificates of the system count,
+/// and the client has none.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     /// The certificates of the authorities that sign for servers, in PEM.
@@ -25,7 +26,8 @@ fn is_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Whether the client library uses TLS for a URL. False for the name of a service, which is not a URL.
+/// Whether the client library uses TLS for a URL. False for the name of a service, which is not a
+/// URL.
 fn is_url_of_tls(url: &str) -> bool {
     url.into_connection_info().is_ok_and(|info| is_tls(&info))
 }
@@ -105,8 +107,8 @@ mod pem {
         Error::with_source(ErrorKind::InvalidConfig, message, error)
     }
 
-    /// Refuses what is not PEM, and a key that is not the key of its certificate. The client library would only notice when it connects,
-    /// or would trust no server at all.
+    /// Refuses what is not PEM, and a key that is not the key of its certificate. The client
+    /// library would only notice when it connects, or would trust no server at all.
     pub(super) fn check(certificates: &Certificates) -> Result<(), Error> {
         ensure_crypto_provider();
         let mut roots = RootCertStore::empty();
@@ -143,8 +145,9 @@ mod pem {
         Ok(chain)
     }
 
-    /// Installs the default provider of cryptography for rustls, unless the application has installed one. The client library takes the
-    /// provider from the process and from nowhere else.
+    /// Installs the default provider of cryptography for rustls, unless the application has
+    /// installed one. The client library takes the provider from the process and from nowhere
+    /// else.
     pub(crate) fn ensure_crypto_provider() {
         if CryptoProvider::get_default().is_none() {
             // Fails only if another thread has installed a provider meanwhile, which is as good.

@@ -27,7 +27,8 @@ impl Credentials {
         }
     }
 
-    /// Creates credentials without a user name: the user is that of the URL, or the default user of the server.
+    /// Creates credentials without a user name: the user is that of the URL, or the default user of
+    /// the server.
     pub fn password(password: impl Into<String>) -> Self {
         Self {
             user: None,

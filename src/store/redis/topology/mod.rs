@@ -1,9 +1,11 @@
 //! The servers of a store: one server, the primary behind Sentinel, or a Cluster.
 //!
-//! [`Topology`] is the only place where a Cluster differs from a [`Primary`]. The store asks the topology to make a call at the server of a
-//! key, for a server at which hints arrive, and for changes of either. A lane sees only its own server, as an [`Upstream`].
+//! [`Topology`] is the only place where a Cluster differs from a [`Primary`]. The store asks the
+//! topology to make a call at the server of a key, for a server at which hints arrive, and for
+//! changes of either. A lane sees only its own server, as an [`Upstream`].
 //!
-//! A new kind of primary needs one file here, with a `Primary` for its lanes, and one arm in [`Servers`] (the URLs of the user).
+//! A new kind of primary needs one file here, with a `Primary` for its lanes, and one arm in
+//! [`Servers`] (the URLs of the user).
 //!
 //! | | lane of a key | connections for calls | after a fail-over | token floor |
 //! |---|---|---|---|---|
@@ -11,8 +13,9 @@
 //! | [`Sentinel`](sentinel::Sentinel) | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
 //! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
 //!
-//! Whenever leases may be on another server than before, every instance renews its leases, because the instance receives
-//! [`Hint::Reconnected`](crate::store::Hint::Reconnected) or [`Hint::Moved`](crate::store::Hint::Moved).
+//! Whenever leases may be on another server than before, every instance renews its leases, because
+//! the instance receives [`Hint::Reconnected`](crate::store::Hint::Reconnected) or
+//! [`Hint::Moved`](crate::store::Hint::Moved).
 
 mod ask_all;
 mod certificates;
@@ -131,7 +134,8 @@ impl Topology {
         }
     }
 
-    /// How long the server has certainly kept its data. Zero in a Cluster, where any node may have lost its data.
+    /// How long the server has certainly kept its data. Zero in a Cluster, where any node may have
+    /// lost its data.
     pub(super) fn uptime(&self) -> Duration {
         match self {
             Self::Primary { primary, .. } => primary.uptime().get(),
@@ -139,7 +143,8 @@ impl Topology {
         }
     }
 
-    /// The `run_id` of the server of the latest connection. `None` in a Cluster, which has many servers.
+    /// The `run_id` of the server of the latest connection. `None` in a Cluster, which has many
+    /// servers.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         match self {
             Self::Primary { primary, .. } => primary.uptime().server_id(),
@@ -163,8 +168,8 @@ impl Topology {
         }
     }
 
-    /// Makes a call at the server of its bucket. The call is started when the method returns; unless
-    /// in a Cluster whose slot map is stale.
+    /// Makes a call at the server of its bucket. The call is started when the method returns;
+    /// unless in a Cluster whose slot map is stale.
     ///
     /// # Cancel safety
     ///
@@ -190,8 +195,8 @@ impl Topology {
         }
     }
 
-    /// Returns the addresses of the nodes that together have all keys, in ascending order. Outside of a Cluster, there is one node,
-    /// with an empty address.
+    /// Returns the addresses of the nodes that together have all keys, in ascending order. Outside
+    /// of a Cluster, there is one node, with an empty address.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
         match self {
             Self::Primary { .. } => Ok(vec!["".into()]),

@@ -1,13 +1,16 @@
 //! The primary of a service that Redis Sentinel watches over.
 //!
-//! 1. Every new connection asks the sentinels for the primary, all of them at once. Sentinels can disagree, because one of them decides
-//!    on a fail-over and tells the rest: the answer with the latest configuration counts.
+//! 1. Every new connection asks the sentinels for the primary, all of them at once. Sentinels can
+//!    disagree, because one of them decides on a fail-over and tells the rest: the answer with the
+//!    latest configuration counts.
 //! 2. A server is used only if the server itself confirms the role of a primary (ROLE).
-//! 3. The server of the latest connection that worked is the *current* server. A connection to any other server counts as
-//!    broken from then on, even while that server still answers: a primary that was frozen past its fail-over goes on for seconds as if
-//!    nothing had happened. The first lane, or subscription, that finds the new primary therefore moves all the others.
+//! 3. The server of the latest connection that worked is the *current* server. A connection to any
+//!    other server counts as broken from then on, even while that server still answers: a primary
+//!    that was frozen past its fail-over goes on for seconds as if nothing had happened. The first
+//!    lane, or subscription, that finds the new primary therefore moves all the others.
 //!
-//! The client library's own `Sentinel` is not used here, because it asks one sentinel after another and takes the first answer.
+//! The client library's own `Sentinel` is not used here, because it asks one sentinel after another
+//! and takes the first answer.
 //!
 //! ```text
 //! lane 1: the connection breaks ──▶ SENTINEL MASTER to all sentinels ──▶ 10.0.0.2, epoch 7 (one says 10.0.0.1, epoch 6)

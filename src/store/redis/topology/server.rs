@@ -17,7 +17,8 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     info: ConnectionInfo,
-    /// Asked for the credentials of each new connection. Without a provider, the credentials are those of the URL.
+    /// Asked for the credentials of each new connection. Without a provider, the credentials are
+    /// those of the URL.
     provider: Option<Provider>,
 }
 
@@ -62,7 +63,8 @@ impl Server {
         self.host_name().unwrap_or("127.0.0.1")
     }
 
-    /// Asks the provider for the credentials of new connections. `None` if the credentials are those of the URL.
+    /// Asks the provider for the credentials of new connections. `None` if the credentials are
+    /// those of the URL.
     pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Error> {
         match &self.provider {
             Some(provider) => provider.ask().await.map(Some),
@@ -106,8 +108,8 @@ impl Server {
         }
     }
 
-    /// Checks on a separate connection that the server is a primary, because the connection of a subscription can only subscribe. The
-    /// caller limits the time.
+    /// Checks on a separate connection that the server is a primary, because the connection of a
+    /// subscription can only subscribe. The caller limits the time.
     pub(super) async fn ask_role(&self) -> Result<(), Error> {
         let client = self.client_for_hints().await?;
         let asked = async {

@@ -100,7 +100,8 @@ fn parse(url: &str) -> Result<ConnectionInfo, Error> {
             format!("not a Redis URL: expected `redis://user:password@host:6379/0`: {error}");
         Error::with_source(ErrorKind::InvalidConfig, message, error)
     })?;
-    // A subscription sends nothing, and without keepalive would never notice that the server has vanished.
+    // A subscription sends nothing, and without keepalive would never notice that the server has
+    // vanished.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5));

@@ -1,7 +1,8 @@
 //! The uptime of a server: how long the server has kept its data.
 //!
-//! A quorum must not count the grant of a server that has forgotten a lease. A server that keeps its data in memory only has
-//! forgotten everything from before its start. The store therefore needs a lower bound of the uptime, and no more:
+//! A quorum must not count the grant of a server that has forgotten a lease. A server that keeps
+//! its data in memory only has forgotten everything from before its start. The store therefore
+//! needs a lower bound of the uptime, and no more:
 //!
 //! ```text
 //! 12:00:00   INFO: run a1, uptime 3600 s              at least 3,599 s
@@ -15,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::sync::Mutex;
 
-/// The uptime of the youngest server among all connections so far. A server that restarts closes its connections, so a server
-/// that answers has at least this uptime.
+/// The uptime of the youngest server among all connections so far. A server that restarts closes
+/// its connections, so a server that answers has at least this uptime.
 #[derive(Debug, Default)]
 pub(crate) struct Uptime {
     youngest: Mutex<Option<Reading>>,
@@ -34,7 +35,8 @@ struct Reading {
 }
 
 impl Uptime {
-    /// Reads the reply to INFO on a new connection. A server that denies INFO counts as started just now.
+    /// Reads the reply to INFO on a new connection. A server that denies INFO counts as started
+    /// just now.
     pub(super) fn read(&self, info: Option<&str>) {
         let field = |name| {
             let mut lines = info?.lines();
@@ -46,7 +48,8 @@ impl Uptime {
         let new = Reading {
             run: field("run_id:").map(Arc::from),
             at: Instant::now(),
-            // The server subtracts two clocks of whole seconds, so the answer can be up to a second too high.
+            // The server subtracts two clocks of whole seconds, so the answer can be up to a second
+            // too high.
             uptime: Duration::from_secs(
                 seconds.map_or(0, |seconds: u64| seconds.saturating_sub(1)),
             ),
@@ -75,8 +78,8 @@ impl Uptime {
             .map_or(Duration::ZERO, |reading| reading.until(Instant::now()))
     }
 
-    /// The `run_id` of the server, which no other server and no other run has. `None` before the first connection, and
-    /// if the server denies INFO.
+    /// The `run_id` of the server, which no other server and no other run has. `None` before the
+    /// first connection, and if the server denies INFO.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         self.last_run.lock().clone()
     }

@@ -12,8 +12,8 @@ fn an_acknowledged_deposit_without_an_entry_is_lost() {
 
 #[test]
 fn an_acknowledged_deposit_that_was_overwritten_is_lost() {
-    // Deposit 41 went unacknowledged, and went back to deposit 39: deposit 40 is gone, although no balance is there twice
-    // among those that were acknowledged.
+    // Deposit 41 went unacknowledged, and went back to deposit 39: deposit 40 is gone, although no
+    // balance is there twice among those that were acknowledged.
     let mut made = good();
     let mut overwriting = entry("fenced", 41);
     overwriting.previous = "fenced-39".into();

@@ -10,7 +10,8 @@ fn two_answers_of_one_key_differ() {
         made
     };
     assert_found(differing(), Class::AnswersDiffer);
-    // No violation if the store forgot everything in between, or if the first answer was marked as possibly not stored.
+    // No violation if the store forgot everything in between, or if the first answer was marked as
+    // possibly not stored.
     let mut made = differing();
     let (at, until) = (2_500_000, 2_600_000);
     made.others.push(fault(Kind::ForgetEverything, at, until));

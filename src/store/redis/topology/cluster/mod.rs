@@ -4,17 +4,23 @@
 //! key ── hash ──> bucket (4,096) ── CRC-16 of "b<bucket>" ──> slot (16,384) ── slot map ──> node ── bucket % lanes ──> lane
 //! ```
 //!
-//! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has not run the call. The call is made again, at the same node or at
-//!    another one, until its deadline.
-//! 2. A call of unknown outcome is not made again. Nothing is promised about the order of two calls: a redirected one may come later.
-//! 3. A call that a node has not answered can take effect there only while that node has the bucket. Once another node has the
-//!    bucket, the effect does not count: the first node answers MOVED, or is cut off and will forget its writes.
-//! 4. The slot map may be stale. The nodes are asked for the slot map again after every failure and every MOVED.
-//! 5. A node that restarts may have lost its data. The lanes to a node stay connected, so that a restart is noticed at once, and then the
-//!    leases in the node's slots are confirmed, or reported as lost (`node`).
-//! 6. A node without slots is forgotten. A call on its way to such a node keeps the lane alive until the call ends.
+//! 1. A node that answers MOVED, ASK, TRYAGAIN or CLUSTERDOWN has not run the call. The call is
+//!    made again, at the same node or at another one, until its deadline.
+//! 2. A call of unknown outcome is not made again. Nothing is promised about the order of two
+//!    calls: a redirected one may come later.
+//! 3. A call that a node has not answered can take effect there only while that node has the
+//!    bucket. Once another node has the bucket, the effect does not count: the first node answers
+//!    MOVED, or is cut off and will forget its writes.
+//! 4. The slot map may be stale. The nodes are asked for the slot map again after every failure and
+//!    every MOVED.
+//! 5. A node that restarts may have lost its data. The lanes to a node stay connected, so that a
+//!    restart is noticed at once, and then the leases in the node's slots are confirmed, or
+//!    reported as lost (`node`).
+//! 6. A node without slots is forgotten. A call on its way to such a node keeps the lane alive
+//!    until the call ends.
 //!
-//! The client library's own Cluster connection is not used here, because it repeats calls of unknown outcome on other nodes.
+//! The client library's own Cluster connection is not used here, because it repeats calls of
+//! unknown outcome on other nodes.
 //!
 //! # Redirects
 //!
@@ -202,8 +208,8 @@ impl Cluster {
         }
     }
 
-    /// Follows a redirect, after a pause where one is due. Returns the next node and the form of the call. `None`: the call is made at the
-    /// bucket's node in the slot map.
+    /// Follows a redirect, after a pause where one is due. Returns the next node and the form of
+    /// the call. `None`: the call is made at the bucket's node in the slot map.
     async fn follow(
         &self,
         redirect: &Redirect,
@@ -214,8 +220,9 @@ impl Cluster {
         match redirect {
             Redirect::Moved(to) => {
                 self.mark_stale();
-                // The map is refreshed at once, because the change of the map tells the holders of leases in the moved slots. If
-                // the refresh fails, the next call asks again.
+                // The map is refreshed at once, because the change of the map tells the holders of
+                // leases in the moved slots. If the refresh fails, the next call
+                // asks again.
                 let _ = self.refresh(deadline).await;
                 Some((to.clone(), call.clone()))
             }
@@ -224,7 +231,8 @@ impl Cluster {
                 call.is_asking = true;
                 Some((to.clone(), call))
             }
-            // At the same node, the form with one key comes first. If that fails too, the plain form follows after a pause.
+            // At the same node, the form with one key comes first. If that fails too, the plain
+            // form follows after a pause.
             Redirect::TryAgain if !sent.has_one_key => {
                 sent.has_one_key = true;
                 Some((node, sent))
@@ -255,13 +263,15 @@ impl Cluster {
         Ok(probes.collect())
     }
 
-    /// Returns the addresses of all nodes that have a bucket, in ascending order. Fails if a bucket has no node.
+    /// Returns the addresses of all nodes that have a bucket, in ascending order. Fails if a bucket
+    /// has no node.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
         self.owners(deadline).await?;
         Ok(self.slot_map.nodes())
     }
 
-    /// The nodes of all buckets. During a fail-over, a bucket may have none, and its keys would be missing.
+    /// The nodes of all buckets. During a fail-over, a bucket may have none, and its keys would be
+    /// missing.
     async fn owners(&self, deadline: Instant) -> Result<Vec<Arc<str>>, Error> {
         self.refresh(deadline).await?;
         let owners = (0..BUCKETS).map(|bucket| self.slot_map.owner(bucket));
@@ -298,10 +308,12 @@ impl Cluster {
         nodes.retain(|address, _| with_slots.contains(address));
     }
 
-    /// Chooses a node to subscribe at, another one each time. A hint that is published at any node arrives at all nodes.
+    /// Chooses a node to subscribe at, another one each time. A hint that is published at any node
+    /// arrives at all nodes.
     pub(super) async fn hint_source(&self) -> Result<HintSource, Error> {
         self.refresh(Instant::now() + self.settings.limit).await?;
-        // The version is read before the nodes, so that a change in between is reported, not missed.
+        // The version is read before the nodes, so that a change in between is reported, not
+        // missed.
         let version = self.slot_map.version();
         let nodes = self.slot_map.nodes();
         let number = self.subscriptions.fetch_add(1, Ordering::Relaxed);
@@ -314,7 +326,8 @@ impl Cluster {
         })
     }
 
-    /// Resolves when a bucket has another node than in the version of the slot map that `source` knows.
+    /// Resolves when a bucket has another node than in the version of the slot map that `source`
+    /// knows.
     pub(super) async fn changed(&self, source: &mut HintSource) -> Change {
         let changed = self.slot_map.changed_since(source.version).await;
         source.version = changed.version;

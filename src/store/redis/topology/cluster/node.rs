@@ -1,7 +1,8 @@
 //! One node of a Cluster, as the upstream of its lanes.
 //!
-//! A node that restarts without its data and keeps its slots has forgotten all leases. Every new connection reads the node's `run_id`. If it is
-//! not that of the connection before, or not known, the leases in the node's slots are confirmed, as if the slots had moved.
+//! A node that restarts without its data and keeps its slots has forgotten all leases. Every new
+//! connection reads the node's `run_id`. If it is not that of the connection before, or not known,
+//! the leases in the node's slots are confirmed, as if the slots had moved.
 
 use std::{
     future::ready,
@@ -71,7 +72,8 @@ impl Upstream for Node {
         true
     }
 
-    /// True, because another node can have had the slot while this connection lasted, and only a connect raises the floor to the clock.
+    /// True, because another node can have had the slot while this connection lasted, and only a
+    /// connect raises the floor to the clock.
     fn floor_by_clock(&self) -> bool {
         true
     }

@@ -7,8 +7,8 @@
 //!       a node has restarted: the version rises as well ───────┘
 //! ```
 //!
-//! While a question is under way, the map of the answer before counts as fresh. Before the first answer there is no such map: all
-//! callers wait for the answer.
+//! While a question is under way, the map of the answer before counts as fresh. Before the first
+//! answer there is no such map: all callers wait for the answer.
 
 use std::{
     sync::{
@@ -37,7 +37,8 @@ use crate::{
     store::{MovedKeys, redis::explain},
 };
 
-/// The pause between two attempts at a slot that is moving or a Cluster that is down, and between two questions for the slot map.
+/// The pause between two attempts at a slot that is moving or a Cluster that is down, and between
+/// two questions for the slot map.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// The latest known [`Slots`], and whether they may be out of date.
@@ -130,7 +131,8 @@ impl SlotMap {
         self.seeds[0].moved_to(host.to_owned(), port)
     }
 
-    /// Asks all known nodes. The answer with the latest epoch counts, because a node that was cut off may not know that epoch.
+    /// Asks all known nodes. The answer with the latest epoch counts, because a node that was cut
+    /// off may not know that epoch.
     ///
     /// # Cancel safety
     ///
@@ -148,8 +150,9 @@ impl SlotMap {
             // Another call has asked meanwhile.
             return Ok(());
         }
-        // While a node is down, every call to that node asks all the others, so questions keep a distance. A question is delayed, not
-        // skipped, because the caller may need a fresh map.
+        // While a node is down, every call to that node asks all the others, so questions keep a
+        // distance. A question is delayed, not skipped, because the caller may need a fresh
+        // map.
         if let Some(last_asked) = *last_asked {
             sleep_until(last_asked + PAUSE).await;
         }

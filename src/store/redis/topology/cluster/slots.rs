@@ -67,7 +67,8 @@ impl Slots {
         self.since.iter().map(|since| *since > version).collect()
     }
 
-    /// Asks a node for its slots. `host` is the name under which the client has connected to the node.
+    /// Asks a node for its slots. `host` is the name under which the client has connected to the
+    /// node.
     pub(super) async fn ask(
         connection: &mut MultiplexedConnection,
         host: &str,
@@ -89,7 +90,8 @@ impl Slots {
     }
 }
 
-/// Reads the reply to CLUSTER SLOTS. Each entry has the first slot, the last slot, the primary and its replicas.
+/// Reads the reply to CLUSTER SLOTS. Each entry has the first slot, the last slot, the primary and
+/// its replicas.
 fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
     let range = |range: &Value| {
         let Value::Array(range) = range else {
@@ -125,7 +127,8 @@ fn owners(slots: &Value, host: &str) -> Vec<Option<Arc<str>>> {
     SLOTS.iter().map(owner).collect()
 }
 
-/// The address of a node. For a node that does not know its own name, `asked` is the host under which the node was asked.
+/// The address of a node. For a node that does not know its own name, `asked` is the host under
+/// which the node was asked.
 pub(super) fn address(name: &str, port: &str, asked: &str) -> Arc<str> {
     let name = match name {
         "" | "?" => asked,
