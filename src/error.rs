@@ -185,6 +185,11 @@ impl Error {
 
     /// The error of a call whose connection has ended before the answer. Asking again, on another
     /// connection, may succeed.
+    // Only stores with connections need it.
+    #[cfg_attr(
+        not(any(test, feature = "redis", feature = "test-util")),
+        allow(dead_code)
+    )]
     pub(crate) fn broken(
         message: impl Into<String>,
         source: Option<Box<dyn StdError + Send + Sync>>,

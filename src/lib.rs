@@ -1,8 +1,14 @@
-// The README's pictures as data URIs: rustdoc does not copy files from `docs/`, and the first
-// definition of a link counts.
+// The README's pictures as data URIs, and its links as paths: rustdoc does not copy files of the
+// repository, and the first definition of a link counts.
 #![cfg_attr(not(doctest), doc = include_str!("../docs/request.md"))]
-#![cfg_attr(not(doctest), doc = include_str!("../docs/admin.md"))]
 #![cfg_attr(not(doctest), doc = include_str!("../docs/results.md"))]
+//! [page]: admin
+//! [guarantees]: guide::guarantees
+//! [cookbook]: guide::cookbook
+//! [modes]: guide::modes
+//! [operating]: guide::operating
+//! [metrics]: guide::metrics
+//! [comparison]: guide::comparison
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -8,8 +8,8 @@ use http::{Extensions, request::Parts};
 use super::axum::MatchedRoute;
 use super::body::WholeBody;
 
-/// A request's head, as the closure of [`from_fn`](super::from_fn()) gets it: its [`Parts`], by
-/// dereference, and the path parameters of the matched route.
+/// A request's head, as the closure of [`from_fn`](super::RequestKey::from_fn) gets it: its
+/// [`Parts`], by dereference, and the path parameters of the matched route.
 ///
 /// ```
 /// use tower_distributed_lock::key;
@@ -52,7 +52,7 @@ impl<'r> RequestView<'r> {
     /// has no such parameter, or two of that name.
     ///
     /// Without a matched route, a closure that asks for a parameter and then returns `None` is
-    /// treated like [`param`](super::param()), if the part has neither a fallback nor is
+    /// treated like [`param`](super::RequestKey::param), if the part has neither a fallback nor is
     /// optional: a 404 passes, and a layer in the wrong place is a misconfiguration. With a
     /// fallback, all requests to a layer in the wrong place have one key.
     #[cfg(feature = "axum")]
@@ -102,8 +102,8 @@ impl fmt::Debug for RequestView<'_> {
     }
 }
 
-/// The extensions of a request, as the closure of [`from_fn`](super::from_fn()) gets them:
-/// [`Extensions`], by dereference.
+/// The extensions of a request, as the closure of [`from_fn`](super::RequestKey::from_fn) gets
+/// them: [`Extensions`], by dereference.
 ///
 /// A closure that looks for the [body](crate::read_body::WholeBody), does not find it and returns
 /// `None` is a misconfiguration: the layer that reads the body is missing, or further in.

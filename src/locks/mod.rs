@@ -77,7 +77,8 @@ use crate::{
 ///
 /// `Locks` is a cheap handle that can be cloned freely. A process normally has one; two `Locks` in
 /// one process compete like two processes. Every method that waits must be called within a tokio
-/// runtime whose time driver is enabled, and fails with [`ErrorKind::Unreachable`] outside of one.
+/// runtime whose time driver is enabled, and fails with
+/// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) outside of one.
 /// [`LocksBuilder::background`] decides where leases are renewed.
 ///
 /// # Example

@@ -51,11 +51,9 @@ async fn screenshot_for_the_readme() {
     write(&browser.screenshot().await);
 }
 
-/// Writes `docs/admin.png`, with few colours, and `docs/admin.md`.
+/// Writes `docs/admin.png`, with few colours.
 fn write(image: &str) {
-    const PIPELINE: &str = "
-        base64 -d | pngquant --speed 1 --strip 128 - >docs/admin.png
-        { printf '[admin]: data:image/png;base64,'; base64 -w0 docs/admin.png; echo; } >docs/admin.md";
+    const PIPELINE: &str = "base64 -d | pngquant --speed 1 --strip 128 - >docs/admin.png";
     let mut shell = Command::new("sh")
         .args(["-ec", PIPELINE])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
