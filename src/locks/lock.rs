@@ -177,7 +177,7 @@ impl Locks {
 #[must_use = "a lock is requested when the future is awaited"]
 pub struct Lock<'a> {
     locks: &'a Locks,
-    /// `None` if the request is invalid.
+    /// `None` if the request is invalid, and once it has ended.
     #[pin]
     waiting: Option<Timeout<Waiter<'a>>>,
     /// Why the request is invalid.
@@ -341,12 +341,12 @@ impl<'a> Lock<'a> {
 
     /// Waits for the turn. Every request for a key ends here.
     fn poll_turn(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<LockGuard, NoTurn>> {
-        let this = self.project();
+        let mut this = self.project();
         if let Some(error) = this.invalid.take() {
             return Poll::Ready(Err(error.into()));
         }
-        let waiting = this.waiting.as_pin_mut();
-        let mut waiting = waiting.expect("an invalid request is not polled again");
+        let waiting = this.waiting.as_mut().as_pin_mut();
+        let mut waiting = waiting.expect("polled after it was ready");
         let acquiring = match this.acquiring {
             Some(acquiring) => acquiring,
             None => {
@@ -366,6 +366,8 @@ impl<'a> Lock<'a> {
         let mode = waiting.get_ref().request.mode;
         let outcome = outcome.map_err(|no_turn| no_turn.in_mode(mode));
         acquiring.end(turn::describe(&outcome));
+        // Now, and not with the future, which may live on: nobody would end a turn that comes later.
+        this.waiting.set(None);
         Poll::Ready(outcome)
     }
 }

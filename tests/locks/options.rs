@@ -1,5 +1,7 @@
 //! The options of one request: how long the lease and the turn last, and which of them go together.
 
+use std::pin::pin;
+
 use tokio::time::advance;
 use tower_distributed_lock::{ErrorKind, Locks, Loss, store::Mode};
 
@@ -77,5 +79,20 @@ async fn nothing_is_asked_before_the_first_poll() {
     drop(a.lock("k").shared().within(SECOND));
     drop(a.lock_all(["k", "l"]).now());
     assert_eq!(store.calls().acquires, 0);
+    nothing_left(store, [a]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_has_failed_and_lives_on_takes_no_turn() {
+    let (store, [a]) = fleet();
+    {
+        let guard = a.lock("k").await.unwrap();
+        let mut gives_up = pin!(a.lock("k").within(SECOND));
+        assert!(gives_up.as_mut().await.is_err());
+        let mut refused = pin!(a.lock("k").now());
+        assert!(refused.as_mut().await.unwrap().is_none());
+        drop(guard);
+        assert!(a.lock("k").within(SECOND).await.is_ok());
+    }
     nothing_left(store, [a]).await;
 }
