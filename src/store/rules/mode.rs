@@ -7,7 +7,8 @@
 //! | a renewal [makes it](Mode::renewed_as) | shared, if that is asked for | shared | a permit |
 //! | [may end with a record](Mode::may_end_with_record) | yes | no | no |
 //!
-//! Redis has the same table in `lua/queue.lua`: `room_behind`; nothing else asks which mode it is.
+//! Redis has the same table in `lua/queue.lua`: `room_behind`. `queue.rs` asks beside that
+//! whether an attempt shares.
 
 use super::super::Mode;
 
