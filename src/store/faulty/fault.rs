@@ -67,7 +67,13 @@ pub struct Calls {
 }
 
 /// A call that waits: it is made on the store, or refused without one.
-pub(super) type Hanging = Box<dyn FnOnce(Option<&MemoryStore>) + Send>;
+pub(super) struct Hanging {
+    /// The owners that it asks for. None for a call that grants nothing.
+    pub(super) owners: Vec<Owner>,
+    pub(super) make: Make,
+}
+
+type Make = Box<dyn FnOnce(Option<&MemoryStore>) + Send>;
 
 /// A call whose outcome was unknown, and which may still be made.
 pub(super) struct Late {
@@ -87,7 +93,7 @@ pub(super) struct Faults {
     /// Answers that are held back.
     pub(super) muted: Vec<Box<dyn FnOnce() + Send>>,
     pub(super) late: Vec<Late>,
-    /// The owners of late calls that are being made.
+    /// The owners of late and hanging calls that are being made.
     making: Vec<Owner>,
     /// The store was unreachable and has not worked since.
     was_away: bool,
@@ -125,6 +131,8 @@ impl Faults {
         }
         if fault != Some(Fault::Hang) {
             released.hanging = mem::take(&mut self.hanging);
+            let owners = released.hanging.iter().flat_map(|call| &call.owners);
+            self.making.extend(owners);
         }
         released.ends_late = fault != Some(Fault::Late);
         if fault == Some(Fault::Unreachable) {
@@ -162,10 +170,12 @@ impl Faults {
 }
 
 impl Released {
-    pub(super) fn happen(self, store: &MemoryStore) {
+    /// `made` is told the owners of each call that was made.
+    pub(super) fn happen(self, store: &MemoryStore, made: impl Fn(&[Owner])) {
         self.muted.into_iter().for_each(|answer| answer());
         for call in self.hanging {
-            call((!self.is_unreachable).then_some(store));
+            (call.make)((!self.is_unreachable).then_some(store));
+            made(&call.owners);
         }
         if self.is_back {
             store.tell_all_reconnected();

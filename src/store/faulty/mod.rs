@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
 
-use self::fault::{Faults, Late, broken, unreachable};
+use self::fault::{Faults, Hanging, Late, broken, unreachable};
 pub use fault::{Calls, Fault};
 
 use super::{
@@ -91,7 +91,8 @@ impl FaultyStore {
         if released.ends_late {
             while self.make_late(true) {}
         }
-        released.happen(&self.0.store);
+        let made = |owners: &[Owner]| self.0.faults.lock().was_made(owners);
+        released.happen(&self.0.store, made);
     }
 
     /// Simulates a server that restarts empty: all leases, queues and records are gone, and each
@@ -154,12 +155,15 @@ impl FaultyStore {
                 drop(faults);
                 tell(Outcome::Refused(unreachable()));
             }
-            Some(Fault::Hang) => faults.hanging.push_back(Box::new(move |store| {
-                tell(match store {
-                    Some(store) => work(store),
-                    None => Outcome::Refused(unreachable()),
-                });
-            })),
+            Some(Fault::Hang) => faults.hanging.push_back(Hanging {
+                owners: call.asks_for,
+                make: Box::new(move |store| {
+                    tell(match store {
+                        Some(store) => work(store),
+                        None => Outcome::Refused(unreachable()),
+                    });
+                }),
+            }),
             Some(Fault::Mute) => {
                 drop(faults);
                 let outcome = work(store);
