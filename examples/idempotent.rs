@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, sync::atomic::AtomicU64, sync::atomic::Ordering, time::Duration};
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};
-use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::IdempotencyKey, key};
+use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::Claim, key};
 
 const TRY: &str = "\
 Pay, and send it again: the same answer, from one payment.
@@ -38,10 +38,10 @@ async fn main() -> io::Result<()> {
 
 async fn pay(
     State(payments): State<Arc<AtomicU64>>,
-    key: IdempotencyKey,
+    claim: Claim,
     amount: String,
 ) -> (StatusCode, String) {
     let number = payments.fetch_add(1, Ordering::Relaxed) + 1;
-    let paid = format!("payment {number}, for {key}: {amount}\n");
+    let paid = format!("payment {number}, for {}: {amount}\n", claim.key());
     (StatusCode::CREATED, paid)
 }

@@ -187,7 +187,7 @@ impl Error {
     /// connection, may succeed.
     // Only stores with connections need it.
     #[cfg_attr(
-        not(any(test, feature = "redis", feature = "test-util")),
+        not(any(test, feature = "postgres", feature = "redis", feature = "test-util")),
         allow(dead_code)
     )]
     pub(crate) fn broken(

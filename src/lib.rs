@@ -3,9 +3,15 @@
 #![cfg_attr(not(doctest), doc = include_str!("../docs/request.md"))]
 #![cfg_attr(not(doctest), doc = include_str!("../docs/results.md"))]
 //! [page]: admin
+//! [which_lock]: guide::which_lock
 //! [guarantees]: guide::guarantees
-//! [cookbook]: guide::cookbook
-//! [modes]: guide::modes
+//! [services]: guide::services
+//! [work]: guide::work
+//! [testing]: guide::testing
+//! [from_set_nx]: guide::from_set_nx
+//! [exactly_once]: guide::exactly_once
+//! [postgres]: mod@guide::postgres
+//! [redis]: guide::redis
 //! [operating]: guide::operating
 //! [metrics]: guide::metrics
 //! [comparison]: guide::comparison
@@ -29,6 +35,8 @@ mod sync;
 mod time;
 mod trace;
 
+#[cfg(feature = "postgres")]
+pub use self::store::PostgresStore;
 #[cfg(feature = "redis")]
 pub use self::store::RedisStore;
 pub use self::{

@@ -22,8 +22,8 @@ pub(crate) use model::{Sleep, now, sleep_until};
 pub(crate) use tokio::time::{Sleep, sleep_until};
 
 /// So far in the future that no timer waits for it, and near enough to be a valid [`Instant`]
-/// everywhere.
-const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+/// everywhere, and for the clock of every store to be added to it.
+pub(crate) const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// The current time.
 #[cfg(not(shuttle))]

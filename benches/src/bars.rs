@@ -47,11 +47,14 @@ pub fn bars(groups: &[Group], instructions: Option<Instructions>) -> Vec<Bar> {
             .into_iter()
             .flatten(),
     );
+    bars.extend(find(&workloads::http_title(1)).and_then(of_one_connection));
     bars.extend(
-        [1, 32]
+        find(&workloads::http_title(32))
+            .and_then(of_connections)
             .into_iter()
-            .flat_map(|n| find(&workloads::http_title(n)).and_then(|group| of_http(group, n))),
+            .flatten(),
     );
+    bars.extend(find(workloads::HTTP_IN_MEMORY).and_then(of_http_in_memory));
     bars.extend(find(workloads::LINES).and_then(of_lines));
     bars.extend(find(workloads::MEMORY).and_then(of_memory));
     bars
@@ -119,21 +122,68 @@ fn of_spread(group: &Group) -> Vec<Bar> {
     ]
 }
 
-fn of_http(group: &Group, connections: usize) -> Option<Bar> {
+/// A layer answers before its release has arrived, and so does a lock by hand whose release is spawned.
+fn of_one_connection(group: &Group) -> Option<Bar> {
+    let base = group.row(workloads::HTTP_SPAWNED)?;
+    let layer = group.row(workloads::LAYER)?;
+    let what =
+        "HTTP, 1 connection: p50 behind the layer, × a lock by hand whose release is spawned";
+    Some(ratio(what, Limit::AtMost(1.15), layer, base, |s| s.p50))
+}
+
+fn of_connections(group: &Group) -> Option<[Bar; 4]> {
     let base = group.row(workloads::HTTP_HAND_WRITTEN)?;
     let layer = group.row(workloads::LAYER)?;
-    Some(match connections {
-        1 => {
-            let what = "HTTP, 1 connection: p50 behind the layer, × hand-written";
-            ratio(what, Limit::AtMost(0.8), layer, base, |s| s.p50)
-        }
-        _ => {
-            let what = format!(
-                "HTTP, {connections} connections: requests a second behind the layer, × hand-written"
-            );
-            ratio(what, Limit::AtLeast(0.95), layer, base, |s| s.rate)
-        }
-    })
+    let once = group.row(workloads::ONCE)?;
+    let once_by_hand = group.row(workloads::ONCE_BY_HAND)?;
+    let rate = |sample: &Sample| sample.rate;
+    let cpu = |sample: &Sample| sample.client_cpu + sample.server_cpu;
+    let bar = |what: &str, limit, row, base, column: fn(&Sample) -> f64| {
+        ratio(
+            format!("HTTP, 32 connections: {what}"),
+            limit,
+            row,
+            base,
+            column,
+        )
+    };
+    Some([
+        bar(
+            "requests a second behind the layer, × a lock by hand",
+            Limit::AtLeast(0.92),
+            layer,
+            base,
+            rate,
+        ),
+        bar(
+            "CPU of service and Redis behind the layer, × a lock by hand",
+            Limit::AtMost(1.1),
+            layer,
+            base,
+            cpu,
+        ),
+        bar(
+            "first idempotent requests a second, × a lock by hand",
+            Limit::AtLeast(0.68),
+            once,
+            base,
+            rate,
+        ),
+        bar(
+            "first idempotent requests a second, × complete idempotency by hand",
+            Limit::AtLeast(0.85),
+            once,
+            once_by_hand,
+            rate,
+        ),
+    ])
+}
+
+fn of_http_in_memory(group: &Group) -> Option<Bar> {
+    let bare = group.row(workloads::BARE)?;
+    let layer = group.row(workloads::LAYER_IN_MEMORY)?;
+    let what = "HTTP, 32 connections, in memory: requests a second behind the layer, × bare";
+    Some(ratio(what, Limit::AtLeast(0.85), layer, bare, |s| s.rate))
 }
 
 fn of_lines(group: &Group) -> Option<Bar> {

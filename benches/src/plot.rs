@@ -14,7 +14,7 @@ const COLOURS: [&str; 6] = [
 ];
 
 const WIDTH: f64 = 920.0;
-const HEIGHT: f64 = 700.0;
+const HEIGHT: f64 = 800.0;
 /// The area of a chart, without its title and labels.
 const CHART: (f64, f64) = (350.0, 190.0);
 

@@ -12,7 +12,11 @@ use payments::{
     payments_server::{Payments, PaymentsServer},
 };
 use tokio::net::TcpListener;
-use tonic::{Request, Response, Status, transport::Server, transport::server::TcpIncoming};
+use tonic::{
+    Request, Response, Status,
+    service::LayerExt,
+    transport::{Server, server::TcpIncoming},
+};
 use tower::ServiceBuilder;
 use tower_distributed_lock::{DistributedLockLayer, IdempotencyLayer, LockGuard, Locks, key};
 
@@ -49,9 +53,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layer(DistributedLockLayer::new(locks, account));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
+    // Around this service alone: health checks beside it have no key.
     let serving = Server::builder()
-        .layer(layers)
-        .add_service(PaymentsServer::new(Book::default()))
+        .add_service(layers.named_layer(PaymentsServer::new(Book::default())))
         .serve_with_incoming(TcpIncoming::from(listener));
     tokio::spawn(serving);
 

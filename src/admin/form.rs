@@ -1,14 +1,14 @@
 //! The form that every request of the page carries.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, str::FromStr};
 
 use axum::extract::{FromRequest, OriginalUri, Request};
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode, header};
 use percent_encoding::percent_decode_str;
 
 use super::{answers::Refusal, origin};
-use crate::{LockKey, store::Owner};
+use crate::LockKey;
 
 /// The fields of a request that comes from the page itself. Other requests are refused, so a
 /// handler that takes a form is safe from requests of other sites.
@@ -21,38 +21,26 @@ impl Form {
         field.map_or("", |(_, value)| value)
     }
 
-    /// The value of a field as a number. A missing field is zero.
-    pub(super) fn number(&self, name: &str) -> Result<usize, Refusal> {
-        match self.text(name) {
-            "" => Ok(0),
-            text => text
-                .parse()
-                .map_err(|_| bad(format!("the field {name} is not a number"))),
-        }
+    /// The value of a field that is not empty.
+    pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Refusal> {
+        let text = Some(self.text(name)).filter(|text| !text.is_empty());
+        let value = text.map(str::parse).transpose();
+        value.map_err(|_| bad(format!("the field {name} cannot be read")))
     }
 
-    /// The owner that the form names, if it names one.
-    pub(super) fn owner(&self) -> Result<Option<Owner>, Refusal> {
-        match self.text("owner") {
-            "" => Ok(None),
-            text => text
-                .parse()
-                .map(Some)
-                .map_err(|_| bad("the owner is not an owner")),
-        }
+    /// The value of a field as a number. A missing field is zero.
+    pub(super) fn number(&self, name: &str) -> Result<usize, Refusal> {
+        Ok(self.parsed(name)?.unwrap_or_default())
     }
 
     /// The answer that the form describes.
     pub(super) fn answer(&self) -> Result<Response<Bytes>, Refusal> {
-        let status = self.text("status").parse();
-        let status = status.map_err(|_| bad("the status is not one of HTTP"))?;
+        let status = self.parsed("status")?;
         let mut answer = Response::new(Bytes::from(self.text("body").to_owned()));
-        *answer.status_mut() = status;
-        let content_type = self.text("content_type");
-        if !content_type.is_empty() {
-            let value = HeaderValue::from_str(content_type);
-            let value = value.map_err(|_| bad("the content type is not a value of a header"))?;
-            answer.headers_mut().insert(header::CONTENT_TYPE, value);
+        *answer.status_mut() = status.ok_or_else(|| bad("the form has no status"))?;
+        if let Some(content_type) = self.parsed("content_type")? {
+            let headers = answer.headers_mut();
+            headers.insert(header::CONTENT_TYPE, content_type);
         }
         Ok(answer)
     }

@@ -100,10 +100,7 @@ pub(super) async fn fleet(State(admin): State<Admin>, form: Form) -> Answered {
         records,
     };
     let mut request = List::starting_with(form.text("prefix")).at_most(PAGE);
-    request.cursor = match form.text("cursor") {
-        "" => None,
-        text => Some(text.parse::<Cursor>()?),
-    };
+    request.cursor = form.parsed::<Cursor>("cursor")?;
     let until = later(now(), LOOKING);
     let mut rows = BTreeMap::new();
     // A single listing may find few keys, only keys that are not wanted, or keys of the listing
@@ -193,7 +190,7 @@ pub(super) async fn key(State(admin): State<Admin>, form: Form) -> Answered {
 pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Answered {
     allowed(admin.force_release, "force_release")?;
     let key = form.key()?;
-    let (expected, changed) = match form.owner()? {
+    let (expected, changed) = match form.parsed("owner")? {
         Some(owner) => (
             Expected::Holder(owner),
             "the key has another holder by now, or none",
@@ -216,7 +213,7 @@ pub(super) async fn force_release(State(admin): State<Admin>, form: Form) -> Ans
 /// step.
 pub(super) async fn settle(State(admin): State<Admin>, form: Form) -> Answered {
     allowed(admin.settle, "settle")?;
-    let (key, owner, answer) = (form.key()?, form.owner()?, form.answer()?);
+    let (key, owner, answer) = (form.key()?, form.parsed("owner")?, form.answer()?);
     let seconds = (form.number("hours")? as u64).saturating_mul(3600);
     let retain = Duration::from_secs(seconds);
     if !admin.locks.settle_if(key, owner, answer, retain).await? {

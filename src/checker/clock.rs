@@ -45,9 +45,10 @@ impl<S> Drop for Watched<S> {
 
 impl<S: Scheduler> Scheduler for Watched<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
-        match FAILED.load(Ordering::Relaxed) {
-            true => None,
-            false => self.inner().new_execution(),
+        if FAILED.load(Ordering::Relaxed) {
+            None
+        } else {
+            self.inner().new_execution()
         }
     }
 

@@ -62,12 +62,11 @@ async fn any(world: &World, random: &mut Random) {
 
 /// Waits for some steps of other tasks, or for some time.
 async fn moment(world: &World, random: &mut Random) {
-    match random.percent(50) {
-        true => {
-            for _ in 0..random.within(0..60) {
-                shuttle::future::yield_now().await;
-            }
+    if random.percent(50) {
+        for _ in 0..random.within(0..60) {
+            shuttle::future::yield_now().await;
         }
-        false => sleep(world.setup.fault(random)).await,
+    } else {
+        sleep(world.setup.fault(random)).await;
     }
 }

@@ -48,9 +48,10 @@ impl Actor {
         let world = self.world.clone();
         let _waits = world.waits();
         self.note("asks");
-        match self.world.setup.claims {
-            true => self.claim(self.world.keys[0].clone(), RETAIN).await,
-            false => self.lock().await,
+        if self.world.setup.claims {
+            self.claim(self.world.keys[0].clone(), RETAIN).await
+        } else {
+            self.lock().await
         }
     }
 

@@ -159,9 +159,12 @@ impl Setup {
             },
             forgets: None,
             to_the_edge: false,
-            closes: random.percent(15).then(|| match may_lose {
-                true => random.millis(0..5_000),
-                false => 10_000 * SECOND,
+            closes: random.percent(15).then(|| {
+                if may_lose {
+                    random.millis(0..5_000)
+                } else {
+                    10_000 * SECOND
+                }
             }),
             limits: Limits::draw(random),
             instances: random.within(1..3) as usize,
@@ -187,17 +190,19 @@ impl Setup {
     /// How long a free key may stand still while requests wait for the key and the store works. The
     /// lease of work whose result could not be stored has to expire first.
     pub(super) fn stall(&self) -> Duration {
-        match self.claims {
-            true => STALL + self.lease,
-            false => STALL,
+        if self.claims {
+            STALL + self.lease
+        } else {
+            STALL
         }
     }
 
     /// How long a key may stand still while a request waits that fits beside the holders.
     pub(super) fn stall_of_a_key(&self) -> Duration {
-        match self.may_fail || self.claims || self.may_lose {
-            true => self.stall(),
-            false => PROMPT,
+        if self.may_fail || self.claims || self.may_lose {
+            self.stall()
+        } else {
+            PROMPT
         }
     }
 
@@ -224,9 +229,10 @@ impl Setup {
             };
             return at.saturating_sub(elapsed);
         }
-        match random.percent(50) {
-            true => random.millis(0..5_000),
-            false => Duration::ZERO,
+        if random.percent(50) {
+            random.millis(0..5_000)
+        } else {
+            Duration::ZERO
         }
     }
 

@@ -160,9 +160,10 @@ impl World {
             let is_idle = self.waiting.load(Relaxed) > 0
                 && self.holding.load(Relaxed) == 0
                 && self.faulty.load(Relaxed) == 0;
-            stall = match is_idle && happened == events {
-                true => stall + passed,
-                false => Duration::ZERO,
+            stall = if is_idle && happened == events {
+                stall + passed
+            } else {
+                Duration::ZERO
             };
             events = happened;
             if stall > self.setup.stall() {

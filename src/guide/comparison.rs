@@ -1,8 +1,8 @@
-//! Other libraries, feature by feature; and when not to use this crate.
+//! How does it compare with other libraries?
 //!
 //! Checked in November 2026 against the [sources](#sources) at the end of this page. "n. d." means
 //! *not documented*: nothing was found in the documentation or in the public source. Corrections
-//! are welcome.
+//! are welcome. [Which lock](super::which_lock#when-none) says when to use none of them.
 //!
 //! # Locks
 //!
@@ -12,13 +12,13 @@
 //! | renewed while held | no | in `using` only | yes | yes, unless a lease time is given | yes | no, `Extend` by hand | yes |
 //! | released when the handle is dropped, or its task is cancelled | no | no: the key stays until its TTL | yes, in the background, best effort | no: `unlock` in `finally` | on `Dispose` | no: `Unlock` by hand | yes, also at the moment of the grant |
 //! | a release that fails is repeated | no | no | once | n. d. | n. d. | no | until the lease has ended |
-//! | the holder learns of a loss | no | `using` returns an error | a flag to poll | no, a failed renewal is logged [6] | `HandleLostToken` [7] | `Valid`, result of `Extend` | a future; the layer cancels the handler |
+//! | the holder learns of a loss | no | `using` returns an error | a flag to poll | no, a failed renewal is logged [6] | `HandleLostToken` | `Until`, result of `Extend` | a future; the layer cancels the handler |
 //! | fencing token | no | no | no | `RFencedLock` | n. d. | no | yes, each turn |
 //! | waiting | as written | polling | polling, every 100 ms | publish/subscribe | polling, random pause | polling | queue and publish/subscribe, polling as a fallback |
 //! | first come, first served | no | n. d. | n. d. | `FairLock` | n. d. | n. d. | yes |
 //! | a dead waiter delays the others by | – | – | – | 5 s each (`FairLock`) | – | – | less than 0.5 s each |
 //! | waiters of one process share one place | no | no | no | n. d. | n. d. | no | yes |
-//! | several keys together | no | no | **atomically** | `MultiLock` | n. d. | no | one after another, in a fixed order |
+//! | several keys together | no | no | **atomically** | `MultiLock` | one after another, in the caller's order | no | one after another, in a fixed order |
 //! | reader-writer locks | no | no | no | yes | yes | no | yes; the readers of one process share one lease |
 //! | semaphores | no | no | no | yes | yes | no | yes, except on a quorum |
 //! | independent servers (Redlock) | no | yes | no | deprecated | yes | yes | yes, with tokens |
@@ -28,44 +28,30 @@
 //! | HTTP middleware | no | no | no | no | no | no | yes (Tower) |
 //! | async runtimes | – | **tokio and smol** | tokio | – | – | – | tokio |
 //!
-//! # Cost
-//!
-//! From `benches/RESULTS.md`, a full run on two cores with Redis on the same machine. Ratios are to
-//! the hand-written lock. This crate's guards are dropped, in the last row released. A later run
-//! overwrites that file; trust the file, not this page.
-//!
-//! | | rslock | async-redis-lock | this crate |
-//! |---|---|---|---|
-//! | locks per second, 32 tasks, each with a key of its own | 0.92 | 0.74 | 0.95; awaited **0.72** |
-//! | client CPU for each of them | 1.27 | 1.17 | 0.77; awaited **1.25** |
-//! | commands for each of them | 2 | 2 | 2 |
-//! | turns per second, one hot key, 32 tasks of one process | 1.02 | 0.81 | **39.2** |
-//! | commands for each of them (hand-written: 2.27) | 2.09 | 2.04 | **0.03** |
-//! | hand-over to another process, median (hand-written: 5.4 ms) | 113 ms | 93 ms | **0.4 ms** |
-//!
-//! In short: where keys do not collide, a hand-written lock is cheaper. Where keys collide, this
-//! crate is faster, and fair.
+//! What a lock costs with each of the Rust crates is [measured](crate#how-it-is-measured) by
+//! `benches/run`. In short: where keys do not collide, a hand-written lock is cheaper; where they
+//! collide, this crate is faster, and fair.
 //!
 //! # Idempotency
 //!
-//! | | IETF draft [8] | Stripe, API v1 [9] | `idempotent` 2.0 [10] | this crate |
-//! |---|---|---|---|---|
-//! | duplicate while the first runs | 409 | an error, nothing is saved | 409 | waits up to 5 s for the answer, then 409; 409 at once with [`reject_if_running`](crate::IdempotencyLayer::reject_if_running) |
-//! | same key, other request | 422 | an error | 400 | 422 |
-//! | missing key, where one is required | 400 | – | 400 | 400 |
-//! | 500 of the handler | up to the server | kept | kept | kept |
-//! | 4xx of the handler | up to the server | kept, if the endpoint began to run | kept, unless `cache-control: no-store` | not kept, except 402; changeable by [`keep`](crate::IdempotencyLayer::keep) |
-//! | the handler panicked or was cut off | – | n. d. | n. d. | a record of the unknown outcome: 409, no second run |
-//! | crash of the process | – | n. d. | runs again after the lease | runs again after the lease; never with [`at_most_once`](crate::IdempotencyLayer::at_most_once) |
-//! | kept for | published by the server | at least 24 h | chosen by the service | 24 h, changeable |
-//! | scope of a key | – | n. d. | optional closure | required argument |
-//! | handler survives a disconnect | – | – | yes | yes |
-//! | token for side effects | – | – | yes | yes |
-//! | outside of HTTP | – | – | `execute_or_replay` | [`run_once`](crate::Locks::run_once) |
-//! | several Redis servers | – | – | **one node**, Cluster not supported | Sentinel, Cluster, quorum |
-//! | stores of one's own | – | – | **yes**, a public trait | no, the trait is sealed |
-//! | gRPC | – | – | n. d. | yes |
-//! | lowest Rust version | – | – | 1.98 | 1.88 |
+//! | | IETF draft [7] | Stripe, API v1 [8] | `idempotent` 2.0 [9] | axum-idempotent 0.6 [10] | this crate |
+//! |---|---|---|---|---|---|
+//! | duplicate while the first runs | 409 | an error, nothing is saved | 409 | **runs as well** | waits up to 5 s for the answer, then 409; 409 at once with [`reject_if_running`](crate::IdempotencyLayer::reject_if_running) |
+//! | same key, other request | 422 | an error | 400 | the kept answer; without a header, the request itself is the key | 422 |
+//! | missing key, where one is required | 400 | – | 400 | 400 | 400 |
+//! | 500 of the handler | up to the server | kept | kept | not kept, changeable | kept |
+//! | 4xx of the handler | up to the server | kept, if the endpoint began to run | kept, unless `cache-control: no-store` | by a list of statuses, changeable | not kept, except 402; changeable by [`keep`](crate::IdempotencyLayer::keep) |
+//! | the handler panicked or was cut off | – | n. d. | n. d. | runs again | a record of the unknown outcome: 409, no second run |
+//! | crash of the process | – | n. d. | runs again after the lease | runs again | runs again after the lease; never with [`at_most_once`](crate::IdempotencyLayer::at_most_once) |
+//! | the store is away | – | – | n. d. | runs without it | 503 |
+//! | kept for | published by the server | at least 24 h | chosen by the service | chosen by the service, at most as long as the session's cookie | 24 h, changeable |
+//! | scope of a key | – | n. d. | optional closure | the session of the client (ruts); without a session, nothing is kept | required argument |
+//! | handler survives a disconnect | – | – | yes | no | yes |
+//! | token for side effects | – | – | yes | no | yes |
+//! | outside of HTTP | – | – | `execute_or_replay` | no | [`run_once`](crate::Locks::run_once) |
+//! | stores | – | – | memory, one Valkey or Redis (no Cluster), **your own** | those of ruts, **your own** | memory, Redis, Sentinel, Cluster, quorum |
+//! | gRPC | – | – | n. d. | no | yes |
+//! | lowest Rust version | – | – | 1.98 | 1.85 | 1.88 |
 //!
 //! This crate departs from the draft in one point by default: a duplicate waits, where the draft
 //! answers 409 at once.
@@ -79,29 +65,14 @@
 //!   another, and the first is held while the second is waited for.
 //! - **rslock** runs on smol, and is small enough to read in an hour.
 //! - **`idempotent`** lets you bring your own store, for example the database of the service, so
-//!   that side effect and record are one transaction. With this crate, they are not.
+//!   that side effect and record are one transaction.
+//! - **axum-idempotent** asks nothing of the client: in its default mode an equal request is the
+//!   same request. It calls itself best-effort.
+//! - **ShedLock** (Java, for scheduled tasks, which it skips instead of waiting) has providers for
+//!   more than twenty stores. [11]
 //! - **A hand-written `SET NX`** has no dependency and needs less time on the server (1.4 to 1.6 ×
 //!   here), and less client CPU where releases are awaited.
 //! - Most of them have been in use for years. This crate is at version 0.1.
-//!
-//! # When not to use this
-//!
-//! - **Your database can do it.** If all writers use one PostgreSQL, a unique constraint, `SELECT …
-//!   FOR UPDATE` or `pg_advisory_xact_lock` has no lease, no clock and no second server. Take a
-//!   lock of this crate for work that spans systems, or that should wait outside of the database.
-//! - **You need exclusion through every fault, and cannot compare tokens.** Use a consensus system
-//!   (etcd, ZooKeeper, Consul). The paused process remains a problem there, too.
-//! - **One process.** `tokio::sync::Mutex` is simpler. (A map of mutexes by key needs care;
-//!   [`Locks::in_memory`](crate::Locks::in_memory) has done that work.)
-//! - **At most *n* at once, in one process.** [Tower's concurrency
-//!   limit](super::modes#when-to-take-a-permit-and-when-towers-limit-is-enough) needs no store.
-//! - **Rate limits.** A lock limits how many run, not how often.
-//! - **A queue of work.** A message broker keeps messages while no consumer runs; a line keeps
-//!   requests only while their clients wait.
-//! - **Leadership for days.** It [works](super::cookbook::work#leader-like-work), but a platform
-//!   with leases of its own (Kubernetes `Lease` objects) needs no further server.
-//! - **The highest rate of locks that never collide.** See [cost](#cost).
-//! - **A runtime other than tokio.**
 //!
 //! # Sources
 //!
@@ -111,17 +82,19 @@
 //! 2. async-redis-lock 0.4.0: [documentation](https://docs.rs/async-redis-lock/0.4.0) of
 //!    `Lock::is_lost`, `Lock::release`, `Options`.
 //! 3. Redisson: [Locks and synchronizers](https://redisson.pro/docs/data-and-services/locks-and-synchronizers/).
-//! 4. DistributedLock: [Redis](https://github.com/madelson/DistributedLock/blob/master/docs/DistributedLock.Redis.md)
-//!    and the list of packages in its `docs` folder.
+//! 4. DistributedLock: [Redis](https://github.com/madelson/DistributedLock/blob/master/docs/DistributedLock.Redis.md),
+//!    the list of packages in its `docs` folder, and there *Other topics* (detecting handle loss,
+//!    composite locking).
 //! 5. redsync: [`mutex.go`](https://github.com/go-redsync/redsync/blob/master/mutex.go).
 //! 6. Redisson issue [4698](https://github.com/redisson/redisson/issues/4698), "Add a callback on lock renewal failure"; open, with a pull request
 //!    ([7254](https://github.com/redisson/redisson/pull/7254)).
-//! 7. DistributedLock, `RedisDistributedLockHandle.HandleLostToken` in the API reference of its `docs` folder; its limits in issue
-//!    [133](https://github.com/madelson/DistributedLock/issues/133).
-//! 8. [draft-ietf-httpapi-idempotency-key-header](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/).
-//! 9. Stripe: [Idempotent requests](https://docs.stripe.com/api/idempotent_requests). API v2
+//! 7. [draft-ietf-httpapi-idempotency-key-header](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/).
+//! 8. Stripe: [Idempotent requests](https://docs.stripe.com/api/idempotent_requests). API v2
 //!    differs: failed work is completed by a retry.
-//! 10. `idempotent` 2.0.0: [README](https://docs.rs/crate/idempotent/2.0.0).
+//! 9. `idempotent` 2.0.0: [README](https://docs.rs/crate/idempotent/2.0.0).
+//! 10. axum-idempotent 0.6.0: [README](https://docs.rs/crate/axum-idempotent/0.6.0) ("two identical
+//!     requests that arrive concurrently can both reach the handler") and `src/lib.rs`.
+//! 11. ShedLock: [README](https://github.com/lukas-krecan/ShedLock).
 //!
 //! [1]: #sources
 //! [2]: #sources
@@ -133,3 +106,4 @@
 //! [8]: #sources
 //! [9]: #sources
 //! [10]: #sources
+//! [11]: #sources

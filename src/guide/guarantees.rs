@@ -1,24 +1,19 @@
-//! Which properties hold, under which assumptions, and which do not.
+//! What can I rely on, and what not?
 //!
-//! # In short
-//!
-//! - A lock of this crate is a **lease**: the use of a key for a limited time, renewed while the
-//!   holder lives.
-//! - While an exclusive lease is valid, no other request in the fleet has a turn at the key. Keys
-//!   can also be [shared or counted](super::modes).
-//! - A lease is a statement about time. A process that stops, and a store that forgets, break that
-//!   statement, and no lock with an expiry can prevent that.
-//! - The **fencing token** covers these cases: the resource itself refuses a writer whose turn is
-//!   over. If two writers at once would do damage, use the token. If two writers at once would only
-//!   waste work, the lease alone is enough.
+//! A lock of this crate is a **lease**: the use of a key for a limited time, renewed while the
+//! holder lives. A process that stops, and a store that forgets, break such a promise about time,
+//! and no lock with an expiry can prevent that. The **fencing token** covers these cases: the
+//! resource itself refuses a writer whose turn is over. If two writers at once would do damage, use
+//! the token. If they would only waste work, the lease alone is enough.
 //!
 //! # What holds
 //!
 //! | property | statement | assumptions |
 //! |---|---|---|
-//! | exclusion | two turns at a key do not overlap, unless both [share](super::modes) the key; and at most *n* of *n* permits are held | the store keeps the lease for its whole time; clocks run at the same speed, to within 1 %; the holder does not act after its loss |
+//! | exclusion | two turns at a key do not overlap, unless both [share](super::which_lock#readers-and-writers) the key; and at most *n* of *n* permits are held | the store keeps the lease for its whole time; clocks run at the same speed, to within 1 %; the holder does not act after its loss |
 //! | tokens rise | a later turn at a key has a higher token (turns that share the key may have the same one), across crashes and restarts of processes and servers | see [tokens](#tokens-when-a-server-forgets) |
 //! | no stuck key | the key of a crashed process is free after the lease; the key of a dropped or panicked request is free at once | the store can be reached, otherwise: after the lease |
+//! | no silent wait | a process that waits for a key, and has no turn under way there, asks the store once in a [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s) at least, whatever hints and connections were lost; a key that is free is taken, or has the process in its queue, after that time | a question that gets no answer ends with the time limit of the store (1 s on Redis), and the next one follows within 50 ms |
 //! | loss is reported | a holder that cannot confirm its lease is told so, at the latest at the lease's deadline on its own clock, even if the store hangs | the process runs |
 //! | fairness | first come, first served: in a process, and between processes | a process may pass a key on to its own waiters for up to 16 turns or 10 ms after another process began to wait, and lets no reader overtake a waiting writer; in a quorum, order is best effort |
 //! | one run | a request with an `Idempotency-Key` that a living process began is not begun again | the store can be reached and keeps its data |
@@ -27,7 +22,8 @@
 //!
 //! - **A stopped process does not know that time has passed.** See [below](#the-paused-process).
 //! - **A store that loses data grants the key again**: a restart without persistence, `FLUSHALL`,
-//!   an eviction, a fail-over to a replica that had not received the lease.
+//!   an eviction, a fail-over to a replica that had not received the lease. [Redis](super::redis)
+//!   has the settings that make this rare.
 //! - **A cancelled handler may go on acting elsewhere.** See
 //!   [cancellation](#cancelling-a-future-is-not-an-undo).
 //! - **Two handlers that each hold one key and ask for the other's wait for each other**, until a
@@ -36,7 +32,8 @@
 //! - **Idempotency is not exactly-once.** A process that crashes after its side effect and before
 //!   its answer is stored lets the request run again after the lease.
 //!   [`at_most_once`](crate::IdempotencyLayer::at_most_once) forbids the second run, and then a
-//!   person has to find out how the first one ended ([`settle`](crate::Locks::settle)).
+//!   person has to find out how the first one ended ([`settle`](crate::Locks::settle)). With the
+//!   answer in the transaction of the data, it [is](super::exactly_once).
 //!
 //! # The paused process
 //!
@@ -44,26 +41,7 @@
 //! memory. Process A stops *between two instructions*, so no check in A can help: A may stop right
 //! after the check.
 //!
-//! Without tokens, A overwrites the work of B:
-//!
-//! ```text
-//!   process A                  store                    process B                 ledger
-//!      │                         │                         │                        │
-//!      ├── acquire ─────────────▶│ lease A, 30 s           │                        │
-//!      ├── read the balance ─────┼─────────────────────────┼───────────────────────▶│ 100
-//!      ┊                         │                         │                        │
-//!      ┊ A is paused             │◀──────────── acquire ───┤ waits                  │
-//!      ┊ for 40 s                │ lease A expires         │                        │
-//!      ┊                         │ lease B ───────────────▶│                        │
-//!      ┊                         │                         ├── read the balance ───▶│ 100
-//!      ┊                         │                         ├── write 100 + 20 ─────▶│ 120
-//!      ┊ A runs again            │                         │                        │
-//!      ├── write 100 + 30 ───────┼─────────────────────────┼───────────────────────▶│ 130: the deposit of B is gone
-//!      │                         │                         │                        │
-//!      └── learns of the loss, too late
-//! ```
-//!
-//! With tokens, the ledger remembers the highest token, and compares:
+//! The ledger remembers the highest token, and compares:
 //!
 //! ```text
 //!   process A                  store                    process B                 ledger
@@ -80,13 +58,14 @@
 //!      │                         │                         ├── write 120 with 35 ──▶│ 120
 //! ```
 //!
-//! The order of the last two writes does not matter. Two details do:
+//! Without tokens, the ledger would take the write of A, and the deposit of B would be gone. The
+//! order of the last two writes does not matter. Two details do:
 //!
 //! 1. **Compare and write in one step.** A token that is compared in the process, or in a statement
 //!    of its own, is compared too early.
 //! 2. **Show the token when you read.** If B only read, and the ledger did not learn of 35, the
 //!    write of A would be accepted between B's read and B's write. The
-//!    [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
+//!    [recipe](super::work#fencing-in-postgresql-and-sqlite) has both steps for SQL.
 //!
 //! **A token orders the runs; it does not make a second run harmless.** The ledger refuses the
 //! write of a run whose turn is over. But if A has charged a card before its pause, B, with a
@@ -95,29 +74,19 @@
 //! [`IdempotencyLayer`](crate::IdempotencyLayer) on a store that keeps its data, and an idempotency
 //! key of the payment service itself, or a unique constraint in the same transaction as the effect.
 //!
-//! This is not a theory. In half an hour of the chaos test (`tests/chaos`: three replicas, leases
-//! of one second, processes paused and killed, a store that is killed, frozen and wiped), the same
-//! ledger **without** tokens lost acknowledged deposits. With tokens, the ledger lost none. The
-//! README has the whole table:
-//!
-//! | | one Redis, 16 min | quorum of three, 16 min |
-//! |---|---|---|
-//! | acknowledged deposits lost, tokens compared | 0 | 0 |
-//! | acknowledged deposits lost, tokens ignored | 188 of 47,999 | 23 of 26,910 |
+//! This is not a theory: the [README](crate#how-it-is-measured) counts the acknowledged deposits
+//! that a ledger without tokens lost in half an hour of pauses, kills and wiped stores.
 //!
 //! # Tokens when a server forgets
 //!
-//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at
-//! the server's clock in microseconds, and no process accepts a token below one that it has seen,
-//! or below the server's clock at its last connect. No counter passes the clock, however
-//! hot its keys: a grant or a refill gets as many tokens as the clock leaves (a million for each
-//! second since the last one), and at least a few, which a call takes longer than. So tokens fall
-//! only if a server loses its counters, its clock was set back (or
+//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at the
+//! server's clock in microseconds; no counter passes the clock, however hot its keys; and no
+//! process accepts a token below one that it has seen, or below the server's clock at its last
+//! connect. So tokens fall only if a server loses its counters, its clock was set back (or
 //! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all
-//! processes that knew better have ended. Behind Sentinel and in a Cluster, tokens follow the clock
-//! of the server all the time, so a new primary continues above the old one, as long as the clocks
-//! of both agree to within the time of a fail-over. Tokens stay below 2^53 and fit a signed 64-bit
-//! column.
+//! processes that knew better have ended. Behind Sentinel and in a Cluster, a new primary continues
+//! above the old one as long as the clocks of both agree to within the time of a fail-over. Tokens
+//! stay below 2^53 and fit a signed 64-bit column.
 //!
 //! # Clocks and sleep
 //!
@@ -130,17 +99,6 @@
 //! - Redis expires keys by its own **system** clock. A step forward on the server ends leases
 //!   early. Configure the server's time service to slew the clock, not to step it, after start-up
 //!   (`makestep 1 3` in chrony).
-//!
-//! # Replication, eviction, persistence
-//!
-//! | setting of the server | effect on leases | recommendation |
-//! |---|---|---|
-//! | `maxmemory-policy` other than `noeviction` | a lease or record can be evicted: the key is free, or a payment is made again | `noeviction`; the store logs `redis.evicts` at start-up otherwise |
-//! | no persistence | a restart frees all keys and drops all records | acceptable for locks with tokens; not for idempotency: the store logs `redis.forgets` if an [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses such a server |
-//! | snapshots only (`save`) | a restart drops what was written since the last snapshot | as without persistence |
-//! | `appendonly yes`, `appendfsync everysec` | a crash may lose the last second | enough for most uses of idempotency |
-//! | `appendfsync always` | a crash loses nothing that was answered | if a duplicate is worse than a slow write |
-//! | replicas (Sentinel, Cluster) | replication is asynchronous: a fail-over may forget the last leases and records | tokens; `min-replicas-to-write`, `min-replicas-max-lag`; perhaps `replicas` |
 //!
 //! # Quorum, WAIT, tokens: which answers what
 //!
@@ -156,11 +114,8 @@
 //! | eviction, `FLUSHALL`, a clock step on one server | ✗ | ✗ | ✓ while a majority still has the lease | ✓ |
 //!
 //! Quorum and WAIT make a second holder *rarer*. Only the token keeps a second holder from
-//! overwriting the first. (It does not undo what the first has done elsewhere: see
-//! [above](#the-paused-process).) The Redis documentation says of WAIT that it does not make Redis
-//! a strongly consistent store [\[3\]](#sources). A quorum costs a round trip to all servers and,
-//! after a node was missing, a second one. If the resource compares tokens, one server is a sound
-//! choice.
+//! overwriting the first. A quorum costs a round trip to all servers and, after a node was missing,
+//! a second one. If the resource compares tokens, one server is a sound choice.
 //!
 //! # Choosing lease, wait and hold
 //!
@@ -230,18 +185,16 @@
 //! | a large body is unread | **hides the disconnect**: the request waits on, its handler runs to the end | hides nothing |
 //! | remedy | [`ReadBodyLayer`](crate::ReadBodyLayer) outside of the lock | none needed |
 //!
-//! `tests/http/leaving.rs` and `tests/http/http2.rs` hold the crate to this table, with real
-//! connections. A reverse proxy may hide a disconnect as well: it may finish the request towards
-//! the service after its own client has gone.
+//! A reverse proxy may hide a disconnect as well: it may finish the request towards the service
+//! after its own client has gone.
 //!
 //! Handlers behind [`detached`](crate::DistributedLockLayer::detached), an
 //! [`IdempotencyLayer`](crate::IdempotencyLayer) or a
-//! [`SingleFlightLayer`](crate::SingleFlightLayer) are tasks of their own. A disconnect does not
-//! reach them, and they keep their key, and the keys of all lock layers further out, until they
-//! end. The loss of a lease does reach them: a layer that cancels its handler on a loss cancels it
-//! wherever the handler runs, and an idempotency key is then left with *outcome unknown*. With
-//! [`OnLoss::Finish`](crate::OnLoss::Finish) at each lock layer around it, nothing but the
-//! end of the process cuts a handler off.
+//! [`SingleFlightLayer`](crate::SingleFlightLayer) are tasks of their own, which a disconnect does
+//! not reach. They keep their key, and those of all lock layers further out, until they end. The
+//! loss of a lease does reach them, and leaves an idempotency key with *outcome unknown*; with
+//! [`OnLoss::Finish`](crate::OnLoss::Finish) at each lock layer around it, nothing but the end of
+//! the process cuts a handler off.
 //!
 //! # Sources
 //!
@@ -251,7 +204,3 @@
 //!    lock on one server, Redlock, drift, delayed restarts.
 //! 3. Redis documentation, [WAIT](https://redis.io/docs/latest/commands/wait/): synchronous
 //!    replication is not strong consistency.
-//! 4. IETF HTTPAPI working group, [The Idempotency-Key HTTP Header Field](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/),
-//!    draft 07.
-//! 5. RFC 9110, [HTTP Semantics](https://www.rfc-editor.org/rfc/rfc9110#section-9.2): safe and
-//!    idempotent methods.

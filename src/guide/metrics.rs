@@ -1,11 +1,11 @@
-//! Metrics, spans and events: their names, and how to read them.
+//! What can I measure? Metrics, spans and events.
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, this crate reports through the [`metrics`](https://docs.rs/metrics) facade: any recorder of that
-//! ecosystem works, such as `metrics-exporter-prometheus`. `examples/metrics.rs` in the repository
-//! is a service with an endpoint for Prometheus, and `docs/grafana.json` is a dashboard for these
-//! metrics. Without the feature, nothing is measured and nothing is paid.
+//! With the feature `metrics`, this crate reports through the [`metrics`](https://docs.rs/metrics)
+//! facade, to any recorder of that ecosystem. `examples/metrics.rs` in the repository is a service
+//! with an endpoint for Prometheus, and `docs/grafana.json` is a dashboard.
+//! [Operating](super::operating#what-to-alert-on) says what to alert on.
 //!
 //! | metric | kind | unit | labels | meaning |
 //! |---|---|---|---|---|
@@ -94,11 +94,8 @@
 //!
 //! # Events
 //!
-//! All events have the target `tower_distributed_lock`.
-//! [Operating](super::operating#what-to-alert-on) lists those at info level and above. One refusal
-//! is one event, and so is one loss.
-//!
-//! Keys may be personal data, so they are in events at debug level only, and in no span. Other
-//! events have the `owner` of the lease. To find its key, look for the same owner in Redis
-//! ([how](super::operating#reading-the-keys-with-redis-cli)), or turn on the debug level:
-//! `lock.granted` and `lock.turn` have the key and the owner.
+//! All events have the target `tower_distributed_lock`;
+//! [Operating](super::operating#what-to-alert-on) lists those at info level and above. Keys may be
+//! personal data, so they are in events at debug level only, and in no span. Other events have the
+//! `owner` of the lease, which is [also in Redis](super::operating#reading-the-keys-with-redis-cli),
+//! and at debug level in `lock.granted` and `lock.turn` with the key.

@@ -1,56 +1,17 @@
-//! Deploying, watching, sizing, and troubleshooting.
+//! How do I deploy it, and what do I do on call?
 //!
 //! # Before the first deployment
 //!
-//! 1. Set `maxmemory-policy noeviction` on the Redis server, and give the server memory for [its
-//!    records](#sizing). The store logs `redis.evicts` at start-up if another policy is set.
-//! 2. For idempotency, turn persistence on (`appendonly yes`). A record that is lost lets its
-//!    request run again. The store logs `redis.forgets` if an
-//!    [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses a
-//!    server without it.
-//! 3. If the Redis user has an ACL, grant [these rights](#a-redis-user-with-few-rights).
-//! 4. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process
+//! 1. Set Redis up: [no eviction, and persistence for idempotency](super::redis#settings-of-the-server),
+//!    memory for [its records](#sizing), [the rights of its user](super::redis#a-user-with-few-rights),
+//!    and [a prefix](super::redis#one-server-for-several-services) if services share it.
+//! 2. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process
 //!    that ends without it keeps its keys locked for up to a lease.
-//! 5. Use the same settings in all instances that share a store.
-//!
-//! # A Redis user with few rights
-//!
-//! This user has every right that a store on one server uses, and no other:
-//!
-//! ```text
-//! ACL SETUSER shop on >secret resetkeys ~tdl:* resetchannels &tdl:* nocommands \
-//!   +eval +evalsha +script|load \
-//!   +get +set +psetex +del +exists +incr +incrby +pttl +pexpire +time \
-//!   +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +zcard +zcount +zrank +zremrangebyscore \
-//!   +publish +subscribe \
-//!   +client|setname +client|info +client|kill +info \
-//!   +scan
-//! ```
-//!
-//! `tdl` is the [prefix](crate::store::RedisStoreBuilder::prefix).
-//! [Sentinel](crate::store::RedisStore#sentinel), a [Cluster](crate::store::RedisStore#cluster) and
-//! [`replicas`](crate::store::RedisStoreBuilder::replicas) need a few more. Managed servers often
-//! deny some of these commands. Locks work without them:
-//!
-//! | denied | the effect |
-//! |---|---|
-//! | `CLIENT SETNAME` | CLIENT LIST shows no names |
-//! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, the releases of acquires without an answer are repeated until the lease would have expired |
-//! | `SCRIPT LOAD` | the first call of each script is sent twice: by hash, then by text |
-//! | `PUBLISH`, `SUBSCRIBE`, or the channels | a key is handed over to another process within [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s), not at once; `redis.subscription_lost` is logged |
-//! | `INFO` | no warning about eviction and missing persistence; a node of a quorum counts as young for one lease after each connect |
-//! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
-//!
-//! The other rights are needed: without them, calls fail with an error that says that Redis denies
-//! a command. RESP3 is the default protocol, and `?protocol=resp2` in the URL chooses RESP2; locks
-//! work the same under both, but the end of a connection is noticed later under RESP2.
-//! `tests/redis/acl.rs` runs this user, and the user without each of these rights, under both
-//! protocols.
+//! 3. Use the same settings in all instances that share a store.
 //!
 //! # What to alert on
 //!
-//! By metrics, with the feature `metrics`; [Metrics](super::metrics) lists all of them, and the
-//! dashboard `docs/grafana.json` plots them:
+//! By metrics ([all of them](super::metrics)):
 //!
 //! | alert | for | meaning |
 //! |---|---|---|
@@ -67,9 +28,7 @@
 //! | 99th percentile of `distributed_lock_store_call_seconds` above 50 ms | 10 m | a slow server or network |
 //! | `rate(distributed_lock_connects_total[10m]) > 0.1` | 10 m | connections break again and again |
 //!
-//! By events. Events have the target `tower_distributed_lock` (feature `tracing`, on by default).
-//! Keys appear at debug level only, because they may be personal data. At other levels, `owner`
-//! identifies the lease; the same text is [in Redis](#reading-the-keys-with-redis-cli).
+//! By events (target `tower_distributed_lock`):
 //!
 //! | event | level | meaning | alert |
 //! |---|---|---|---|
@@ -91,6 +50,9 @@
 //! | `redis.forgets` | warn | idempotent work relies on a server without an append-only file: a restart lets requests run again | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //! | `redis.resubscribed` | info | hints arrive again | no |
+//! | `postgres.listener_lost` | warn | hints do not arrive; waiting requests poll | if `postgres.listening_again` does not follow |
+//! | `postgres.listening_again` | info | hints arrive again | no |
+//! | `postgres.no_hints` | warn | a pooler takes LISTEN and delivers nothing: waiting requests poll; give a direct `listen_url` | on any |
 //!
 //! An outage is told once at its begin and once at its end, however many leases and requests there
 //! are. It is over when the store has answered and nothing has failed for 5 s. Each call that
@@ -98,19 +60,8 @@
 //! lost turn (`lock.lost`) and each refused request (`lock.refused`) is in the log at debug level,
 //! and the metrics count them.
 //!
-//! [`Locks::stats`](crate::Locks::stats) has the present state of a process, for gauges of your own
-//! without the feature `metrics`:
-//!
-//! | field | alert |
-//! |---|---|
-//! | `waiting` | if it grows without a bound: one key is hot, or a handler hangs |
-//! | `keys` | near [`max_keys`](crate::LocksBuilder::max_keys) (131,072): further keys are refused |
-//! | `leases` | compare with the number of handlers that should be running |
-//! | `running` | compare with `leases`: handlers without a lease go on after a loss, or run to their end |
-//! | `releases` | if it stays above zero: the store does not answer releases |
-//!
-//! And by HTTP status, from the access log: 423 (`held`), 429 (`no-permit`), 503
-//! (`store-unreachable`, `line-full`), 409 (`lease-lost`, `outcome-unknown`). Every refusal has an
+//! Without either: [`Locks::stats`](crate::Locks::stats) has the present state of a process, and the
+//! access log has the [statuses](crate::rejection::Reason) of refusals. Every refusal has an
 //! `instance` (a UUID) that is in the answer and in the log.
 //!
 //! # Readiness
@@ -183,7 +134,6 @@
 //! ```
 //!
 //! The times add up to less than the 30 s after which Kubernetes kills a process.
-//! `tests/fleet/shutdown.rs` sends SIGTERM to a real process.
 //!
 //! | handler that outlasts the grace | its key | its client |
 //! |---|---|---|
@@ -193,11 +143,8 @@
 //!
 //! # Reading the keys with redis-cli
 //!
-//! The [admin page](crate::admin) (feature `admin`) shows the same in a browser: who holds a key,
-//! since when, and who waits.
-//!
-//! The output below is from a real server: two replicas of `examples/ledger.rs`, one of which works
-//! on account 7 while the other waits.
+//! The [admin page](crate::admin) (feature `admin`) shows the same in a browser. Two replicas of
+//! `examples/ledger.rs`, one of which works on account 7 while the other waits:
 //!
 //! ```text
 //! $ redis-cli --scan --pattern 'tdl:2:*:lock:*'
@@ -219,19 +166,8 @@
 //! 1794825688328926
 //! ```
 //!
-//! A lock that several hold at the same time is a sorted set. Each holder is scored with the time
-//! (Unix, in ms) at which its lease ends:
-//!
-//! ```text
-//! $ redis-cli TYPE 'tdl:2:{b2089}:lock:orders/42'
-//! zset
-//!
-//! $ redis-cli ZRANGE 'tdl:2:{b2089}:lock:orders/42' 0 -1 WITHSCORES
-//! shared:1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:4@vm
-//! 1794825721000
-//! shared:e76580f3-d58a-492d-b8ee-d2147d15c156:9@vm
-//! 1794825722500
-//! ```
+//! A lock that several hold is a sorted set of holders, each scored with the time (Unix, in ms) at
+//! which its lease ends: `ZRANGE 'tdl:2:{b2089}:lock:orders/42' 0 -1 WITHSCORES`.
 //!
 //! | part | meaning |
 //! |---|---|
@@ -247,22 +183,18 @@
 //! | `record:` | a kept answer; its TTL is the rest of [`retain`](crate::IdempotencyLayer::retain) |
 //! | members of the queue | one owner per waiting instance at its place in the order, with `shared:` or `permit:4:` in front if it does not want the key for itself alone; `until:` with the time (Unix, in ms) until which the place is kept; `free:` if the key was offered |
 //!
+//! Keys of idempotent requests begin with `idempotency`, those of `run_once` with `once`, those of
+//! single flights with `flight`.
+//!
 //! # Matching a guard, a log line and a key
 //!
-//! One text stands for a lease everywhere: the owner, `<instance>:<attempt>`.
-//!
-//! | where | how to see the owner |
-//! |---|---|
-//! | in a handler | [`LockGuard::owner`](crate::LockGuard::owner) |
-//! | in the log | the field `owner` of every event about a lease |
-//! | in this process | [`Locks::held`](crate::Locks::held): all leases with their tokens, and the requests that wait |
-//! | in the store | [`Locks::inspect`](crate::Locks::inspect): holders and queue of a key; or `GET`, as above |
-//! | in the whole fleet | [`Locks::list`](crate::Locks::list) for the keys, in pages, then `inspect` |
-//!
-//! [`Locks::instance`](crate::Locks::instance) is the part before the colon: log it once at
-//! start-up. The [label](crate::store::RedisStoreBuilder::label) tells the host. CLIENT LIST shows
-//! the connections for calls as `name=tdl@<label>`; the connection for hints has no name, and
-//! subscribes to `tdl:2:hints:<instance>` (PUBSUB CHANNELS).
+//! One text stands for a lease everywhere: the owner, `<instance>:<attempt>`. It is
+//! [`LockGuard::owner`](crate::LockGuard::owner) in a handler, the field `owner` of every event
+//! about a lease, and the value in Redis. [`Locks::instance`](crate::Locks::instance) is the part
+//! before the colon: log it once at start-up. The [label](crate::store::RedisStoreBuilder::label)
+//! tells the host. [`Locks::held`](crate::Locks::held) lists the leases of this process,
+//! [`Locks::list`](crate::Locks::list) and [`Locks::inspect`](crate::Locks::inspect) those of the
+//! fleet:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -281,18 +213,6 @@
 //! # }
 //! ```
 //!
-//! To find the key of an `owner` in a log without a program:
-//!
-//! ```text
-//! redis-cli --scan --pattern 'tdl:2:*:lock:*' | while read -r name; do
-//!   { redis-cli GET "$name"; redis-cli ZRANGE "$name" 0 -1; } 2>&1 |
-//!     grep -q '1bf136fa-f8c3-4a16-8818-9f1a3c82cfa0:1\b' && echo "$name"
-//! done
-//! ```
-//!
-//! Keys of idempotent requests begin with `idempotency`, those of `run_once` with `once`, those of
-//! single flights with `flight`.
-//!
 //! # Freeing a key
 //!
 //! 1. **Wait.** A crashed holder's key is free after the lease (30 s). A handler that hangs is cut
@@ -302,17 +222,6 @@
 //! 3. **Take the key away**: [`Locks::force_release`](crate::Locks::force_release), from any
 //!    instance, which also tells the next in the queue; or `redis-cli DEL 'tdl:2:{b…}:lock:…'`; or
 //!    from one of several holders, `redis-cli ZREM` with its member.
-//!
-//! ```
-//! use tower_distributed_lock::{Error, Locks};
-//!
-//! async fn free(locks: &Locks, key: &str) -> Result<bool, Error> {
-//!     if let Some(holder) = locks.inspect(key).await?.holder() {
-//!         println!("taken away from {} at {:?}", holder.owner, holder.label);
-//!     }
-//!     locks.force_release(key).await
-//! }
-//! ```
 //!
 //! The holder is not stopped: until the holder's next renewal (10 s with the default lease; at once
 //! if the holder is the instance that takes the key away), two requests may be inside, and only
@@ -324,8 +233,7 @@
 //!
 //! # Sizing
 //!
-//! Figures are from `tests/cost`, `tests/fleet` and `benches/RESULTS.md` in the repository, and
-//! from `MEMORY USAGE` on Redis 7.0.15. Rates depend on the machine: run `benches/run` on yours.
+//! Measured by `tests/cost`, `tests/fleet` and `benches/run`, and by `MEMORY USAGE` on Redis 7.0.15.
 //!
 //! | resource | figure |
 //! |---|---|
@@ -354,19 +262,11 @@
 //!
 //! # Several runtimes, and handlers that block
 //!
-//! Leases are renewed, and the store is asked for requests that wait, in the *background*: by
-//! default on the runtime of the first use. That is right for a program with one runtime. Others
-//! choose with [`LocksBuilder::background`](crate::LocksBuilder::background):
-//!
-//! - several runtimes (a pool of threads with a runtime each, `block_on` in a library, parallel
-//!   tests): [`Background::On`](crate::Background::On) the one that always runs, or
-//!   [`Background::Thread`](crate::Background::Thread);
-//! - handlers that block their runtime for longer than a lease can wait: `Background::Thread`, so
-//!   that they cost no other request its turn.
-//!
-//! When the runtime of the background ends, the work goes on at the next use of another runtime,
-//! and requests that wait there go on waiting. A runtime that exists but is not driven cannot be
-//! helped: nothing is renewed there.
+//! Leases are renewed in the *background*: by default on the runtime of the first use, which is
+//! right for a program with one runtime. With several (a pool of threads with a runtime each,
+//! `block_on` in a library, parallel tests), or with handlers that block their runtime, choose with
+//! [`LocksBuilder::background`](crate::LocksBuilder::background). A runtime that exists but is not
+//! driven cannot be helped: nothing is renewed there.
 //!
 //! # Rolling deployments
 //!
@@ -390,7 +290,7 @@
 //!
 //! A key in another form has **another token counter**, and its tokens may be lower than those that
 //! the resource has stored. Keep stored tokens by the text of the key (as the table `fences` in the
-//! [cookbook](super::cookbook::work#fencing-in-postgresql-and-sqlite) does), or lift the counter of
+//! [recipe](super::work#fencing-in-postgresql-and-sqlite) does), or lift the counter of
 //! the new key above the highest stored token, with
 //! [`Store::raise_fence`](crate::store::Store::raise_fence), before the first turn.
 //!
@@ -406,14 +306,11 @@
 //! | 503 `store-unreachable` | network, `maxclients`, out of memory, a fail-over, missing ACL rights | `error` of `lock.store_away`: it names the cause and the fix |
 //! | 503 `line-full` | more than 1,024 requests of one process wait for one key | a hot key; [`longest_line`](crate::LocksBuilder::longest_line), [`wait`](crate::DistributedLockLayer::wait) |
 //! | 503 `too-many-keys` | more than 131,072 keys in use in one process | a client that invents keys; [`max_keys`](crate::LocksBuilder::max_keys) |
-//! | 409 `lease-lost`, `loss` is `Expired` | the store was away for most of a lease, or the process was paused or starved | `lock.store_away` before it; blocking code on the runtime's threads ([`Background::Thread`](crate::Background::Thread)) |
-//! | 409 `lease-lost`, `loss` is `NotOurs` | the key was deleted, evicted, or lost in a restart or fail-over | the server's log, `INFO stats` (`evicted_keys`), `redis.evicts` |
-//! | 409 `lease-lost`, `loss` is `MaxHold` | the handler took longer than `max_hold` | the handler |
+//! | 409 `lease-lost` | `Expired`: the store was away for most of a lease, or the process was paused or starved. `NotOurs`: the key was deleted, evicted, or lost in a restart or fail-over. `MaxHold`: the handler took too long | `lock.store_away` before it; blocking code on the runtime's threads; the server's log and `evicted_keys` |
 //! | 409 `outcome-unknown` | the first run was cut off: a timeout inside of the idempotency layer, a lost lock, an error of the locks after the handler had begun, or with `at_most_once` a process that died | move the timeout outside; find out what the first run did; then [`settle`](crate::Locks::settle) the request of a dead process, also by a form on the [admin page](crate::admin), or [`force_release`](crate::Locks::force_release) to let it run again |
-//! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body; the detail names the parts that differ | the client; [`compare_json_values`](crate::IdempotencyLayer::compare_json_values) |
-//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there; one key is used for locks and for [permits](super::modes#locks-and-permits-at-one-key); a [quorum](super::modes#a-quorum-has-no-permits) is asked for permits | the event `lock.refused`, which names the fix |
+//! | 422 `key-reused` | the client uses one `Idempotency-Key` for two requests, or a proxy changes the body; the detail names the parts that differ | the client; [`fingerprint_with`](crate::IdempotencyLayer::fingerprint_with) |
+//! | 500 `misconfigured` | the layer's key needs a route or an extension that is not there; one key is used for locks and for [permits](super::which_lock#one-key-one-kind); a [quorum](super::which_lock#permits) is asked for permits | the event `lock.refused`, which names the fix |
 //! | hand-over between processes takes up to a second | hints do not arrive: the ACL lacks `&tdl:*` or `+publish`, or a proxy has no pub/sub | `redis.subscription_lost` |
 //! | a free key is taken about 0.3 s late | the head of the queue has crashed, and the next in the queue gives it a head start | nothing to do |
-//! | `ErrorKind::Foreign`, the message names permits | one key is used both for locks and for permits | use different keys |
-//! | `ErrorKind::Foreign` | another program uses the same names | choose another [prefix](crate::store::RedisStoreBuilder::prefix) |
+//! | `ErrorKind::Foreign` | one key is used for locks and for permits, or another program uses the same names; the message says which | other keys; another [prefix](crate::store::RedisStoreBuilder::prefix) |
 //! | `release` returns `Lost` | the lease ended before the release: work may have overlapped | `lock.lost`; compare tokens at the resource |

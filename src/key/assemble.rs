@@ -7,7 +7,7 @@
 //! 4. A key that is too long, or that has a secret, is replaced by its hash after the names at its
 //!    beginning.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::Cell};
 
 use http::{Uri, request::Parts};
 
@@ -97,7 +97,9 @@ impl RequestKey {
                 "the key has no parts: add one to `key::request()`",
             ));
         }
-        let mut key = String::with_capacity(TYPICAL_LEN);
+        // Not borrowed: a part may be the user's own, and write another key.
+        let mut key = BUFFER.take();
+        key.clear();
         for (at, part) in self.parts.iter().enumerate() {
             if at > 0 {
                 key.push(NEXT);
@@ -112,7 +114,11 @@ impl RequestKey {
             None if key.len() > LockKey::MAX_LEN => hash_key(&mut key, self.readable_len()),
             None => {}
         }
-        Ok(LockKey::from_encoded(&key))
+        let encoded = LockKey::from_encoded(&key);
+        if key.capacity() <= LARGEST_BUFFER {
+            BUFFER.set(key);
+        }
+        Ok(encoded)
     }
 
     /// The length of the names at the beginning, which stay readable before a hash; zero if the
@@ -232,5 +238,11 @@ pub(crate) fn original_uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-const TYPICAL_LEN: usize = 128;
+thread_local! {
+    /// Where keys are written before they have their length, so that a key is one allocation.
+    static BUFFER: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// A buffer that has grown beyond the longest key, for a value that was then hashed, is not kept.
+const LARGEST_BUFFER: usize = 2 * LockKey::MAX_LEN;
 const HASH_LEN: usize = IS_HMAC_SHA256.len() + 64;

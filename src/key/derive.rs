@@ -29,6 +29,12 @@ use super::{KeyError, LockKey};
 /// Two requests that must not run at once need equal keys, in every process and in all versions
 /// that are deployed side by side. Text from a client needs care: prefer the parts of a
 /// `RequestKey`, which encode such text.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which key a request locks",
+    label = "not a key function",
+    note = "for one key for all requests, use `key::name(\"..\")`; for a key from the request, add parts to it: `key::name(\"order\").path()`",
+    note = "a closure is `|parts: &mut Parts| -> Result<Derived, KeyError> {{ .. }}`"
+)]
 pub trait DeriveKey: Send + Sync + 'static {
     /// The keys of this request.
     ///

@@ -131,6 +131,14 @@ impl TryFrom<&RequestKey> for LockKey {
     }
 }
 
+impl TryFrom<RequestKey> for LockKey {
+    type Error = KeyError;
+
+    fn try_from(key: RequestKey) -> Result<Self, KeyError> {
+        key.lock_key()
+    }
+}
+
 /// [`ErrorKind::InvalidKey`]. Lets the methods of [`Locks`](crate::Locks) take a [`KeyValues`].
 impl From<KeyError> for Error {
     fn from(error: KeyError) -> Self {

@@ -34,7 +34,7 @@ use std::{fmt, sync::OnceLock, time::Duration};
 use bytes::Bytes;
 
 pub use background::Background;
-pub(crate) use renewal::{Pace, Renewal};
+pub(crate) use renewal::{AT_ONCE, Pace, Renewal};
 pub(crate) use schedule::{Entry, Schedule};
 pub(crate) use scheduler::{LeaseEvents, Scheduler};
 
@@ -124,9 +124,6 @@ impl fmt::Display for Loss {
 ///    that was seen to be lost is therefore never held again.
 /// 2. A loss is final. The loss is set under the lock of the key's line, which also decides how the
 ///    waiting requests go on.
-/// 3. A lease is *confirmed* unless a doubt came after the start of the last renewal that the store
-///    has answered. Doubts are counted, not timed: the answer to a renewal that was started before
-///    a doubt does not settle that doubt.
 pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) owner: Owner,
@@ -144,23 +141,17 @@ pub(crate) struct Lease {
     /// When the lease ends for its holder, or the reason of its loss once the lease is over
     /// ([`end`]).
     deadline: AtomicU64,
-    /// When the current turn, or the first of several, reaches its longest time.
-    turn_ends: AtomicU64,
-    /// How often the lease was doubted.
-    doubts: AtomicU64,
-    /// How many of the doubts are settled.
-    settled: AtomicU64,
     /// The record that was sent to take the lease's place, and how long it is kept.
     recording: OnceLock<(Bytes, Duration)>,
     /// Notified when the loss is set, and when watchers must check the scheduler.
     loss_told: Notify,
 }
 
-/// The ends of a lease, as values of its deadline. The loss and its reason are one value, so that
-/// nobody sees one without the other.
+/// The ends of a lease, as values of its deadline: the place in this list. The loss and its reason
+/// are one value, so that nobody sees one without the other.
 const ENDS: [Loss; 5] = [
-    Loss::Expired,
     Loss::NotOurs,
+    Loss::Expired,
     Loss::GaveUp,
     Loss::MaxHold,
     Loss::Closed,
@@ -171,13 +162,7 @@ const LAST_END: u64 = ENDS.len() as u64 - 1;
 
 /// The deadline of a lease that was lost for this reason.
 fn end(loss: Loss) -> u64 {
-    match loss {
-        Loss::Expired => 0,
-        Loss::NotOurs => 1,
-        Loss::GaveUp => 2,
-        Loss::MaxHold => 3,
-        Loss::Closed => 4,
-    }
+    loss as u64
 }
 
 /// The longest time in nanoseconds, about 146 years: far below the overflow of later additions.
@@ -202,9 +187,6 @@ impl Lease {
             downgraded: AtomicBool::new(false),
             epoch: sent,
             deadline: AtomicU64::new(nanos(validity(length)).max(LAST_END + 1)),
-            turn_ends: AtomicU64::new(LONGEST),
-            doubts: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
             recording: OnceLock::new(),
             loss_told: Notify::new(),
         }
@@ -270,27 +252,6 @@ impl Lease {
         }
     }
 
-    /// Whether the store is known to have the lease.
-    pub(crate) fn is_confirmed(&self) -> bool {
-        self.settled.load(Ordering::Acquire) == self.doubts()
-    }
-
-    /// How often the lease was doubted. A renewal remembers the number from before its start.
-    pub(crate) fn doubts(&self) -> u64 {
-        self.doubts.load(Ordering::Acquire)
-    }
-
-    /// Marks the lease as not confirmed, until a renewal that starts later is answered.
-    pub(crate) fn doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Settles the first `doubts` doubts, after the answer to a renewal that started with that
-    /// number.
-    pub(crate) fn settle_doubts(&self, doubts: u64) {
-        self.settled.fetch_max(doubts, Ordering::AcqRel);
-    }
-
     /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be
     /// due to that record.
     pub(crate) fn is_recording(&self) -> bool {
@@ -305,23 +266,6 @@ impl Lease {
     /// The record that was sent to take the lease's place, and how long it is kept.
     pub(crate) fn recording(&self) -> Option<(Bytes, Duration)> {
         self.recording.get().cloned()
-    }
-
-    /// When the current turn, or the first of several, reaches its longest time.
-    pub(crate) fn turn_ends(&self) -> Instant {
-        later(
-            self.epoch,
-            Duration::from_nanos(self.turn_ends.load(Ordering::Acquire)),
-        )
-    }
-
-    /// Sets the end of the current turn, or of the first of several; `None` if no turn is under
-    /// way.
-    pub(crate) fn set_turn_ends(&self, at: Option<Instant>) {
-        let ends = at.map_or(LONGEST, |at| {
-            nanos(at.saturating_duration_since(self.epoch))
-        });
-        self.turn_ends.store(ends, Ordering::Release);
     }
 
     /// Ends the lease with this loss. Called under the lock of the key's line. The watchers are

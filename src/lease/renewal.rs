@@ -3,7 +3,8 @@
 //! 1. At most one renewal is under way. The answer, or the lack of an answer, determines when the
 //!    next renewal is due.
 //! 2. A renewal is due at a definite time; nothing here waits. After a renewal without an answer,
-//!    or without the tokens that were asked for, the next one is never due at once.
+//!    or without the tokens that were asked for, the next one is never due at once, unless its
+//!    connection broke, or a runtime has ended.
 //!
 //! The renewals of a lease of 30 s with the default pace, while the store is away from 15 s to 23
 //! s:
@@ -19,6 +20,10 @@
 use std::time::Duration;
 
 use crate::time::{Instant, later};
+
+/// How often a call whose connection broke is followed by the next one at once. One whose time was
+/// over is not: the store is slow, and further calls would make it slower.
+pub(crate) const AT_ONCE: u32 = 2;
 
 /// How often leases are renewed.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +63,10 @@ pub(crate) struct Renewal {
     sent: Option<Instant>,
     /// How many renewals in a row had no answer.
     unknowns: u32,
+    /// How many of them were followed by the next one at once.
+    at_once: u32,
+    /// A renewal was asked for that a turn waits for.
+    for_a_turn: bool,
 }
 
 impl Renewal {
@@ -69,6 +78,8 @@ impl Renewal {
             next: later(sent, every),
             sent: None,
             unknowns: 0,
+            at_once: 0,
+            for_a_turn: false,
         }
     }
 
@@ -93,6 +104,13 @@ impl Renewal {
         self.next = self.next.min(now);
     }
 
+    /// Requests a renewal at once for a turn that cannot begin before, unless one was asked for.
+    pub(crate) fn renew_for_a_turn(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.for_a_turn, true) {
+            self.renew_now(now);
+        }
+    }
+
     /// Moves the next renewal forward, because the lease is being passed on.
     pub(crate) fn renew_soon(&mut self, pace: &Pace, now: Instant) {
         self.next = self.next.min(later(now, pace.every_when_passing));
@@ -100,7 +118,7 @@ impl Renewal {
 
     /// Notes the answer that the lease is still held.
     pub(crate) fn renewed(&mut self) {
-        self.unknowns = 0;
+        (self.unknowns, self.at_once, self.for_a_turn) = (0, 0, false);
         if let Some(sent) = self.sent.take() {
             self.next = later(sent, self.every);
         }
@@ -113,9 +131,20 @@ impl Renewal {
         self.next = now;
     }
 
-    /// Lets the next renewal follow after a short pause, because the last one did not bring
-    /// everything that was asked for.
-    pub(crate) fn retry(&mut self, pace: &Pace, now: Instant) {
+    /// Whether a renewal whose connection broke is repeated at once, which is worth a few tries.
+    pub(crate) fn repeats_at_once(&mut self) -> bool {
+        self.at_once += 1;
+        self.at_once <= AT_ONCE
+    }
+
+    /// Lets the next renewal follow after a short pause, because the last one did not bring the
+    /// tokens that a turn waits for.
+    pub(crate) fn put_off(&mut self, pace: &Pace, now: Instant) {
+        self.for_a_turn = true;
+        self.retry(pace, now);
+    }
+
+    fn retry(&mut self, pace: &Pace, now: Instant) {
         self.next = later(now, pace.retry.min(self.every / 8));
     }
 

@@ -1,9 +1,8 @@
 //! The settings of a [`Locks`], their defaults, and the check that refuses combinations that cannot
 //! work.
 //!
-//! [`Config`] is what a running [`Locks`] keeps. Two parts are derived from it and given to the
-//! modules that need them: [`Limits`] for lines, and [`Pace`] for renewals. The defaults give these
-//! times for a lease of 30 s:
+//! [`Config`] is what a running [`Locks`] keeps, and its lines ask. The [`Pace`] of renewals is
+//! derived from it. The defaults give these times for a lease of 30 s:
 //!
 //! ```text
 //! lease                       30 s
@@ -15,15 +14,16 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{Holding, Locks, inner::Inner, line::Limits};
+use super::{Holding, Locks, inner::Inner};
 use crate::{
     Background, Error, ErrorKind,
     lease::{Pace, drift},
     store::{Queueing, Store},
 };
 
-/// See [`Config::head_start`].
-const HEAD_START: Duration = Duration::from_millis(300);
+/// How long the head of the store's queue may leave a free key untaken before the next attempt may
+/// take the key.
+pub(super) const HEAD_START: Duration = Duration::from_millis(300);
 
 /// The settings of a [`Locks`]. [`LocksBuilder`] documents each of them.
 #[derive(Debug, Clone, Copy)]
@@ -32,13 +32,13 @@ pub(crate) struct Config {
     renew_every: Option<Duration>,
     pub(crate) wait_limit: Option<Duration>,
     pub(crate) max_hold: Duration,
-    longest_line: usize,
+    pub(super) longest_line: usize,
     pub(crate) max_keys: usize,
-    fail_fast: bool,
+    pub(super) fail_fast: bool,
     pub(crate) poll_interval: Duration,
-    waiter_deadline: Duration,
-    pass_turns: u32,
-    pass_time: Duration,
+    pub(super) waiter_deadline: Duration,
+    pub(super) pass_turns: u32,
+    pub(super) pass_time: Duration,
     give_up_after: Option<NonZeroU32>,
 }
 
@@ -64,40 +64,20 @@ impl Default for Config {
 impl Config {
     /// How an attempt queues at the store. Only an attempt that some request waits for takes a
     /// place in the queue.
-    pub(crate) fn queueing(&self, patient: bool) -> Queueing {
-        if patient {
+    pub(super) fn queueing(&self, waits: bool) -> Queueing {
+        if waits {
             Queueing::Wait {
                 deadline: self.waiter_deadline,
-                head_start: self.head_start(),
+                head_start: HEAD_START,
             }
         } else {
             Queueing::No
         }
     }
 
-    /// How long the head of the store's queue may leave a free key untaken before the next attempt
-    /// may take the key.
-    pub(crate) fn head_start(&self) -> Duration {
-        HEAD_START
-    }
-
-    /// The settings that lines need.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            longest_line: self.longest_line,
-            pass_turns: self.pass_turns,
-            pass_time: self.pass_time,
-            max_hold: self.max_hold,
-            lease: self.lease,
-            waiter_deadline: self.waiter_deadline,
-            fail_fast: self.fail_fast,
-            pace: self.pace(),
-        }
-    }
-
     /// The settings that renewals need. A renewal without an answer is retried after an eighth of
     /// the interval.
-    fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> Pace {
         let every = self.renew_every();
         Pace {
             every,

@@ -1,8 +1,46 @@
-//! Constructors of [`Locks`] on Redis.
+//! Constructors of [`Locks`] on the stores of a fleet.
 
 use super::Locks;
 use crate::Error;
 
+#[cfg(feature = "postgres")]
+impl Locks {
+    /// Connects to the PostgreSQL server of a URL such as
+    /// `postgres://user:password@host:5432/database`, and creates locks there with default settings.
+    ///
+    /// The tables must be there: see [`PostgresStore::migrate`]. To change settings of the
+    /// connection, pass a [`PostgresStore`] to [`builder`](Locks::builder).
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_distributed_lock::Error> {
+    /// use tower_distributed_lock::Locks;
+    ///
+    /// let locks = Locks::postgres("postgres://app@localhost/shop").await?;
+    /// let guard = locks.lock("orders/42").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that cannot work,
+    /// and for a database without the tables of this version, and
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the server does not answer in
+    /// time or refuses the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the attempt to connect.
+    ///
+    /// [`PostgresStore`]: crate::store::PostgresStore
+    /// [`PostgresStore::migrate`]: crate::store::PostgresStore::migrate
+    pub async fn postgres(url: impl AsRef<str>) -> Result<Self, Error> {
+        let store = crate::store::PostgresStore::connect(url).await?;
+        Self::builder(store).build()
+    }
+}
+
+#[cfg(feature = "redis")]
 impl Locks {
     /// Connects to the Redis server of a URL such as `redis://user:password@host:6379/0`, and
     /// creates locks there with default settings.
@@ -70,13 +108,14 @@ impl Locks {
     /// [`QuorumStore`]: crate::store::QuorumStore
     /// [`RedisStore`]: crate::store::RedisStore
     pub async fn quorum(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        use crate::store::{QuorumStore, RedisStore};
+        use crate::store::{QuorumStore, RedisStore, Store};
 
         let nodes = urls.into_iter().map(|url| RedisStore::builder(url).build());
         let nodes = nodes.collect::<Result<Vec<_>, Error>>()?;
         let store = QuorumStore::new(nodes.clone())?;
-        let connecting = nodes.iter().map(RedisStore::reach);
-        store.need_majority(futures_util::future::join_all(connecting).await)?;
+        // Connecting takes more time than the nodes have for a ping.
+        futures_util::future::join_all(nodes.iter().map(RedisStore::reach)).await;
+        store.ping().await?;
         Self::builder(store).build()
     }
 

@@ -13,6 +13,9 @@
 //! 4. After a question whose outcome is not known, the store is asked in the name of a new owner,
 //!    and the old one is an ending. A connection that breaks is no reason to fail a request: the
 //!    next question follows at once, a few times.
+//! 5. No contender is silent for longer than the poll interval: pauses count from the last
+//!    question, and not from its answer or failure. A question that takes longer than that, up to
+//!    the store's time limit, is followed by the next one after a short pause.
 //!
 //! The life of a contender for a key that another instance holds:
 //!
@@ -33,16 +36,15 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-
 use super::{
+    config::HEAD_START,
     inner::Inner,
-    line::{AfterFailure, Demand, Line, Transition, Unanswered, Wake},
+    line::{Line, Transition, Unanswered, Wake},
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    lease::{Lease, validity},
-    store::{Acquire, Acquired, Grant, Held, Mode, Outcome, Owner, Queueing, StoreFuture},
+    lease::AT_ONCE,
+    store::{Acquire, Acquired, Grant, Held, Outcome, Owner, StoreFuture},
     sync::Notify,
     time::{Instant, later, now, timeout_at},
     trace,
@@ -54,10 +56,6 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after the first failure of the store. Each further pause is twice as long, up to the
 /// poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
-
-/// How often a call whose connection broke is followed by the next one at once. One whose time was
-/// over is not: the store is slow, and further calls would make it slower.
-pub(super) const AT_ONCE: u32 = 2;
 
 /// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {
@@ -78,21 +76,12 @@ pub(crate) struct Contender {
 }
 
 /// An `acquire` that the store has not answered yet.
-///
-/// The question keeps what the line needs to make leases of the answer, so that the demand need not
-/// be kept apart.
 struct Question {
     owner: Owner,
-    /// See [`Acquire::more`].
-    more: Vec<Owner>,
-    mode: Mode,
+    /// When the question was sent.
     sent: Instant,
     /// How often the store had come back before the question was sent.
     reconnects: u64,
-    /// Whether the attempt keeps a place in the store's queue if the key is held.
-    waits: bool,
-    lease: Duration,
-    fingerprint: Option<Bytes>,
     answer: StoreFuture<Outcome<Acquired>>,
 }
 
@@ -100,16 +89,8 @@ struct Question {
 enum Step {
     /// The contender has nothing left to do.
     Settled,
-    /// Ask again: at once, or after a pause that a wake-up can cut short.
-    AskAgain(Option<Duration>),
-}
-
-impl Question {
-    /// A lease that was granted to one of the question's owners.
-    fn lease(&self, key: LockKey, owner: Owner) -> Lease {
-        let fingerprint = self.fingerprint.clone();
-        Lease::new(key, owner, fingerprint, self.sent, self.lease, self.mode)
-    }
+    /// Ask again: at once, or at this time, unless a wake-up comes before.
+    AskAgain(Option<Instant>),
 }
 
 impl Contender {
@@ -128,7 +109,7 @@ impl Contender {
     }
 
     /// Creates the contender of a new line, and asks the first question.
-    pub(crate) fn first(inner: &Arc<Inner>, key: &LockKey, number: u64, demand: Demand) -> Self {
+    pub(crate) fn first(inner: &Arc<Inner>, key: &LockKey, number: u64, demand: Acquire) -> Self {
         let mut contender = Self::new(inner.clone(), key.clone(), number);
         contender.question = Some(contender.ask(demand));
         contender
@@ -140,9 +121,9 @@ impl Contender {
         match self.poll(cx) {
             Poll::Pending => Some(self),
             Poll::Ready(Step::Settled) => None,
-            Poll::Ready(Step::AskAgain(pause)) => {
+            Poll::Ready(Step::AskAgain(at)) => {
                 self.inner.clone().run_in_background(async move {
-                    self.pause(pause).await;
+                    self.pause(at).await;
                     self.contend().await;
                 });
                 None
@@ -157,8 +138,8 @@ impl Contender {
 
     /// Asks until the line is settled.
     async fn contend(mut self) {
-        while let Step::AskAgain(pause) = poll_fn(|cx| self.poll(cx)).await {
-            self.pause(pause).await;
+        while let Step::AskAgain(at) = poll_fn(|cx| self.poll(cx)).await {
+            self.pause(at).await;
         }
     }
 
@@ -186,39 +167,20 @@ impl Contender {
         }
     }
 
-    /// The next demand of the line. The line is settled if no request is left.
-    fn demand(&mut self) -> Option<Demand> {
-        let demand = self.line(|line, t| line.demand(&self.key, t));
-        self.settled = !matches!(demand, Some(Some(_)));
-        demand.flatten()
+    /// The next question of the line. The line is settled if no request is left.
+    fn demand(&mut self) -> Option<Acquire> {
+        let demand = self.line(|line, t| line.demand(&self.key, t)).flatten();
+        self.settled = demand.is_none();
+        demand
     }
 
     /// Sends the question to the store.
-    fn ask(&mut self, demand: Demand) -> Question {
-        let inner = &*self.inner;
-        let reconnects = inner.reconnects();
-        let queueing = inner.config.queueing(demand.patient);
-        let answer = inner.store.acquire(Acquire {
-            key: self.key.clone(),
-            owner: demand.owner,
-            lease: demand.lease,
-            block: demand.block,
-            queueing,
-            mode: demand.mode,
-            fingerprint: demand.fingerprint.clone(),
-            more: demand.more.clone(),
-            ends: demand.ends,
-        });
+    fn ask(&mut self, demand: Acquire) -> Question {
         Question {
             owner: demand.owner,
-            more: demand.more,
-            mode: demand.mode,
-            sent: demand.at,
-            reconnects,
-            waits: queueing != Queueing::No,
-            lease: demand.lease,
-            fingerprint: demand.fingerprint,
-            answer,
+            sent: now(),
+            reconnects: self.inner.reconnects(),
+            answer: self.inner.store.acquire(demand),
         }
     }
 
@@ -236,7 +198,7 @@ impl Contender {
         self.inner.store_answered();
         self.at_once = 0;
         match answer {
-            Acquired::Granted(grant) => self.granted(question, &grant),
+            Acquired::Granted(grant) => self.granted(&question, &grant),
             Acquired::Held(held) => self.held(&question, &held),
             Acquired::Recorded(record) => {
                 self.line(|line, t| line.recorded(&record, t));
@@ -248,40 +210,20 @@ impl Contender {
 
     /// Gives the granted leases to the line. Leases whose time was over before the answer came are
     /// released instead, and the question counts as failed.
-    fn granted(&mut self, question: Question, grant: &Grant) -> Step {
-        let Question { owner, sent, .. } = question;
-        trace::granted(self.key.as_str(), owner, grant.others_wait);
-        let granted = grant.count as usize;
-        let owners = || {
-            let owners = std::iter::once(owner).chain(question.more.iter().copied());
-            owners.take(granted)
-        };
-        let settled = self.line(|line, t| {
+    fn granted(&mut self, question: &Question, grant: &Grant) -> Step {
+        trace::granted(self.key.as_str(), question.owner, grant.others_wait);
+        let granted = self.line(|line, t| {
             // A later reconnect finds the leases in their line and doubts them there. An earlier
             // one is found here.
             let is_doubted = self.inner.reconnects() != question.reconnects;
-            let new_lease = |owner| {
-                let lease = question.lease(self.key.clone(), owner);
-                if is_doubted {
-                    lease.doubt();
-                }
-                Arc::new(lease)
-            };
-            let in_time = later(sent, validity(question.lease)) > t.now;
-            if in_time {
-                line.granted(owners().map(new_lease), sent, grant, t);
-            }
-            in_time
+            line.granted(&self.key, grant, is_doubted, t)
         });
-        if settled == Some(true) {
-            self.settled = true;
-            return Step::Settled;
+        if let Some(Err(error)) = granted {
+            let why = Unanswered::TooLate(grant.count as usize);
+            return self.failed(question, &error, why);
         }
-        let took = now() - sent;
-        let lease = question.lease;
-        let message = format!("the store took {took:?} to grant a lease of {lease:?}");
-        let error = Error::new(ErrorKind::Unreachable, message);
-        self.failed(owner, &error, Unanswered::TooLate(granted))
+        self.settled = true;
+        Step::Settled
     }
 
     /// Handles the answer that the key is held. The next question follows when the remaining time
@@ -289,10 +231,7 @@ impl Contender {
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
         self.back_off = FIRST_BACK_OFF;
-        let pauses = self
-            .line(|line, t| line.held(held, question.mode, question.waits, t))
-            .unwrap_or(false);
-        if !pauses {
+        if self.line(|line, t| line.held(held, t)) != Some(true) {
             // At once, so that the contender of a line without requests ends here, and not in a
             // task of its own.
             return match self.demand() {
@@ -303,9 +242,9 @@ impl Contender {
                 None => Step::Settled,
             };
         }
-        let poll = self.inner.jittered(self.inner.config.poll_interval);
-        let pause = held.remaining.max(SHORTEST_PAUSE).min(poll);
-        Step::AskAgain(Some(pause))
+        let expiry = later(now(), held.remaining.max(SHORTEST_PAUSE));
+        let poll = self.next(question, self.inner.config.poll_interval, SHORTEST_PAUSE);
+        Step::AskAgain(Some(expiry.min(poll)))
     }
 
     /// Handles a question without an answer.
@@ -316,7 +255,7 @@ impl Contender {
             return if self.settled {
                 Step::Settled
             } else {
-                Step::AskAgain(Some(self.inner.jittered(FIRST_BACK_OFF)))
+                Step::AskAgain(Some(self.next(question, FIRST_BACK_OFF, FIRST_BACK_OFF)))
             };
         }
         if why == Unanswered::Unknown && error.is_broken() && self.at_once < AT_ONCE {
@@ -324,34 +263,40 @@ impl Contender {
             self.line(|line, t| line.end_question(&self.key, why, t));
             return Step::AskAgain(None);
         }
-        self.failed(question.owner, error, why)
+        self.failed(question, error, why)
     }
 
     /// Handles a failure: asks again with growing pauses as long as patient requests wait.
-    fn failed(&mut self, owner: Owner, error: &Error, why: Unanswered) -> Step {
-        self.inner.troubles.question_failed(owner, error);
-        let after = self.line(|line, t| line.ask_failed(&self.key, error, why, t));
-        if after != Some(AfterFailure::AskAgain) {
+    fn failed(&mut self, question: &Question, error: &Error, why: Unanswered) -> Step {
+        self.inner.troubles.question_failed(question.owner, error);
+        let asks_again = self.line(|line, t| line.ask_failed(&self.key, error, why, t));
+        if asks_again != Some(true) {
             self.settled = true;
             return Step::Settled;
         }
-        let pause = self.inner.jittered(self.back_off);
+        let at = self.next(question, self.back_off, FIRST_BACK_OFF);
         self.back_off = (self.back_off * 2).min(self.inner.config.poll_interval);
-        Step::AskAgain(Some(pause))
+        Step::AskAgain(Some(at))
     }
 
-    /// Waits until the pause is over, or until a wake-up makes an earlier question worthwhile.
-    async fn pause(&mut self, pause: Option<Duration>) {
-        let Some(pause) = pause else {
+    /// When the next question follows one that has ended now: so long after it, but not before a
+    /// shortest pause.
+    fn next(&self, question: &Question, pause: Duration, shortest: Duration) -> Instant {
+        let at = later(question.sent, self.inner.jittered(pause));
+        at.max(later(now(), self.inner.jittered(shortest)))
+    }
+
+    /// Waits until the time has come, or until a wake-up makes an earlier question worthwhile.
+    async fn pause(&mut self, at: Option<Instant>) {
+        let Some(mut until) = at else {
             return;
         };
-        let mut until = later(now(), pause);
         let woken = Arc::new(Notify::new());
         loop {
             match self.line(|line, _| line.take_wake(&woken)).flatten() {
                 Some(Wake::Now) => return,
                 Some(Wake::Next) => {
-                    until = until.min(later(now(), self.inner.config.head_start()));
+                    until = until.min(later(now(), HEAD_START));
                 }
                 None => {}
             }

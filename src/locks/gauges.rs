@@ -35,7 +35,7 @@ impl Locks {
             gauges.waiting += stats.waiting;
             gauges.background_calls += stats.calls;
             gauges.owed_releases += stats.releases;
-            locks.0.lines.each(|line| {
+            locks.0.lines.each(|_, line| {
                 gauges.longest_line = gauges.longest_line.max(line.waiting());
             });
         }

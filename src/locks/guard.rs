@@ -12,6 +12,8 @@
 //! ```
 
 mod asking;
+#[cfg(feature = "postgres")]
+mod fencing;
 mod watching;
 
 use std::{
@@ -182,6 +184,7 @@ impl LockGuard {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "fencing")]
     pub fn token(&self) -> u64 {
         self.granted().token
     }
@@ -363,7 +366,7 @@ impl Clone for LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if self.0.remove_guard() && !self.0.is_released() {
-            drop(self.inner().end_turn(self.granted(), false));
+            self.inner().end_turn(self.granted());
         }
     }
 }

@@ -13,29 +13,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
-
 use super::{
     config::Config,
-    contender::{AT_ONCE, Contender},
-    line::{Ended, FollowUp, Granted, Line, Lost, Transition, lost_error},
+    contender::Contender,
+    line::{FollowUp, Granted, Line, Transition, lost_error},
     lines::Lines,
-    renewing::{Renewing, no_answer, recorded_or_lost},
+    renewing::Renewing,
     troubles::Troubles,
 };
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Background, Lease, LeaseEvents, Scheduler},
     store::{
-        Answer, Endings, Hint, Hints, Instance, Outcome, Owner, Release, Released, Renew, Renewed,
-        Store, ends::Confirmation,
+        Answer, Endings, Hint, Hints, Instance, Outcome, Owner, Release, Released, Store,
+        ends::{Caller, Callers, tell},
     },
     sync::{
         Notify,
         atomic::{AtomicU64, AtomicUsize, Ordering},
-        consume_budget, random,
+        oneshot, random,
     },
-    time::{Instant, now},
+    time::Instant,
     trace,
 };
 
@@ -66,12 +64,7 @@ impl Inner {
         Self {
             space: store.space(),
             instance,
-            lines: Lines::new(
-                config.limits(),
-                config.max_keys,
-                instance,
-                scheduler.clone(),
-            ),
+            lines: Lines::new(config, instance, scheduler.clone()),
             scheduler,
             store,
             troubles: Troubles::new(instance),
@@ -110,8 +103,8 @@ impl Inner {
             self.send_release(release);
         }
         follow_up.wakers.wake();
-        for (release, outcome) in follow_up.confirmed.drain(..) {
-            let _ = release.send(outcome);
+        for (callers, outcome) in follow_up.told.drain(..) {
+            tell(callers, &outcome);
         }
         for (lease, loss) in follow_up.lost.drain(..) {
             lease.wake_watchers();
@@ -140,59 +133,35 @@ impl Inner {
         self.store.release(release, answer);
     }
 
-    /// Ends a turn. See [`Line::end`].
-    pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted, confirm: bool) -> Ended {
-        let key = &granted.lease.key;
-        self.with_line(key, |line, t| line.end(granted, confirm, t))
-            .unwrap_or_else(|| Ended::Over(granted.lease.loss()))
+    /// Ends a turn, without a word from the store.
+    pub(crate) fn end_turn(self: &Arc<Self>, granted: &Granted) {
+        self.with_line(&granted.lease.key, |line, t| line.end(granted, None, t));
+    }
+
+    /// Runs a transition, and waits until its caller is told whether the lease was held until then.
+    pub(crate) async fn confirm(
+        self: &Arc<Self>,
+        lease: &Lease,
+        work: impl FnOnce(&mut Line, Caller, &mut Transition<'_>),
+    ) -> Result<(), Error> {
+        let (caller, mut answer) = oneshot::channel();
+        self.with_line(&lease.key, |line, t| work(line, caller, t));
+        loop {
+            let told = lease.loss_told();
+            // Looked at after that: whoever ends the background wakes the watchers of all leases.
+            self.scheduler.start(self);
+            tokio::select! {
+                biased;
+                // There is no line any more if the caller is gone.
+                outcome = &mut answer => return outcome.unwrap_or_else(|_| Err(lost_error(lease.loss()))),
+                () = told => {}
+            }
+        }
     }
 
     /// Ends a lease as lost, if the reason still holds.
-    pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) -> Lost {
-        self.with_line(&lease.key, |line, t| line.lost(lease, loss, t))
-            .unwrap_or(Lost::NotHere)
-    }
-
-    /// Renews a lease now, in addition to the scheduled renewals.
-    pub(crate) async fn confirm(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
-        consume_budget().await;
-        let mut tries = 0;
-        let (sent, answer) = loop {
-            let sent = now();
-            let mut renewal = self.store.renew(vec![Renew {
-                key: lease.key.clone(),
-                owner: lease.owner,
-                lease: lease.length,
-                refill: 0,
-                mode: lease.mode(),
-            }]);
-            let answer = renewal.next().await.map(|(_, answer)| answer);
-            let answer = answer.unwrap_or_else(no_answer);
-            self.renewal_answered(&answer);
-            // A connection that breaks is no reason to fail the caller: a renewal does no harm
-            // twice.
-            let is_broken = matches!(&answer, Renewed::Unknown(error) if error.is_broken());
-            if !is_broken || tries == AT_ONCE {
-                break (sent, answer);
-            }
-            tries += 1;
-        };
-        match answer {
-            Renewed::Renewed { .. } => {
-                if lease.extend(now(), sent) {
-                    return Ok(());
-                }
-                self.lose(lease, Loss::Expired);
-                Err(lost_error(lease.loss()))
-            }
-            Renewed::Unknown(error) => Err(error),
-            // The answer to the record tells.
-            Renewed::NotOurs if lease.is_recording() => Err(recorded_or_lost()),
-            Renewed::NotOurs => {
-                self.lose(lease, Loss::NotOurs);
-                Err(lost_error(lease.loss().or(Some(Loss::NotOurs))))
-            }
-        }
+    pub(crate) fn lose(self: &Arc<Self>, lease: &Lease, loss: Loss) {
+        self.with_line(&lease.key, |line, t| line.lost(lease, loss, t));
     }
 
     /// Notes that the store has answered a call.
@@ -260,11 +229,12 @@ impl LeaseEvents for Inner {
         for release in due.releases {
             self.send_release(release);
         }
-        for caller in due.given_up {
-            let _ = caller.send(Err(Error::new(
-                ErrorKind::Unreachable,
-                "the lease's time was over before the store has answered the release",
-            )));
+        if !due.given_up.is_empty() {
+            let error = "the lease's time was over before the store has answered the release";
+            tell(
+                due.given_up,
+                &Err(Error::new(ErrorKind::Unreachable, error)),
+            );
         }
         if !due.renewals.is_empty() {
             trace::renewing(due.renewals.len());
@@ -301,26 +271,23 @@ impl Endings for Inner {
             self.troubles.release_answered();
         }
         let told = self.lines.released(key, owner, outcome);
-        if let Some((caller, result)) = told.caller {
-            let _ = caller.send(result);
+        if let Some((callers, result)) = told.callers {
+            tell(callers, &result);
         }
         if let Some(error) = told.failed {
             self.troubles.release_failed(owner, &error);
             // Looked at last: whoever ends the background does the same.
-            if !self.scheduler.start(&self) {
-                interrupt(self.lines.give_up_waiting_for(key, owner));
+            if !self.scheduler.start(&self) && told.are_waiting {
+                interrupt(self.lines.give_up_waiting());
             }
         }
     }
 }
 
 /// Tells callers that wait for a release to be repeated that nobody will, for now.
-fn interrupt(callers: impl IntoIterator<Item = Confirmation>) {
-    for caller in callers {
-        let _ = caller.send(Err(Error::interrupted(
-            "the release was not answered, and the runtime that would repeat it has shut down",
-        )));
-    }
+fn interrupt(callers: Callers) {
+    let error = "the release was not answered, and the runtime that would repeat it has shut down";
+    tell(callers, &Err(Error::interrupted(error)));
 }
 
 impl Drop for Inner {

@@ -23,18 +23,19 @@
 use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::{
+    config::Config,
     inner::Inner,
-    line::{Demand, DueRenewal, FollowUp, Limits, Line, NoTurn, Numbers, Transition, WaitRequest},
+    line::{DueRenewal, FollowUp, Line, NoTurn, Numbers, Transition, WaitRequest},
     totals::Totals,
     turn::Turn,
 };
 use crate::{
     Error, ErrorKind, LockKey,
     key::KeyMap,
-    lease::{Lease, Schedule, Scheduler},
+    lease::{Lease, Pace, Schedule, Scheduler},
     store::{
-        End, Instance, Outcome, Owner, Release, Released,
-        ends::{Confirmation, Ends, NewEnd, Told},
+        Acquire, End, Instance, Outcome, Owner, Release, Released,
+        ends::{Callers, Ends, Told},
     },
     sync::{
         Mutex, Notify,
@@ -49,8 +50,8 @@ const SHARDS: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// All lines of an instance.
 pub(crate) struct Lines {
     shards: Box<[Mutex<Shard>]>,
-    limits: Limits,
-    max_keys: usize,
+    config: Config,
+    pace: Pace,
     instance: Instance,
     scheduler: Arc<Scheduler>,
     count: AtomicUsize,
@@ -76,7 +77,7 @@ struct Shard {
 pub(crate) struct Joined {
     pub(crate) turn: Arc<Turn>,
     /// Set if the request is the first of its line: the demand to send to the store.
-    pub(crate) first: Option<Demand>,
+    pub(crate) first: Option<Acquire>,
 }
 
 /// The work for leases whose scheduled time has come.
@@ -86,7 +87,7 @@ pub(crate) struct Due {
     /// Releases that are repeated.
     pub(crate) releases: Vec<Release>,
     /// Callers that have waited for releases whose time is over.
-    pub(crate) given_up: Vec<Confirmation>,
+    pub(crate) given_up: Callers,
     /// The follow-ups of the transitions, by key.
     pub(crate) follow_ups: Vec<(LockKey, FollowUp)>,
     /// When the next lease needs attention.
@@ -94,16 +95,11 @@ pub(crate) struct Due {
 }
 
 impl Lines {
-    pub(crate) fn new(
-        limits: Limits,
-        max_keys: usize,
-        instance: Instance,
-        scheduler: Arc<Scheduler>,
-    ) -> Self {
+    pub(crate) fn new(config: Config, instance: Instance, scheduler: Arc<Scheduler>) -> Self {
         Self {
             shards: (0..SHARDS).map(Shard::new).map(Mutex::new).collect(),
-            limits,
-            max_keys,
+            config,
+            pace: config.pace(),
             instance,
             scheduler,
             count: AtomicUsize::new(0),
@@ -167,7 +163,7 @@ impl Lines {
     pub(crate) fn look(&self, now: Instant) -> Due {
         let mut due = Due::default();
         let mut is_last = false;
-        let soon = later(now, self.limits.pace.together());
+        let soon = later(now, self.pace.together());
         for shard in &self.shards {
             let mut shard = shard.lock();
             for (key, attempt) in shard.schedule.take_due(now, soon) {
@@ -195,13 +191,11 @@ impl Lines {
     /// Doubts the leases of all keys that `is_concerned` accepts, because the store may have
     /// forgotten them.
     pub(crate) fn doubt_leases(&self, is_concerned: impl Fn(&LockKey) -> bool) {
-        for shard in &self.shards {
-            let mut follow_up = FollowUp::default();
-            let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now(), &mut follow_up);
-            let concerned = lines.iter_mut().filter(|(key, _)| is_concerned(key));
-            concerned.for_each(|(_, line)| line.doubt_leases(&mut t));
-        }
+        self.change_each(|key, line, t| {
+            if is_concerned(key) {
+                line.doubt_leases(t);
+            }
+        });
     }
 
     /// Returns an unused owner, for an attempt outside of the key's line, and the endings that the
@@ -216,8 +210,9 @@ impl Lines {
     }
 
     /// Adds an ending. The caller sends the release.
-    pub(crate) fn end(&self, key: &LockKey, end: NewEnd) -> Option<Release> {
-        self.shard(key).lock().ends.add(key, end, now())
+    pub(crate) fn end(&self, release: Release) -> Option<Release> {
+        let mut shard = self.shard(&release.key).lock();
+        shard.ends.add(release, Callers::new(), now())
     }
 
     /// Takes the outcome of a release.
@@ -245,16 +240,10 @@ impl Lines {
     }
 
     /// The callers that wait for a release to be repeated, when there is no background that would.
-    pub(crate) fn give_up_waiting(&self) -> Vec<Confirmation> {
+    pub(crate) fn give_up_waiting(&self) -> Callers {
         let shards = self.shards.iter();
         let waiting = shards.flat_map(|shard| shard.lock().ends.give_up_waiting());
         waiting.collect()
-    }
-
-    /// The caller that waits for the release of one owner.
-    pub(crate) fn give_up_waiting_for(&self, key: &LockKey, owner: Owner) -> Option<Confirmation> {
-        let mut shard = self.shard(key).lock();
-        shard.ends.give_up_waiting_for(key, owner)
     }
 
     /// How many owners the store has to forget.
@@ -274,14 +263,7 @@ impl Lines {
     /// Refuses all requests that wait, and all that ask later.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for shard in &self.shards {
-            // Dropped after the lock, which wakes those who are refused.
-            let mut refused = FollowUp::default();
-            let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now(), &mut refused);
-            let waiting = lines.values_mut();
-            waiting.for_each(|line| line.refuse_all(&closed(), &mut t));
-        }
+        self.change_each(|_, line, t| line.refuse_all(&closed(), t));
     }
 
     /// Whether [`close`](Self::close) was called.
@@ -291,20 +273,20 @@ impl Lines {
 
     /// Makes every contender ask the store again, because hints may have been lost.
     pub(crate) fn wake_contenders(&self) {
-        self.each(Line::wake_contender);
+        self.change_each(|_, line, _| line.wake_contender());
     }
 
     /// The leases of all lines that have a turn under way or about to begin.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
         let mut leases = Vec::new();
-        self.each(|line| leases.extend(line.leases().cloned()));
+        self.each(|_, line| leases.extend(line.leases().cloned()));
         leases
     }
 
     /// The requests that wait, in all lines.
     pub(crate) fn waiting(&self) -> Vec<Arc<Turn>> {
         let mut turns = Vec::new();
-        self.each(|line| turns.extend(line.waiters().cloned()));
+        self.each(|_, line| turns.extend(line.waiters().cloned()));
         turns
     }
 
@@ -312,15 +294,10 @@ impl Lines {
     /// keys of these lines, with the numbers of the contenders.
     pub(crate) fn take_over(&self) -> Vec<(LockKey, u64)> {
         let mut left_behind = Vec::new();
-        for shard in &self.shards {
-            let mut follow_up = FollowUp::default();
-            let mut shard = shard.lock();
-            let (lines, mut t) = self.transition(&mut shard, now(), &mut follow_up);
-            for (key, line) in lines {
-                let number = line.take_over(&mut t);
-                left_behind.extend(number.map(|number| (key.clone(), number)));
-            }
-        }
+        self.change_each(|key, line, t| {
+            let number = line.take_over(t);
+            left_behind.extend(number.map(|number| (key.clone(), number)));
+        });
         left_behind
     }
 
@@ -338,18 +315,24 @@ impl Lines {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Calls `work` for each line. For work that needs no transition.
-    pub(crate) fn each(&self, mut work: impl FnMut(&mut Line)) {
-        for shard in &self.shards {
-            shard.lock().lines.values_mut().for_each(&mut work);
-        }
-    }
-
     /// Calls `work` for each line, with its key.
-    pub(crate) fn each_by_key(&self, mut work: impl FnMut(&LockKey, &Line)) {
+    pub(crate) fn each(&self, mut work: impl FnMut(&LockKey, &Line)) {
         for shard in &self.shards {
             let shard = shard.lock();
             shard.lines.iter().for_each(|(key, line)| work(key, line));
+        }
+    }
+
+    /// Runs a transition on each line that ends none of them, and that leaves nothing to do but to
+    /// wake the tasks of those who are refused.
+    fn change_each(&self, mut work: impl FnMut(&LockKey, &mut Line, &mut Transition<'_>)) {
+        for shard in &self.shards {
+            // Dropped after the lock.
+            let mut follow_up = FollowUp::default();
+            let mut shard = shard.lock();
+            let (lines, mut t) = self.transition(&mut shard, now(), &mut follow_up);
+            let lines = lines.iter_mut();
+            lines.for_each(|(key, line)| work(key, line, &mut t));
         }
     }
 
@@ -371,7 +354,7 @@ impl Lines {
 
     /// Counts a new line, unless the limit of `max_keys` is reached.
     fn count_one(&self) -> Result<(), Error> {
-        let max = self.max_keys;
+        let max = self.config.max_keys;
         let count = |count| (count < max).then_some(count + 1);
         match self
             .count
@@ -396,7 +379,8 @@ impl Lines {
     ) -> (&'a mut KeyMap<Line>, Transition<'a>) {
         let transition = Transition {
             now,
-            limits: &self.limits,
+            config: &self.config,
+            pace: &self.pace,
             schedule: &mut shard.schedule,
             scheduler: &self.scheduler,
             ends: &mut shard.ends,

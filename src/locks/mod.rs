@@ -24,7 +24,7 @@
 //! | shared state | `inner.rs` | the store, the settings, the lines and the scheduler |
 
 mod config;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod connect;
 mod contender;
 #[cfg(feature = "metrics")]
@@ -45,7 +45,6 @@ mod tests;
 mod totals;
 mod troubles;
 mod turn;
-mod watch;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -66,7 +65,7 @@ pub(crate) use self::{
     line::{Holding, NoTurn},
     lock::permit,
     recording::{Late, LateRecord},
-    several::{Several, is_enough},
+    several::Several,
 };
 use crate::{
     Background, Error, LockKey,
@@ -180,14 +179,14 @@ impl Locks {
         self.0.lines.knows(key, owner)
     }
 
-    /// See [`Inner::record_for`].
+    /// See [`Inner::send_record`].
     pub(crate) async fn record_for(
         &self,
         key: &LockKey,
         owner: Owner,
         record: (Bytes, Duration),
     ) -> Result<Released, Error> {
-        self.0.record_for(key, owner, record).await
+        self.0.send_record(key, owner, record).await
     }
 
     /// The name of the store's key space. Equal keys in equal spaces exclude each other.

@@ -124,7 +124,7 @@ impl Locks {
         let (now, mut held) = (now(), Vec::new());
         self.0
             .lines
-            .each_by_key(|key, line| held.push(line.snapshot(key, now)));
+            .each(|key, line| held.push(line.snapshot(key, now)));
         held.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         held
     }

@@ -19,7 +19,6 @@ use crate::{
     Error, ErrorKind, LockKey, Loss,
     store::{
         Acquire, Acquired, Answer, End, Ending, Mode, Outcome, Owner, Queueing, Release, Released,
-        ends::NewEnd,
     },
     time::{Instant, timeout_at},
 };
@@ -59,7 +58,7 @@ impl Inner {
         let outcome = outcome.unwrap_or_else(|| Err(not_in_time()));
         match outcome {
             Ok(Released::Freed) => self.finish(granted, content, true),
-            Ok(Released::NotOurs | Released::NotYet) => drop(self.lose(lease, Loss::NotOurs)),
+            Ok(Released::NotOurs | Released::NotYet) => self.lose(lease, Loss::NotOurs),
             Err(_) => {}
         }
         outcome
@@ -72,35 +71,38 @@ impl Inner {
         });
     }
 
-    /// Puts a record into the place of another process's lease, if that process still has the
-    /// lease.
-    pub(crate) async fn record_for(
-        self: &Arc<Self>,
-        key: &LockKey,
-        owner: Owner,
-        record: (Bytes, Duration),
-    ) -> Result<Released, Error> {
-        self.send_record(key, owner, record).await
-    }
-
-    /// Sends a record to the store.
-    fn send_record(
+    /// Puts a record into the place of an owner's lease, if the store still has that lease.
+    pub(crate) fn send_record(
         &self,
         key: &LockKey,
         owner: Owner,
-        (content, retain): (Bytes, Duration),
+        record: (Bytes, Duration),
     ) -> impl Future<Output = Result<Released, Error>> + use<> {
         let (answer, outcome) = Answer::channel();
-        let release = Release {
+        let release = self.ending(key, owner, Some(record), false);
+        self.store.release(release, answer);
+        async { outcome.await.into_result() }
+    }
+
+    /// Ends a claim, with a record in its place or without.
+    fn ending(
+        &self,
+        key: &LockKey,
+        owner: Owner,
+        record: Option<(Bytes, Duration)>,
+        in_doubt: bool,
+    ) -> Release {
+        Release {
             key: key.clone(),
             owner,
             mode: Mode::Exclusive,
-            ending: Ending::Record { content, retain },
-            in_doubt: false,
+            ending: record.map_or(Ending::Free, |(content, retain)| Ending::Record {
+                content,
+                retain,
+            }),
+            in_doubt,
             lasts: self.config.lease,
-        };
-        self.store.release(release, answer);
-        async { outcome.await.into_result() }
+        }
     }
 }
 
@@ -208,26 +210,14 @@ impl LateRecord {
             self.granted = Some(owner);
         }
         for owner in std::mem::take(&mut self.in_doubt) {
-            self.end(owner, Ending::Free, true);
+            self.end(owner, None, true);
         }
         Ok(answer)
     }
 
-    fn end(&self, owner: Owner, ending: Ending, in_doubt: bool) {
-        let end = NewEnd {
-            owner,
-            mode: Mode::Exclusive,
-            ending,
-            in_doubt,
-            // What comes late lasts as long from then on.
-            lasts: self
-                .inner
-                .config
-                .lease
-                .saturating_mul(1 + u32::from(in_doubt)),
-            waiting: None,
-        };
-        if let Some(release) = self.inner.lines.end(&self.key, end) {
+    fn end(&self, owner: Owner, record: Option<(Bytes, Duration)>, in_doubt: bool) {
+        let end = self.inner.ending(&self.key, owner, record, in_doubt);
+        if let Some(release) = self.inner.lines.end(end) {
             self.inner.send_release(release);
         }
     }
@@ -235,10 +225,7 @@ impl LateRecord {
 
 impl Drop for LateRecord {
     fn drop(&mut self) {
-        let record = || Ending::Record {
-            content: self.content.clone(),
-            retain: self.retain,
-        };
+        let record = || Some((self.content.clone(), self.retain));
         for owner in self.in_doubt.iter().copied() {
             self.end(owner, record(), true);
         }

@@ -97,24 +97,20 @@ impl Inner {
             } => {
                 let answer = Answer {
                     sent,
-                    doubts: renewal.doubts,
                     refill_asked: renewal.refill > 0,
                     tokens,
                     others_wait,
                 };
                 self.with_line(&lease.key, |line, t| line.renewed(lease, answer, t));
             }
-            Renewed::NotOurs if !lease.is_recording() => drop(self.lose(lease, Loss::NotOurs)),
+            Renewed::NotOurs if !lease.is_recording() => self.lose(lease, Loss::NotOurs),
             Renewed::NotOurs => self.unanswered(lease, recorded_or_lost(), false),
-            Renewed::Unknown(error) => {
-                let is_outage = !error.is_interrupted();
-                self.unanswered(lease, error, is_outage);
-            }
+            Renewed::Unknown(error) => self.unanswered(lease, error, true),
         }
     }
 
     /// Notes whether the store has answered a renewal, and what.
-    pub(super) fn renewal_answered(&self, answer: &Renewed) {
+    fn renewal_answered(&self, answer: &Renewed) {
         trace::renewed(match answer {
             Renewed::Renewed { .. } => RenewalResult::Renewed,
             Renewed::NotOurs => RenewalResult::NotOurs,
@@ -129,7 +125,6 @@ impl Inner {
     /// has not answered at all.
     fn unanswered(self: &Arc<Self>, lease: &Arc<Lease>, error: Error, is_outage: bool) {
         let gives_up = self.with_line(&lease.key, |line, t| line.renewal_unknown(lease, &error, t));
-        // `None` if the lease was released or lost in the meantime.
         if let Some(gives_up) = gives_up.flatten() {
             if is_outage {
                 self.troubles.renewal_unanswered(lease.owner, &error);
@@ -142,7 +137,7 @@ impl Inner {
 }
 
 /// The answer that stands for a missing one.
-pub(super) fn no_answer() -> Renewed {
+fn no_answer() -> Renewed {
     Renewed::Unknown(Error::new(
         ErrorKind::Unreachable,
         "the renewal was not answered: the store gave no answer",
@@ -150,7 +145,7 @@ pub(super) fn no_answer() -> Renewed {
 }
 
 /// The reason of a missing answer for a lease whose record was sent before.
-pub(super) fn recorded_or_lost() -> Error {
+fn recorded_or_lost() -> Error {
     Error::new(
         ErrorKind::Unreachable,
         "the store does not have the lease any more: a record has taken its place, or the lease was lost",

@@ -294,19 +294,8 @@ impl<'a> Several<'a> {
         }
     }
 
+    /// Whether the guard of a key needs no other one for the mode of this request.
     fn is_enough(&self, guard: &LockGuard) -> bool {
-        is_enough(guard.mode(), self.mode)
-    }
-}
-
-/// Whether who holds a key in one mode needs no other guard for the second one. A key that is only
-/// shared, or that has permits, does not become exclusive.
-pub(crate) fn is_enough(held: Mode, wanted: Mode) -> bool {
-    match (held, wanted) {
-        (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => true,
-        (Mode::Permit { of: fewer }, Mode::Permit { of }) => fewer <= of,
-        (Mode::Exclusive | Mode::Shared, Mode::Permit { .. })
-        | (Mode::Permit { .. }, Mode::Exclusive | Mode::Shared)
-        | (Mode::Shared, Mode::Exclusive) => false,
+        guard.mode().includes(self.mode)
     }
 }

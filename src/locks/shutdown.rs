@@ -194,7 +194,7 @@ impl Locks {
     pub fn stats(&self) -> Stats {
         let inner = &self.0;
         let (mut waiting, mut leases) = (0, 0);
-        inner.lines.each(|line| {
+        inner.lines.each(|_, line| {
             waiting += line.waiting();
             leases += line.leases().count();
         });

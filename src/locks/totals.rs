@@ -74,12 +74,8 @@ impl Locks {
     /// # }
     /// ```
     pub fn totals(&self) -> Totals {
-        let counts = self.0.troubles.counts();
-        Totals {
-            refused: counts.refused,
-            losses: counts.losses,
-            unanswered_renewals: counts.unanswered_renewals,
-            ..self.0.lines.totals()
-        }
+        let mut totals = self.0.lines.totals();
+        self.0.troubles.add_to(&mut totals);
+        totals
     }
 }

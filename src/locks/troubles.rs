@@ -23,11 +23,12 @@
 
 use std::time::Duration;
 
+use super::Totals;
 use crate::{
     Error, ErrorKind, Loss,
     store::{Instance, Owner},
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Instant, later, now},
@@ -65,13 +66,6 @@ struct Trouble {
     failed_questions: u64,
     unanswered_renewals: u64,
     losses: u64,
-}
-
-/// How often something went wrong so far, for [`Totals`](super::Totals).
-pub(super) struct Counts {
-    pub(super) losses: u64,
-    pub(super) unanswered_renewals: u64,
-    pub(super) refused: u64,
 }
 
 impl Troubles {
@@ -172,21 +166,21 @@ impl Troubles {
         if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
-        let mut trouble = self.trouble.lock();
+        let trouble = self.trouble.lock();
         let over_at = trouble.as_ref()?.over_at()?;
         if now < over_at {
             return Some(over_at);
         }
-        let over = trouble.take();
-        self.is_on.store(false, Ordering::Release);
-        drop(trouble);
-        self.tell_end(over?);
+        self.end(trouble);
         None
     }
 
     /// Tells what there is to tell of an outage, because the instance ends.
     pub(crate) fn close(&self) {
-        let mut trouble = self.trouble.lock();
+        self.end(self.trouble.lock());
+    }
+
+    fn end(&self, mut trouble: MutexGuard<'_, Option<Trouble>>) {
         let over = trouble.take();
         self.is_on.store(false, Ordering::Release);
         drop(trouble);
@@ -216,12 +210,11 @@ impl Troubles {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
-            losses: self.losses.load(Ordering::Relaxed),
-            unanswered_renewals: self.unanswered_renewals.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-        }
+    /// Adds how often something has gone wrong so far.
+    pub(super) fn add_to(&self, totals: &mut Totals) {
+        totals.losses += self.losses.load(Ordering::Relaxed);
+        totals.unanswered_renewals += self.unanswered_renewals.load(Ordering::Relaxed);
+        totals.refused += self.refused.load(Ordering::Relaxed);
     }
 }
 

@@ -73,9 +73,9 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Joins the line. The first request of a line also creates the contender, which asks the store
-    /// at once.
-    fn join(&mut self) -> Result<(), NoTurn> {
+    /// Joins the line. The first request of a line also creates the contender, which has asked the
+    /// store when this method returns.
+    fn join(&mut self) -> Result<Option<Contender>, NoTurn> {
         let (inner, key) = (self.inner, &self.key);
         if !inner.scheduler.start(inner) {
             return Err(NoTurn::Failed(Error::new(
@@ -88,11 +88,8 @@ impl<'a> Waiter<'a> {
         let joined = inner.lines.join(inner, key, request, &mut follow_up)?;
         let turn = self.turn.insert(joined.turn);
         inner.finish_transition(key, &mut follow_up);
-        if let Some(demand) = joined.first {
-            let contender = Contender::first(inner, key, turn.id, demand);
-            self.asks = turn.keep_contender(contender);
-        }
-        Ok(())
+        let first = joined.first;
+        Ok(first.map(|demand| Contender::first(inner, key, turn.id, demand)))
     }
 
     /// Lets the background poll the question from now on, if this request does.
@@ -111,16 +108,15 @@ impl Future for Waiter<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            if this.turn.is_none() {
-                this.join()?;
-            }
+            // Taken out, so that a contender that panics is not polled again.
+            let contender = match &this.turn {
+                None => this.join()?,
+                Some(turn) if this.asks => turn.take_contender(),
+                Some(_) => None,
+            };
             let turn = this.turn.as_ref().expect("the request has just joined");
-            if this.asks {
-                // Taken out, so that a contender that panics is not polled again.
-                let contender = turn.take_contender();
-                let pending = contender.and_then(|contender| contender.poll_first(cx));
-                this.asks = pending.is_some_and(|contender| turn.keep_contender(contender));
-            }
+            let pending = contender.and_then(|contender| contender.poll_first(cx));
+            this.asks = pending.is_some_and(|contender| turn.keep_contender(contender));
             let Poll::Ready(outcome) = turn.poll(cx) else {
                 // Looked at last: whoever ends the background wakes the requests that wait.
                 this.inner.scheduler.start(this.inner);
@@ -146,7 +142,7 @@ impl Drop for Waiter<'_> {
                 .with_line(&self.key, |line, t| line.leave(turn.id, t));
             // The request has left the line: the turn has been granted, or never will be.
             if let Some(granted) = turn.granted() {
-                drop(self.inner.end_turn(granted, false));
+                self.inner.end_turn(granted);
             }
         }
         self.stop_asking();

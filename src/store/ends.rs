@@ -31,7 +31,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{End, Ending, Mode, Outcome, Owner, Release, Released};
+use super::{End, Ending, Outcome, Owner, Release, Released};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     key::KeyMap,
@@ -50,8 +50,18 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 /// After this many failures, a caller that waits is told. The ending goes on.
 const TRIES_OF_A_CALLER: u8 = 2;
 
-/// Tells a caller whether the lease was held until its end.
-pub(crate) type Confirmation = oneshot::Sender<Result<(), Error>>;
+/// A caller that is told whether a lease was held until the caller asked.
+pub(crate) type Caller = oneshot::Sender<Result<(), Error>>;
+
+/// The callers that wait for the same answer.
+pub(crate) type Callers = SmallVec<[Caller; 1]>;
+
+/// Tells callers the outcome. Wakes their tasks, and so must not be called with a lock held.
+pub(crate) fn tell(callers: Callers, outcome: &Result<(), Error>) {
+    for caller in callers {
+        let _ = caller.send(outcome.clone());
+    }
+}
 
 /// The endings of some keys.
 #[derive(Debug, Default)]
@@ -66,26 +76,9 @@ pub(crate) struct Ends {
     rest: Duration,
 }
 
-/// An ending to be added.
-#[derive(Debug)]
-pub(crate) struct NewEnd {
-    pub(crate) owner: Owner,
-    pub(crate) mode: Mode,
-    /// What takes the lease's place.
-    pub(crate) ending: Ending,
-    /// See [`Release::in_doubt`].
-    pub(crate) in_doubt: bool,
-    /// For how long the store keeps what it may have of the owner.
-    pub(crate) lasts: Duration,
-    pub(crate) waiting: Option<Confirmation>,
-}
-
 #[derive(Debug)]
 struct Entry {
-    owner: Owner,
-    mode: Mode,
-    ending: Ending,
-    in_doubt: bool,
+    release: Release,
     /// When the store has nothing of the owner any more, whatever happens.
     until: Instant,
     /// How often the release has failed.
@@ -95,7 +88,7 @@ struct Entry {
     is_paused: bool,
     /// The ending was added again after the release was sent, which is therefore repeated.
     once_more: bool,
-    waiting: Option<Confirmation>,
+    callers: Callers,
 }
 
 /// What is to be done when the time for a round has come, after the lock of the endings is free.
@@ -104,18 +97,20 @@ pub(crate) struct Round {
     /// The releases to be sent.
     pub(crate) releases: Vec<Release>,
     /// The callers that have waited for endings whose time is over.
-    pub(crate) given_up: Vec<Confirmation>,
+    pub(crate) given_up: Callers,
 }
 
 /// The effects of an outcome, for after the lock of the endings is free.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// The caller that has waited for the outcome, and what it is told.
-    pub(crate) caller: Option<(Confirmation, Result<(), Error>)>,
+    /// The callers that have waited for the outcome, and what they are told.
+    pub(crate) callers: Option<(Callers, Result<(), Error>)>,
     /// When the next round begins, if it has to be waited for.
     pub(crate) round: Option<Instant>,
     /// The ending has failed for the first time, for this reason.
     pub(crate) failed: Option<Error>,
+    /// Callers wait for the next round.
+    pub(crate) are_waiting: bool,
 }
 
 impl Ends {
@@ -123,32 +118,37 @@ impl Ends {
         self.count
     }
 
-    /// Adds an ending. The caller sends the release. An owner that ends already has one: the new
-    /// caller waits for the outcome of that one, which is repeated in any case.
-    pub(crate) fn add(&mut self, key: &LockKey, end: NewEnd, now: Instant) -> Option<Release> {
-        let until = later(now, end.lasts);
-        if let Some(entry) = self.entry(key, end.owner) {
-            entry.in_doubt |= end.in_doubt;
+    /// Adds an ending. The caller sends the release that is returned. An owner that ends already
+    /// has one: the new callers wait for the outcome of that one, which is repeated in any case.
+    pub(crate) fn add(
+        &mut self,
+        release: Release,
+        callers: Callers,
+        now: Instant,
+    ) -> Option<Release> {
+        // What comes late lasts as long from then on.
+        let lasts = (release.lasts).saturating_mul(1 + u32::from(release.in_doubt));
+        let until = later(now, lasts);
+        if let Some(entry) = self.entry(&release.key, release.owner) {
+            entry.release.in_doubt |= release.in_doubt;
             entry.until = entry.until.max(until);
-            entry.waiting = end.waiting.or(entry.waiting.take());
+            entry.callers.extend(callers);
             // The release under way may be too early for what this one is to end.
             entry.once_more = true;
             return None;
         }
+        let key = release.key.clone();
         let entry = Entry {
-            owner: end.owner,
-            mode: end.mode,
-            ending: end.ending,
-            in_doubt: end.in_doubt,
+            release,
             until,
             tries: 0,
             had_unknown: false,
             is_paused: false,
             once_more: false,
-            waiting: end.waiting,
+            callers,
         };
-        let release = entry.release(key, now);
-        self.by_key.entry(key.clone()).or_default().push(entry);
+        let release = entry.release(now);
+        self.by_key.entry(key).or_default().push(entry);
         self.count += 1;
         Some(release)
     }
@@ -160,16 +160,17 @@ impl Ends {
         };
         let carried = entries.iter().filter(|entry| entry.is_carried());
         let carried = carried.take(CARRIED).map(|entry| End {
-            owner: entry.owner,
-            mode: entry.mode,
+            owner: entry.release.owner,
+            mode: entry.release.mode,
         });
         carried.collect()
     }
 
     /// Whether the key has an ending of this owner.
+    #[cfg(shuttle)]
     pub(crate) fn contains(&self, key: &LockKey, owner: Owner) -> bool {
         let entries = self.by_key.get(key);
-        entries.is_some_and(|entries| entries.iter().any(|entry| entry.owner == owner))
+        entries.is_some_and(|entries| entries.iter().any(|entry| entry.release.owner == owner))
     }
 
     /// Takes the outcome of a release.
@@ -190,7 +191,9 @@ impl Ends {
             Outcome::Answered(Released::NotOurs | Released::NotYet) if once_more => (None, None),
             Outcome::Answered(Released::Freed) => (Some(Ok(())), None),
             Outcome::Answered(Released::NotOurs) => (Some(Err(lost())), None),
-            Outcome::Answered(Released::NotYet) if !entry.in_doubt => (Some(Err(lost())), None),
+            Outcome::Answered(Released::NotYet) if !entry.release.in_doubt => {
+                (Some(Err(lost())), None)
+            }
             Outcome::Answered(Released::NotYet) => (None, None),
             // A release that cannot work is not repeated.
             Outcome::Refused(error) if error.kind() != ErrorKind::Unreachable => {
@@ -204,14 +207,13 @@ impl Ends {
         };
         let failed = error.clone().filter(|_| entry.tries == 0);
         let mut told = Told {
-            caller: None,
-            round: None,
             failed,
+            ..Told::default()
         };
         if let Some(result) = result {
             let has_failed = entry.tries > 0;
-            let waiting = self.remove(key, owner).and_then(|entry| entry.waiting);
-            told.caller = waiting.map(|waiting| (waiting, result));
+            let callers = self.remove(key, owner).map(|entry| entry.callers);
+            told.callers = callers.map(|callers| (callers, result));
             // A release that works at once says nothing about those that do not.
             if has_failed {
                 self.hurry(now);
@@ -223,10 +225,10 @@ impl Ends {
             if (entry.tries >= TRIES_OF_A_CALLER || !rest.is_zero())
                 && let Some(error) = error
             {
-                let waiting = entry.waiting.take();
-                told.caller = waiting.map(|waiting| (waiting, Err(error)));
+                told.callers = Some((std::mem::take(&mut entry.callers), Err(error)));
             }
-            if entry.waiting.is_some() {
+            told.are_waiting = !entry.callers.is_empty();
+            if told.are_waiting {
                 self.paused.push_front((key.clone(), owner));
             } else {
                 self.paused.push_back((key.clone(), owner));
@@ -254,10 +256,11 @@ impl Ends {
             let entry = self.entry(&key, owner);
             if let Some(entry) = entry.filter(|entry| now < entry.until) {
                 entry.is_paused = false;
-                due.releases.push(entry.release(&key, now));
+                due.releases.push(entry.release(now));
             } else {
                 let over = self.remove(&key, owner);
-                due.given_up.extend(over.and_then(|entry| entry.waiting));
+                due.given_up
+                    .extend(over.into_iter().flat_map(|it| it.callers));
             }
         }
         // The next round follows the first success, or a pause without one.
@@ -266,21 +269,12 @@ impl Ends {
         due
     }
 
-    /// The caller that waits for the next round of an ending, when nothing is left that would begin
-    /// it.
-    pub(crate) fn give_up_waiting_for(
-        &mut self,
-        key: &LockKey,
-        owner: Owner,
-    ) -> Option<Confirmation> {
-        self.entry(key, owner)?.waiting.take()
-    }
-
-    /// All callers that wait for the next round.
-    pub(crate) fn give_up_waiting(&mut self) -> Vec<Confirmation> {
+    /// The callers that wait for the next round, when nothing is left that would begin it.
+    pub(crate) fn give_up_waiting(&mut self) -> Callers {
         let entries = self.by_key.values_mut().flatten();
         let paused = entries.filter(|entry| entry.is_paused);
-        paused.filter_map(|entry| entry.waiting.take()).collect()
+        let callers = paused.map(|entry| std::mem::take(&mut entry.callers));
+        callers.flatten().collect()
     }
 
     /// When the next round begins.
@@ -305,9 +299,9 @@ impl Ends {
                 let is_over = entry.is_paused && entry.until <= now;
                 if is_over {
                     self.count -= 1;
-                    due.given_up.extend(entry.waiting.take());
+                    due.given_up.extend(std::mem::take(&mut entry.callers));
                 } else if entry.is_paused {
-                    self.paused.push_back((key.clone(), entry.owner));
+                    self.paused.push_back((key.clone(), entry.release.owner));
                 }
                 !is_over
             });
@@ -317,12 +311,14 @@ impl Ends {
 
     fn entry(&mut self, key: &LockKey, owner: Owner) -> Option<&mut Entry> {
         let mut entries = self.by_key.get_mut(key)?.iter_mut();
-        entries.find(|entry| entry.owner == owner)
+        entries.find(|entry| entry.release.owner == owner)
     }
 
     fn remove(&mut self, key: &LockKey, owner: Owner) -> Option<Entry> {
         let entries = self.by_key.get_mut(key)?;
-        let at = entries.iter().position(|entry| entry.owner == owner)?;
+        let at = entries
+            .iter()
+            .position(|entry| entry.release.owner == owner)?;
         let entry = entries.swap_remove(at);
         if entries.is_empty() {
             self.by_key.remove(key);
@@ -334,18 +330,14 @@ impl Ends {
 
 impl Entry {
     fn is_carried(&self) -> bool {
-        let is_awaited = (self.waiting.as_ref()).is_some_and(|waiting| !waiting.is_closed());
-        !is_awaited && self.ending == Ending::Free
+        let mut callers = self.callers.iter();
+        callers.all(Caller::is_closed) && self.release.ending == Ending::Free
     }
 
-    fn release(&self, key: &LockKey, now: Instant) -> Release {
+    fn release(&self, now: Instant) -> Release {
         Release {
-            key: key.clone(),
-            owner: self.owner,
-            mode: self.mode,
-            ending: self.ending.clone(),
-            in_doubt: self.in_doubt,
             lasts: self.until.saturating_duration_since(now),
+            ..self.release.clone()
         }
     }
 }

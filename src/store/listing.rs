@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
 use crate::{Error, ErrorKind, LockKey};
 
 /// The number of keys on a page, unless the request says otherwise.
@@ -10,6 +12,9 @@ const USUAL_PAGE: usize = 100;
 /// The longest cursor, in bytes: the longest key in its longest encoding, for each node of a large
 /// quorum.
 const LONGEST_CURSOR: usize = 64 * 1024;
+
+/// The start of a cursor that is a key.
+const AFTER_KEY: &str = "after:";
 
 /// A request for one page of the keys in a store. See [`Locks::list`](crate::Locks::list).
 ///
@@ -120,6 +125,19 @@ impl Cursor {
 
     pub(super) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The cursor of a store that lists its keys in order: the last key of a page.
+    pub(super) fn after_key(key: &LockKey) -> Self {
+        let key = utf8_percent_encode(key.as_str(), NON_ALPHANUMERIC);
+        Self::new(format!("{AFTER_KEY}{key}"))
+    }
+
+    /// The key of [`after_key`](Self::after_key).
+    pub(super) fn last_key(&self) -> Result<String, Error> {
+        let key = self.as_str().strip_prefix(AFTER_KEY);
+        let key = key.and_then(|key| percent_decode_str(key).decode_utf8().ok());
+        key.map(Into::into).ok_or_else(Self::foreign)
     }
 }
 

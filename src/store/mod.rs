@@ -11,16 +11,21 @@
 //! |---|---|
 //! | [`MemoryStore`] | a service that runs as one process, and tests |
 //! | `RedisStore` (feature `redis`) | a fleet, on one Redis server, Sentinel or a Cluster |
+//! | `PostgresStore` (feature `postgres`) | a fleet, in a PostgreSQL database |
 //! | [`QuorumStore`] | a fleet, on a majority of independent stores |
 //! | `FaultyStore` (feature `test-util`) | tests of a store that fails, hangs or forgets |
 
 pub(crate) mod ends;
+#[cfg(feature = "postgres")]
+mod engine;
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
 mod home;
 mod listing;
 mod memory;
 mod outcome;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
@@ -39,6 +44,8 @@ use futures_util::Stream;
 pub use faulty::{Calls, Fault, FaultyStore};
 pub use listing::{Cursor, KeyPage, List};
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{Fence, KeepAnswer, PostgresStore, PostgresStoreBuilder};
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{Credentials, RedisStore, RedisStoreBuilder};
@@ -48,6 +55,7 @@ pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
 pub(crate) use outcome::Endings;
 #[doc(hidden)]
 pub use outcome::{Answer, Outcome};
+pub(crate) use rules::InTheWay;
 #[cfg(feature = "redis")]
 #[doc(hidden)]
 pub use types::MovedKeys;
@@ -327,6 +335,15 @@ pub trait Store: sealed::Sealed + Debug + Send + Sync + 'static {
     /// Returns the text that the leases of this store carry for operators, such as a host name.
     #[doc(hidden)]
     fn label(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    /// Returns the schema with the functions that fence a transaction, if the store has them: for
+    /// exclusive leases with a fingerprint (`is_claim`), or for all of them.
+    #[cfg(feature = "postgres")]
+    #[doc(hidden)]
+    fn fence_schema(&self, is_claim: bool) -> Option<Arc<str>> {
+        let _ = is_claim;
         None
     }
 

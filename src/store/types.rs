@@ -39,6 +39,16 @@ impl Instance {
         Self(crate::sync::unique_id())
     }
 
+    #[cfg(feature = "postgres")]
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.into_bytes()
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
     /// The same text as from [`Display`](fmt::Display), written without `fmt`.
     #[cfg(feature = "redis")]
     pub(crate) fn text(self) -> [u8; 36] {

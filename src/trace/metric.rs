@@ -24,31 +24,6 @@ pub(crate) struct Values {
     pub(crate) texts: &'static [&'static str],
 }
 
-/// Declares an enum whose variants are the values of a label.
-macro_rules! label {
-    ($(#[$doc:meta])* $name:ident, $label:literal: $($variant:ident = $text:literal,)+) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum $name {
-            $($variant,)+
-        }
-
-        impl $name {
-            pub(crate) const LABEL: Values = Values {
-                name: $label,
-                texts: &[$($text,)+],
-            };
-
-            #[allow(dead_code)] // only some labels are fields of spans, too
-            pub(super) fn text(self) -> &'static str {
-                Self::LABEL.texts[self as usize]
-            }
-        }
-    };
-}
-
-pub(super) use label;
-
 /// A metric with all of its label values.
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
@@ -70,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Metric {
-    const fn new(
+    pub(super) const fn new(
         name: &'static str,
         kind: Kind,
         labels: &'static [Values],
@@ -84,26 +59,6 @@ impl Metric {
             #[cfg(feature = "metrics")]
             keys: OnceLock::new(),
         }
-    }
-
-    pub(super) const fn counter(
-        name: &'static str,
-        labels: &'static [Values],
-        help: &'static str,
-    ) -> Self {
-        Self::new(name, Kind::Counter, labels, help)
-    }
-
-    pub(super) const fn seconds(
-        name: &'static str,
-        labels: &'static [Values],
-        help: &'static str,
-    ) -> Self {
-        Self::new(name, Kind::Seconds, labels, help)
-    }
-
-    pub(super) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, Kind::Gauge, &[], help)
     }
 }
 
@@ -157,9 +112,8 @@ impl Metric {
         for label in self.labels {
             let with_each = |labels: Vec<Label>| {
                 label.texts.iter().map(move |text| {
-                    let mut labels = labels.clone();
-                    labels.push(Label::from_static_parts(label.name, text));
-                    labels
+                    let last = Label::from_static_parts(label.name, text);
+                    labels.iter().cloned().chain([last]).collect()
                 })
             };
             combinations = combinations.into_iter().flat_map(with_each).collect();
@@ -169,26 +123,13 @@ impl Metric {
             .collect()
     }
 
-    /// The unit that the recorder is told.
-    pub(crate) fn unit(&self) -> Unit {
-        match self.kind {
-            Kind::Counter | Kind::Gauge => Unit::Count,
-            Kind::Seconds => Unit::Seconds,
-        }
+    /// Gives the description and the unit to the recorder, if one is installed.
+    pub(crate) fn describe(&self) {
+        let (name, help) = (self.name.into(), self.help.into());
+        with_recorder(|recorder| match self.kind {
+            Kind::Counter => recorder.describe_counter(name, Some(Unit::Count), help),
+            Kind::Gauge => recorder.describe_gauge(name, Some(Unit::Count), help),
+            Kind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+        });
     }
-}
-
-/// Gives the descriptions of metrics to the recorder, if one is installed.
-#[cfg(feature = "metrics")]
-pub(crate) fn describe(metrics: &[&Metric]) {
-    with_recorder(|recorder| {
-        for metric in metrics {
-            let (name, unit, help) = (metric.name.into(), Some(metric.unit()), metric.help.into());
-            match metric.kind {
-                Kind::Counter => recorder.describe_counter(name, unit, help),
-                Kind::Gauge => recorder.describe_gauge(name, unit, help),
-                Kind::Seconds => recorder.describe_histogram(name, unit, help),
-            }
-        }
-    });
 }

@@ -7,202 +7,115 @@
 //!    present state, when the user asks for that ([`Locks::record_gauges`](crate::Locks)), and so
 //!    cannot drift.
 //!
-//! To add a metric: a `static` here and in [`ALL`], a row in the guide, a panel in
-//! `docs/grafana.json`, and a function in `events` or `turn` that records it.
+//! To add a metric: a row here, one in the guide, a panel in `docs/grafana.json`, and a function in
+//! `events` or `turn` that records it.
 
-use super::metric::{Metric, Values, label};
+use super::metric::{Kind, Metric, Values};
 
-pub(crate) static TURNS: Metric = Metric::counter(
-    "distributed_lock_turns_total",
-    &[TurnOutcome::LABEL],
-    "Requests for a turn, by outcome",
-);
-pub(crate) static WAIT: Metric = Metric::seconds(
-    "distributed_lock_wait_seconds",
-    &[TurnOutcome::LABEL],
-    "How long requests waited for a turn, by outcome",
-);
-pub(crate) static HOLD: Metric = Metric::seconds(
-    "distributed_lock_hold_seconds",
-    &[HoldEnd::LABEL],
-    "How long turns lasted",
-);
-pub(crate) static LOSSES: Metric =
-    Metric::counter("distributed_lock_losses_total", &[LOSS], "Lost leases");
-pub(crate) static RENEWALS: Metric = Metric::counter(
-    "distributed_lock_renewals_total",
-    &[RenewalResult::LABEL],
-    "Renewals of leases",
-);
-pub(crate) static REFUSALS: Metric = Metric::counter(
-    "distributed_lock_refusals_total",
-    &[REFUSAL],
-    "Refused HTTP and gRPC requests",
-);
-pub(crate) static UNLOCKED: Metric = Metric::counter(
-    "distributed_lock_failed_open_total",
-    &[],
-    "Requests that ran without their lock, because the store was away",
-);
-pub(crate) static IDEMPOTENCY: Metric = Metric::counter(
-    "distributed_lock_idempotency_total",
-    &[Idempotent::LABEL],
-    "Requests with an Idempotency-Key, and calls of run_once",
-);
-pub(crate) static RECORDS: Metric = Metric::counter(
-    "distributed_lock_records_total",
-    &[KeepResult::LABEL],
-    "Answers and results to be kept",
-);
-pub(crate) static SINGLE_FLIGHT: Metric = Metric::counter(
-    "distributed_lock_single_flight_total",
-    &[Role::LABEL],
-    "Requests of the single-flight layer",
-);
-pub(crate) static HINTS: Metric = Metric::counter(
-    "distributed_lock_hints_total",
-    &[HINT],
-    "Hints of the store",
-);
-pub(crate) static STORE_CALLS: Metric = Metric::seconds(
-    "distributed_lock_store_call_seconds",
-    &[StoreOperation::LABEL, StoreResult::LABEL],
-    "How long calls to a Redis server took",
-);
-pub(crate) static CONNECTS: Metric = Metric::counter(
-    "distributed_lock_connects_total",
-    &[Connection::LABEL, ConnectResult::LABEL],
-    "Connects and reconnects to Redis",
-);
-pub(crate) static KEYS: Metric =
-    Metric::gauge("distributed_lock_keys", "Keys that are held or waited for");
-pub(crate) static LEASES: Metric = Metric::gauge("distributed_lock_leases", "Leases that are held");
-pub(crate) static WAITING: Metric =
-    Metric::gauge("distributed_lock_waiting", "Requests that wait for a turn");
-pub(crate) static LONGEST_LINE: Metric = Metric::gauge(
-    "distributed_lock_longest_line",
-    "Requests that wait for the most wanted key",
-);
-pub(crate) static BACKGROUND_CALLS: Metric = Metric::gauge(
-    "distributed_lock_background_calls",
-    "Renewals, and questions for keys that are held elsewhere, under way",
-);
-pub(crate) static OWED_RELEASES: Metric = Metric::gauge(
-    "distributed_lock_owed_releases",
-    "Releases that the store has not answered",
-);
+/// Makes a `static` of each counter and histogram, [`Gauges`] of the gauges, and [`ALL`] of both.
+macro_rules! metrics {
+    (
+        $($metric:ident = $kind:ident $name:literal [$($label:expr),*] $help:literal;)+
+        [gauges] $($gauge:ident $gauge_help:literal;)+
+    ) => {
+        $(
+            pub(crate) static $metric: Metric =
+                Metric::new(concat!("distributed_lock_", $name), Kind::$kind, &[$($label),*], $help);
+        )+
 
-/// All metrics, in the order of the table in the guide.
-pub(crate) static ALL: [&Metric; 19] = [
-    &TURNS,
-    &WAIT,
-    &HOLD,
-    &LOSSES,
-    &RENEWALS,
-    &REFUSALS,
-    &UNLOCKED,
-    &IDEMPOTENCY,
-    &RECORDS,
-    &SINGLE_FLIGHT,
-    &HINTS,
-    &STORE_CALLS,
-    &CONNECTS,
-    &KEYS,
-    &LEASES,
-    &WAITING,
-    &LONGEST_LINE,
-    &BACKGROUND_CALLS,
-    &OWED_RELEASES,
-];
+        static GAUGES: [Metric; [$($gauge_help),+].len()] = [$(Metric::new(
+            concat!("distributed_lock_", stringify!($gauge)), Kind::Gauge, &[], $gauge_help,
+        )),+];
 
-label! {
+        /// The present state of a process, for the gauges.
+        #[derive(Debug, Clone, Copy, Default)]
+        pub(crate) struct Gauges {
+            $(pub(crate) $gauge: usize,)+
+        }
+
+        impl Gauges {
+            /// The gauges with their values.
+            pub(super) fn values(&self) -> impl Iterator<Item = (&'static Metric, usize)> {
+                GAUGES.iter().zip([$(self.$gauge),+])
+            }
+        }
+
+        /// All metrics, in the order of the table in the guide.
+        pub(crate) fn all() -> impl Iterator<Item = &'static Metric> {
+            [$(&$metric),+].into_iter().chain(&GAUGES)
+        }
+    };
+}
+
+metrics! {
+    TURNS = Counter "turns_total" [TurnOutcome::LABEL] "Requests for a turn, by outcome";
+    WAIT = Seconds "wait_seconds" [TurnOutcome::LABEL] "How long requests waited for a turn, by outcome";
+    HOLD = Seconds "hold_seconds" [HoldEnd::LABEL] "How long turns lasted";
+    LOSSES = Counter "losses_total" [LOSS] "Lost leases";
+    RENEWALS = Counter "renewals_total" [RenewalResult::LABEL] "Renewals of leases";
+    REFUSALS = Counter "refusals_total" [REFUSAL] "Refused HTTP and gRPC requests";
+    UNLOCKED = Counter "failed_open_total" [] "Requests that ran without their lock, because the store was away";
+    IDEMPOTENCY = Counter "idempotency_total" [Idempotent::LABEL] "Requests with an Idempotency-Key, and calls of run_once";
+    RECORDS = Counter "records_total" [KeepResult::LABEL] "Answers and results to be kept";
+    SINGLE_FLIGHT = Counter "single_flight_total" [Role::LABEL] "Requests of the single-flight layer";
+    HINTS = Counter "hints_total" [HINT] "Hints of the store";
+    STORE_CALLS = Seconds "store_call_seconds" [StoreOperation::LABEL, StoreResult::LABEL] "How long calls to a Redis server took";
+    CONNECTS = Counter "connects_total" [Connection::LABEL, ConnectResult::LABEL] "Connects and reconnects to Redis";
+    [gauges]
+    keys "Keys that are held or waited for";
+    leases "Leases that are held";
+    waiting "Requests that wait for a turn";
+    longest_line "Requests that wait for the most wanted key";
+    background_calls "Renewals, and questions for keys that are held elsewhere, under way";
+    owed_releases "Releases that the store has not answered";
+}
+
+/// Makes an enum of each label, whose variants are the label's values.
+macro_rules! labels {
+    ($($(#[$doc:meta])* $name:ident, $label:literal: $($variant:ident = $text:literal),+;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+            pub(crate) enum $name {
+                $($variant,)+
+            }
+
+            impl $name {
+                const LABEL: Values = Values { name: $label, texts: &[$($text,)+] };
+
+                #[allow(dead_code)] // only some labels are fields of spans, too
+                pub(super) fn text(self) -> &'static str {
+                    Self::LABEL.texts[self as usize]
+                }
+            }
+        )+
+    };
+}
+
+labels! {
     /// How a request for a turn ended.
-    TurnOutcome, "outcome":
-    Granted = "granted",
-    PassedOn = "passed_on",
-    Held = "held",
-    LineFull = "line_full",
-    TooManyKeys = "too_many_keys",
-    Unreachable = "unreachable",
-    Closed = "closed",
-    Recorded = "recorded",
-    OtherRequest = "other_request",
-    Failed = "failed",
-    Cancelled = "cancelled",
-}
-
-label! {
+    TurnOutcome, "outcome": Granted = "granted", PassedOn = "passed_on", Held = "held", LineFull = "line_full",
+        TooManyKeys = "too_many_keys", Unreachable = "unreachable", Closed = "closed", Recorded = "recorded",
+        OtherRequest = "other_request", Failed = "failed", Cancelled = "cancelled";
     /// How a turn ended.
-    HoldEnd, "outcome":
-    Released = "released",
-    Lost = "lost",
-}
-
-label! {
+    HoldEnd, "outcome": Released = "released", Lost = "lost";
     /// The store's answer to a renewal.
-    RenewalResult, "result":
-    Renewed = "renewed",
-    NotOurs = "not_ours",
-    Unknown = "unknown",
-}
-
-label! {
+    RenewalResult, "result": Renewed = "renewed", NotOurs = "not_ours", Unknown = "unknown";
     /// How a request with an `Idempotency-Key` went on, or a call of `run_once`.
-    Idempotent, "outcome":
-    First = "first",
-    Replayed = "replayed",
-    Conflict = "conflict",
-    InProgress = "in_progress",
-    Unknown = "unknown",
-    Failed = "failed",
-}
-
-label! {
+    Idempotent, "outcome": First = "first", Replayed = "replayed", Conflict = "conflict",
+        InProgress = "in_progress", Unknown = "unknown", Failed = "failed";
     /// Whether a record was kept.
-    KeepResult, "result":
-    Kept = "kept",
-    Superseded = "superseded",
-    Refused = "refused",
-    Unknown = "unknown",
-}
-
-label! {
+    KeepResult, "result": Kept = "kept", Superseded = "superseded", Refused = "refused", Unknown = "unknown";
     /// The role of a request in a single flight.
-    Role, "role":
-    Lead = "lead",
-    Follow = "follow",
-    Alone = "alone",
-}
-
-label! {
+    Role, "role": Lead = "lead", Follow = "follow", Alone = "alone";
     /// The operation of a call to a Redis server.
-    StoreOperation, "operation":
-    Acquire = "acquire",
-    Renew = "renew",
-    Release = "release",
-    Other = "other",
-}
-
-label! {
+    StoreOperation, "operation": Acquire = "acquire", Renew = "renew", Release = "release", Other = "other";
     /// How a call to a Redis server ended.
-    StoreResult, "result":
-    Answered = "answered",
-    Redirected = "redirected",
-    Failed = "failed",
-}
-
-label! {
+    StoreResult, "result": Answered = "answered", Redirected = "redirected", Failed = "failed";
     /// The purpose of a connection to Redis.
-    Connection, "connection":
-    Calls = "calls",
-    Hints = "hints",
-}
-
-label! {
+    Connection, "connection": Calls = "calls", Hints = "hints";
     /// Whether a connect has succeeded.
-    ConnectResult, "result":
-    Connected = "connected",
-    Failed = "failed",
+    ConnectResult, "result": Connected = "connected", Failed = "failed";
 }
 
 impl ConnectResult {
@@ -223,28 +136,7 @@ pub(crate) const LOSS: Values = Values {
 /// The codes of [`Reason`](crate::rejection::Reason).
 pub(crate) const REFUSAL: Values = Values {
     name: "reason",
-    texts: &[
-        "bad-key",
-        "missing-idempotency-key",
-        "bad-idempotency-key",
-        "body-broken",
-        "lease-lost",
-        "in-progress",
-        "answer-not-kept",
-        "outcome-unknown",
-        "body-too-large",
-        "key-reused",
-        "held",
-        "too-many-running",
-        "no-permit",
-        "handler-panicked",
-        "record-unreadable",
-        "misconfigured",
-        "line-full",
-        "too-many-keys",
-        "store-unreachable",
-        "closed",
-    ],
+    texts: crate::rejection::Reason::CODES,
 };
 
 /// The kinds of [`Hint`](crate::store::Hint).

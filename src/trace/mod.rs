@@ -10,7 +10,7 @@
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
-    allow(unused_variables, dead_code)
+    allow(unused_variables, dead_code, clippy::if_same_then_else)
 )]
 
 mod events;
@@ -23,11 +23,9 @@ mod store_call;
 mod tests;
 mod turn;
 
-#[cfg(test)]
-pub(crate) use self::metrics::REFUSAL;
 pub(crate) use self::{
     events::*,
-    metrics::{Idempotent, KeepResult, RenewalResult, Role, TurnOutcome},
+    metrics::{Gauges, Idempotent, KeepResult, RenewalResult, Role, TurnOutcome},
     span::spawn,
     turn::{Acquired, Acquiring, Hold, releasing},
 };
@@ -37,16 +35,8 @@ pub(crate) use self::{
     store_call::StoreCall,
 };
 
-/// `debug!(…)`, or nothing. With `if`, the level depends on a condition.
+/// `debug!(…)`, or nothing.
 macro_rules! event {
-    (if $is:expr, $level:ident, else $other:ident, $($arg:tt)+) => {{
-        #[cfg(feature = "tracing")]
-        if $is {
-            tracing::$level!(target: "tower_distributed_lock", $($arg)+);
-        } else {
-            tracing::$other!(target: "tower_distributed_lock", $($arg)+);
-        }
-    }};
     ($level:ident, $($arg:tt)+) => {{
         #[cfg(feature = "tracing")]
         tracing::$level!(target: "tower_distributed_lock", $($arg)+);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     metric::{Kind, Metric},
-    metrics::{ALL, HINT, LOSS, REFUSAL},
+    metrics::{HINT, LOSS, REFUSAL, all},
 };
 use crate::{LockKey, Loss, store::Hint};
 
@@ -29,7 +29,7 @@ fn quoted(text: &str) -> Vec<&str> {
 }
 
 fn is_metric(name: &str) -> bool {
-    ALL.iter().any(|metric| metric.name == name)
+    all().any(|metric| metric.name == name)
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_guide_lists_every_metric_with_its_kind_unit_and_labels() {
     let listed: Vec<Vec<&str>> = rows()
         .filter(|cells| cells.len() == 5 && quoted(cells[0]).len() == 1)
         .collect();
-    let expected = ALL.iter().map(|metric| {
+    let expected = all().map(|metric| {
         let (kind, unit) = match metric.kind {
             Kind::Counter => ("counter", "count"),
             Kind::Gauge => ("gauge", "count"),
@@ -50,7 +50,7 @@ fn the_guide_lists_every_metric_with_its_kind_unit_and_labels() {
         .iter()
         .map(|cells| (quoted(cells[0])[0], cells[1], cells[2], quoted(cells[3])));
     assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-    for (cells, metric) in listed.iter().zip(ALL) {
+    for (cells, metric) in listed.iter().zip(all()) {
         assert!(
             !cells[4].is_empty() && !metric.help.is_empty(),
             "{}",
@@ -61,7 +61,7 @@ fn the_guide_lists_every_metric_with_its_kind_unit_and_labels() {
 
 #[test]
 fn the_guide_lists_every_value_of_every_label() {
-    for metric in ALL {
+    for metric in all() {
         for label in metric.labels {
             // The codes of refusals have a page of their own.
             if label.texts == REFUSAL.texts {
@@ -99,7 +99,7 @@ fn the_dashboard_queries_metrics_that_exist_and_all_of_them() {
     for name in &queried {
         assert!(is_metric(name), "the dashboard queries {name}");
     }
-    for metric in ALL {
+    for metric in all() {
         assert!(
             queried.contains(metric.name),
             "no panel has {}",
@@ -115,7 +115,7 @@ fn base_name(series: &str) -> &str {
         .iter()
         .find_map(|suffix| series.strip_suffix(suffix));
     match name {
-        Some(name) if ALL.iter().any(|metric| is_histogram(metric, name)) => name,
+        Some(name) if all().any(|metric| is_histogram(metric, name)) => name,
         _ => series,
     }
 }
@@ -134,6 +134,36 @@ fn the_operating_chapter_names_metrics_that_exist() {
     assert!(!names.is_empty());
     for name in names {
         assert!(is_metric(base_name(name)), "{name}");
+    }
+}
+
+/// The rows of `events!` whose level is info or higher, as the name and the levels.
+fn loud_events() -> Vec<(&'static str, Vec<&'static str>)> {
+    let rows = include_str!("events.rs").lines().filter_map(|line| {
+        let (levels, rest) = line.trim().split_once(" \"")?;
+        let levels = levels.split(' ').filter(|word| LEVELS.contains(word));
+        let name = rest.split(['"', ':']).next()?;
+        Some((name, levels.collect::<Vec<_>>()))
+    });
+    rows.filter(|(_, levels)| levels.iter().any(|level| *level != "debug"))
+        .collect()
+}
+
+const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+
+#[test]
+fn the_operating_chapter_lists_every_event_from_info_on_with_its_level() {
+    let chapter = include_str!("../guide/operating.rs");
+    let events = loud_events();
+    assert!(events.len() > 15, "{events:?}");
+    for (name, levels) in events {
+        let start = format!("//! | `{name}` | ");
+        let row = chapter.lines().find_map(|line| line.strip_prefix(&start));
+        let row = row.unwrap_or_else(|| panic!("no row of {name}"));
+        let listed = row.split('|').next().unwrap_or_default();
+        for level in levels.into_iter().filter(|level| *level != "debug") {
+            assert!(listed.contains(level), "{name}: {listed}, and not {level}");
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! for an expiry wait for as long as it takes: none is right only on a fast machine.
 
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
@@ -20,6 +22,9 @@ suite::conformance!(faulty_store, crate::memory::Faulty, (start_paused = true));
 
 #[cfg(feature = "redis")]
 suite::conformance!(redis_store, crate::redis::Redis, ());
+
+#[cfg(feature = "postgres")]
+suite::conformance!(postgres_store, crate::postgres::Postgres, ());
 
 suite::conformance!(
     quorum_of_memory,

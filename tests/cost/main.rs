@@ -73,7 +73,7 @@ async fn acquire_and_release_are_cheap_on_the_server() {
         rounds += 1;
         measure(&server, &store, &plain, (&mut acquire, &mut release)).await;
         let pair = acquire.with(&release);
-        if rounds > 20 && acquire.get() <= 1.8 && release.get() <= 1.4 && pair <= 1.5 {
+        if rounds > 20 && acquire.get() <= 1.6 && release.get() <= 0.8 && pair <= 1.15 {
             break;
         }
     }
@@ -82,12 +82,12 @@ async fn acquire_and_release_are_cheap_on_the_server() {
     println!(
         "{rounds} rounds: acquire {acquire:.2} × SET NX PX, release {release:.2} × compare-and-delete, both {pair:.2} ×"
     );
-    assert!(acquire <= 1.8, "an acquire costs {acquire:.2} × SET NX PX");
+    assert!(acquire <= 1.6, "an acquire costs {acquire:.2} × SET NX PX");
     assert!(
-        release <= 1.4,
+        release <= 0.8,
         "a release costs {release:.2} × compare-and-delete"
     );
-    assert!(pair <= 1.5, "both together cost {pair:.2} ×");
+    assert!(pair <= 1.15, "both together cost {pair:.2} ×");
 }
 
 async fn measure(
@@ -120,22 +120,18 @@ async fn uncontended_calls_run_few_commands_on_the_server() {
     let _alone = ALONE.lock().await;
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
-    // The first token of a bucket costs more.
+    // The calls of a message share the look at the keys, and the end of the leases. The first
+    // token of a bucket costs more.
     let first = owner();
     join_all(take(&store, Mode::Exclusive, first)).await;
     join_all(free(&store, Mode::Exclusive, first)).await;
-    let exclusive = ["exists", "incr", "psetex"];
+    let exclusive = ["incr", "psetex"];
     let shared = ["exists", "incr", "pexpire", "time", "zadd"];
     // Of several leases one may have expired, and is still in the set.
     let end_shared = ["exists", "time", "zrem", "zscore"];
     let permit = Mode::Permit { of: 4 };
     for (mode, acquire, beside, release) in [
-        (
-            Mode::Exclusive,
-            &exclusive[..],
-            &[][..],
-            &["del", "get"][..],
-        ),
+        (Mode::Exclusive, &exclusive[..], &[][..], &[][..]),
         (Mode::Shared, &shared, &["zrange"], &end_shared),
         (permit, &shared, &["zcard", "zrange"], &end_shared),
     ] {
@@ -351,6 +347,8 @@ struct ModeCosts {
 /// times on one machine, so the limit of the time is higher, and the commands are compared in a
 /// test of their own. A release has to look at the clock, and runs twice as many commands as an
 /// exclusive one.
+/// Exclusive leases of one message share a script, and are ended by one command. The others are
+/// not.
 #[tokio::test]
 async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
     let _alone = ALONE.lock().await;
@@ -362,8 +360,8 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         while rounds < ROUNDS {
             rounds += 1;
             measure_mode(&server, &store, mode, &mut costs).await;
-            let is_cheap = costs.acquire.get() <= 1.75 && costs.beside.get() <= 2.5;
-            if rounds > 20 && is_cheap && costs.release.get() <= 2.4 {
+            let is_cheap = costs.acquire.get() <= 2.2 && costs.beside.get() <= 3.0;
+            if rounds > 20 && is_cheap && costs.release.get() <= 5.5 {
                 break;
             }
         }
@@ -372,9 +370,9 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         println!(
             "{mode}, {rounds} rounds: acquire {acquire:.2} ×, beside another holder {beside:.2} ×, release {release:.2} × exclusive"
         );
-        assert!(acquire <= 1.75, "{mode}: an acquire costs {acquire:.2} ×");
-        assert!(release <= 2.4, "{mode}: a release costs {release:.2} ×");
-        assert!(beside <= 2.5, "{mode}: beside another {beside:.2} ×");
+        assert!(acquire <= 2.2, "{mode}: an acquire costs {acquire:.2} ×");
+        assert!(release <= 5.5, "{mode}: a release costs {release:.2} ×");
+        assert!(beside <= 3.0, "{mode}: beside another {beside:.2} ×");
     }
 }
 
@@ -439,8 +437,7 @@ async fn cost<F: Future>(server: &RedisServer, calls: impl Iterator<Item = F>) -
     server.reset_stats().await;
     join_all(calls).await;
     let evalsha = server.stats().await["evalsha"];
-    assert_eq!(evalsha.calls, CALLS as u64);
-    evalsha.usec_per_call
+    evalsha.usec_per_call * evalsha.calls as f64 / CALLS as f64
 }
 
 async fn evalsha<const N: usize>(

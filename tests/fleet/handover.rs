@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tower_distributed_lock::{Locks, store::RedisStore};
+use tower_distributed_lock::{
+    Locks,
+    store::{RedisStore, Store},
+};
 
 use crate::{
     instance,
@@ -36,18 +39,25 @@ async fn a_hand_over_takes_a_moment() {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     let [a, b] = [instance(&server).await, instance(&server).await];
-    let mut took = Vec::new();
+    let (mut took, mut round_trips) = (Vec::new(), Vec::new());
     for _ in 0..101 {
         took.push(hand_over(&a, &b, &store).await);
+        let asked = Instant::now();
+        store.ping().await.unwrap();
+        round_trips.push(asked.elapsed());
     }
     took.sort();
+    round_trips.sort();
     let p50 = took[took.len() / 2];
+    let round_trip = round_trips[round_trips.len() / 2];
     println!(
-        "hand-over: p50 {p50:?}, p90 {:?}",
+        "hand-over: p50 {p50:?}, p90 {:?}; a round trip: p50 {round_trip:?}",
         took[took.len() * 9 / 10]
     );
+    // On a busy machine all takes longer; a poll takes a second.
+    let limit = Duration::from_millis(2).max(12 * round_trip);
     assert!(
-        p50 < Duration::from_millis(2),
+        p50 < limit,
         "half of the hand-overs take longer than {p50:?}"
     );
 }

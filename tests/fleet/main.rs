@@ -1,6 +1,7 @@
 //! Several instances of `Locks`, and several processes, on one real Redis.
 
 mod cancelled;
+mod from_set_nx;
 mod frozen;
 mod handover;
 mod hot_key;

@@ -29,20 +29,20 @@ async fn ten_thousand_leases_are_kept_for_several_times_their_length() {
         .map(Result::unwrap)
         .collect()
         .await;
-    let more = tokio::runtime::Handle::current()
-        .metrics()
-        .num_alive_tasks()
-        - tasks;
-    assert!(
-        more <= 4,
-        "{more} tasks for {LEASES} leases, beyond the scheduler, the subscription, its connection and the driver of the lane"
-    );
+    // The scheduler, the subscription, its connection and the driver of the lane; a question that was
+    // not answered at once ends in a task of its own.
+    eventually("four tasks are enough for all leases", async || {
+        let metrics = tokio::runtime::Handle::current().metrics();
+        metrics.num_alive_tasks() - tasks <= 4
+    })
+    .await;
 
     server.reset_stats().await;
     tokio::time::sleep(3 * LEASE).await;
     let intervals = 9.0;
     let round_trips = server.reads().await as f64 / intervals;
-    let renewals = server.commands().await["evalsha"] as f64 / intervals;
+    // One script renews several leases, each of them by this command.
+    let renewals = server.commands().await["pexpire"] as f64 / intervals;
     println!(
         "per renewal interval: {renewals:.0} renewals in at most {round_trips:.0} round trips"
     );

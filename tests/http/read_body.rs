@@ -8,7 +8,6 @@ use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, Locks, ReadBodyLayer,
     key::{self, RequestKey},
     read_body::WholeBody,
-    rejection::Rejection,
 };
 
 use crate::{
@@ -137,22 +136,6 @@ async fn a_client_that_goes_away_is_noticed_while_its_complete_request_waits() {
     eventually("the request has left", || locks.stats().waiting == 0).await;
     drop(held);
     nothing_left(&locks).await;
-}
-
-#[tokio::test]
-async fn refusals_of_the_read_body_layer_can_be_rendered_by_a_closure() {
-    let render = |rejection: &Rejection| {
-        let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
-        response.body(Bytes::from(rejection.to_string())).unwrap()
-    };
-    let app = Router::new()
-        .route("/accounts/{id}", post(|| async {}))
-        .route_layer(ReadBodyLayer::new(16).on_rejection(render));
-    let server = Server::start(app).await;
-    let mut client = server.raw(head("content-length: 17")).await;
-    let response = read_to_end(&mut client).await;
-    assert!(response.starts_with("HTTP/1.1 418"), "{response}");
-    assert!(response.ends_with("the request's body has more than 16 bytes"));
 }
 
 #[tokio::test]

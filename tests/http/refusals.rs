@@ -9,14 +9,13 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_distributed_lock::{
     DistributedLockLayer, LockGuard, Locks, key,
-    rejection::{Reason, Rejection},
+    rejection::{Reason, Rejection, RejectionLayer},
     store::{Fault, FaultyStore},
 };
 
@@ -292,26 +291,12 @@ async fn the_response_has_the_typed_rejection_in_its_extensions() {
     let locks = Locks::in_memory();
     let _held = locks.lock(ACCOUNT_7).await.unwrap();
     let lock = lock(&locks).reject_if_held();
-    let own = |_: &Rejection| http::Response::new(Bytes::new());
-    for lock in [lock.clone(), lock.on_rejection(own)] {
-        let server = Server::start(app(lock).layer(map_response(tell))).await;
+    let own = RejectionLayer::new(|_| (), |_, (): &()| http::Response::new(""));
+    for app in [app(lock.clone()), app(lock).layer(own)] {
+        let server = Server::start(app.layer(map_response(tell))).await;
         let answer = server.post("/accounts/7").await;
         assert!(answer.header("x-instance").is_some());
     }
-}
-
-#[tokio::test]
-async fn refusals_of_the_lock_layer_can_be_rendered_by_a_closure() {
-    let locks = Locks::in_memory();
-    let _held = locks.lock(ACCOUNT_7).await.unwrap();
-    let lock = lock(&locks).reject_if_held().on_rejection(|rejection| {
-        let body = Bytes::from(format!("sorry: {rejection}"));
-        let response = http::Response::builder().status(StatusCode::IM_A_TEAPOT);
-        response.body(body).unwrap()
-    });
-    let answer = Server::start(app(lock)).await.post("/accounts/7").await;
-    assert_eq!(answer.status, StatusCode::IM_A_TEAPOT);
-    assert!(answer.text().starts_with("sorry: "));
 }
 
 #[tokio::test]

@@ -135,30 +135,6 @@ async fn trailers_are_replayed_over_http_1() {
     serving.abort();
 }
 
-#[cfg(feature = "json")]
-#[tokio::test]
-async fn json_can_count_by_its_values() {
-    let locks = Locks::in_memory();
-    let json = |tenant, body| {
-        (
-            pay_as(tenant).header("content-type", "application/json"),
-            body,
-        )
-    };
-    let requests = |tenant| {
-        [
-            json(tenant, r#"{"to": 7, "amount": 5}"#),
-            json(tenant, "{\"amount\":5,\n\"to\":7}"),
-            json(tenant, r#"{"to": 7, "amount": 6}"#),
-        ]
-    };
-    let usual = runs_of(layer(&locks), requests("usual")).await;
-    assert_eq!(usual, (1, vec![201, 422, 422]));
-    let by_value = layer(&locks).compare_json_values();
-    let values = runs_of(by_value, requests("values")).await;
-    assert_eq!(values, (1, vec![201, 201, 422]));
-}
-
 #[tokio::test]
 async fn a_fingerprint_closure_replaces_the_whole_comparison() {
     let locks = Locks::in_memory();

@@ -1,6 +1,7 @@
 //! Real processes of the example `ledger` on one Redis: many at once, killed, and stopped past
 //! their lease.
 
+mod exactly_once;
 mod process;
 
 use std::time::{Duration, Instant};

@@ -3,7 +3,10 @@
 
 use std::{
     convert::Infallible,
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, Locks, SingleFlightLayer, Stats, key,
+    LockGuard, Locks, SingleFlightLayer, Stats,
+    idempotency::Recalled,
+    key,
     store::{Fault, FaultyStore, Store},
 };
 
@@ -121,9 +126,8 @@ async fn a_confirmation_that_crosses_the_record_is_no_loss() {
     let mut confirming = Box::pin(guard.confirm());
     assert!((&mut confirming).now_or_never().is_none());
     store.set_fault(None);
-    // The answer to the confirmation is taken before the answer to the record.
-    let confirmed = confirming.await.unwrap_err();
-    assert_eq!(confirmed.kind(), ErrorKind::Unreachable, "{confirmed}");
+    // The answer to the record settles the question, too: the lease was held until then.
+    confirming.await.unwrap();
     assert!(running.await.unwrap().unwrap().stored);
     guard.confirm().await.unwrap();
     assert!(guard.lost().now_or_never().is_none());
@@ -235,6 +239,43 @@ fn a_request_that_runs_at_most_once_is_unknown_once_its_process_is_dead() {
             .await
             .assert_refused(422, "key-reused");
     });
+    assert_eq!((runs.begun(), runs.ended()), (1, 0));
+}
+
+/// The program is asked, and its answer takes the place of the claim.
+#[test]
+fn a_request_whose_process_is_dead_is_answered_by_the_program_if_it_knows() {
+    const LEASE: Duration = Duration::from_millis(600);
+    let (store, runs) = (FaultyStore::new(), Runs::gated());
+    let replica = || Locks::builder(store.clone()).lease(LEASE).build().unwrap();
+    let claiming = |locks: &Locks| layer(locks).at_most_once().reject_if_running();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let dying = runtime();
+    dying.block_on(async {
+        let app = app(claiming(&replica()), runs.handler());
+        drop(sending(&app, pay()));
+        runs.arrival().await;
+    });
+    drop(dying);
+    let asked = Arc::new(AtomicU64::new(0));
+    runtime().block_on(async {
+        let counted = asked.clone();
+        let recalling = claiming(&replica()).recall(move |claim| {
+            counted.fetch_add(1, SeqCst);
+            assert_eq!(claim.token(), 0, "the claim is that of the dead process");
+            let answer = http::Response::builder().status(201).body("paid").unwrap();
+            async move { Ok::<_, Infallible>(Some(Recalled::new(claim.fingerprint(), answer))) }
+        });
+        let app = app(recalling, runs.handler());
+        eventually("the claim counts as abandoned", async || {
+            let answer = send(&app, pay()).await;
+            (answer.status.as_u16(), answer.text()) == (201, "paid") && answer.is_replayed()
+        })
+        .await;
+        // A record by now, which nobody needs to be asked about.
+        assert!(send(&app, pay()).await.is_replayed());
+    });
+    assert_eq!(asked.load(SeqCst), 1);
     assert_eq!((runs.begun(), runs.ended()), (1, 0));
 }
 

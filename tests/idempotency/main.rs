@@ -1,7 +1,7 @@
 //! Idempotent endpoints: each test is a promise of `IdempotencyLayer`.
 //!
 //! The whole table runs over the memory store and a quorum, on a paused clock, and over a real
-//! Redis. Tests wait for events without a limit that a slow machine could exceed.
+//! Redis and a real PostgreSQL. Tests wait for events without a limit that a slow machine could exceed.
 
 mod choices;
 #[cfg(feature = "redis")]
@@ -24,3 +24,6 @@ suite::idempotency!(quorum_store, crate::subject::Quorum, (start_paused = true))
 
 #[cfg(feature = "redis")]
 suite::idempotency!(redis_store, crate::subject::Redis, ());
+
+#[cfg(feature = "postgres")]
+suite::idempotency!(postgres_store, crate::subject::Postgres, ());

@@ -9,6 +9,15 @@ use tower_distributed_lock::{
 #[cfg(feature = "redis")]
 use {crate::support::redis_server::RedisServer, tower_distributed_lock::store::RedisStore};
 
+#[cfg(feature = "postgres")]
+use {
+    crate::support::{
+        postgres::{Database, PostgresServer},
+        proxy::{Network, Proxy},
+    },
+    tower_distributed_lock::store::PostgresStore,
+};
+
 pub(crate) trait Subject {
     async fn start() -> Self;
     /// One more replica.
@@ -112,6 +121,72 @@ impl Subject for Redis {
     async fn asked(&self) -> u64 {
         let commands = self.server.commands().await;
         commands.get("evalsha").copied().unwrap_or(0) + commands.get("eval").copied().unwrap_or(0)
+    }
+}
+
+/// A database of its own, through a proxy that can cut it off.
+#[cfg(feature = "postgres")]
+pub(crate) struct Postgres {
+    database: Database,
+    proxy: Proxy,
+    store: PostgresStore,
+}
+
+/// Puts a function that counts the calls in a statement before the one that makes them.
+#[cfg(feature = "postgres")]
+const COUNTS_CALLS: &str = r#"
+CREATE SEQUENCE public.asked MINVALUE 0;
+SELECT nextval('public.asked');
+ALTER FUNCTION tdl.swap_1 RENAME TO counted;
+DO $do$
+DECLARE
+  arguments text := pg_get_function_identity_arguments('tdl.counted'::regproc);
+  result text := pg_get_function_result('tdl.counted'::regproc);
+BEGIN
+  EXECUTE 'CREATE FUNCTION tdl.swap_1(' || arguments || ') RETURNS ' || result || ' LANGUAGE plpgsql SECURITY DEFINER AS $f$
+    BEGIN
+      PERFORM nextval(''public.asked'') FROM generate_series(1, cardinality($2));
+      RETURN QUERY SELECT * FROM tdl.counted($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+    END $f$';
+END $do$;
+"#;
+
+#[cfg(feature = "postgres")]
+impl Subject for Postgres {
+    async fn start() -> Self {
+        let server = PostgresServer::shared().await;
+        let (database, proxy) = (server.database().await, Proxy::start(server.port()).await);
+        let store = PostgresStore::builder(database.url_through(proxy.port()));
+        // A connect is several round trips to a server that all tests share.
+        let store = store.timeout(Duration::from_secs(2)).build().unwrap();
+        database.migrate(&store.schema_sql()).await;
+        database.execute(COUNTS_CALLS).await;
+        store.ping().await.unwrap();
+        Self {
+            database,
+            proxy,
+            store,
+        }
+    }
+
+    fn replica(&self) -> LocksBuilder {
+        tower_distributed_lock::Locks::builder(self.store.clone())
+    }
+
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    fn cut_off(&self, is_so: bool) {
+        self.proxy.set(match is_so {
+            true => Network::BlackHole,
+            false => Network::Fine,
+        });
+    }
+
+    async fn asked(&self) -> u64 {
+        let sql = "SELECT last_value FROM public.asked";
+        self.database.number(sql).await as u64
     }
 }
 

@@ -151,9 +151,10 @@ async fn requests_that_give_up_at_the_head_of_a_line_cost_no_questions() {
                 let locks = locks.clone();
                 waiting.push(tokio::spawn(async move {
                     let limit = 10 * MS * (number + 1);
-                    match is_mixed && number % 2 == 1 {
-                        true => locks.lock("k").shared().within(limit).await,
-                        false => locks.lock("k").within(limit).await,
+                    if is_mixed && number % 2 == 1 {
+                        locks.lock("k").shared().within(limit).await
+                    } else {
+                        locks.lock("k").within(limit).await
                     }
                 }));
             }

@@ -1,9 +1,12 @@
 //! The options of one request: how long the lease and the turn last, and which of them go together.
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use tokio::time::advance;
-use tower_distributed_lock::{ErrorKind, Locks, Loss, store::Mode};
+use tower_distributed_lock::{
+    ErrorKind, Locks, Loss,
+    store::{MemoryStore, Mode},
+};
 
 use crate::support::{MS, SECOND, fleet, inspect, nothing_left, settle};
 
@@ -61,6 +64,10 @@ async fn options_that_cannot_work_are_refused_with_the_reason() {
         (locks.permit("k", 0).await, "0 permits"),
         (locks.lock("k").lease(2 * MS).await, "2ms"),
         (
+            locks.lock("k").max_hold(Duration::ZERO).await,
+            "`max_hold` of 0ns",
+        ),
+        (
             locks.permit("k", 0).now().await.map(|_| unreachable!()),
             "0 permits",
         ),
@@ -71,6 +78,21 @@ async fn options_that_cannot_work_are_refused_with_the_reason() {
         assert!(error.to_string().contains(reason), "{error}");
     }
     assert_eq!(locks.stats().keys, 0);
+}
+
+/// The common interval is longer than the whole lease of the request.
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_its_own_is_renewed_at_its_own_third() {
+    let store = MemoryStore::new();
+    let builder = Locks::builder(store).lease(30 * SECOND);
+    let locks = builder.renew_every(10 * SECOND).build().unwrap();
+    let guard = locks.lock("k").lease(3 * SECOND).await.unwrap();
+    for _ in 0..20 {
+        advance(500 * MS).await;
+        settle().await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, pin::Pin, time::Duration};
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Locks, Loss, Status,
@@ -124,6 +124,36 @@ async fn a_lease_is_not_passed_on_after_a_reconnect_until_the_store_has_confirme
     drop(elsewhere);
     drop(next.await.unwrap());
     nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_turn_does_not_wait_for_the_answer_to_an_awaited_release() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let mut turns: Vec<_> = (0..3).map(|_| waiting(&locks)).collect();
+    settle().await;
+    store.set_fault(Some(Fault::Mute));
+    let mut releases = Vec::new();
+    let mut guard = Some(guard);
+    for turn in turns.drain(..) {
+        let release = guard.take().unwrap().release();
+        releases.push(tokio::spawn(release));
+        guard = Some(timeout(SECOND, turn).await.unwrap().unwrap());
+    }
+    settle().await;
+    assert!(releases.iter().all(|release| !release.is_finished()));
+    let renewals = store.calls().renewals;
+    store.set_fault(None);
+    for release in releases {
+        release.await.unwrap().unwrap();
+    }
+    assert_eq!(
+        store.calls().renewals,
+        renewals + 1,
+        "one answer for all that came later"
+    );
+    drop(guard);
+    nothing_left(store, [locks]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -265,6 +265,35 @@ async fn a_downgraded_key_is_shared_with_a_reader_that_does_not_wait() {
 
 /// Fault: the tokens for the readers came after their moment had passed.
 #[tokio::test(start_paused = true)]
+async fn a_downgrade_that_was_not_answered_is_told_to_the_store_long_before_the_next_renewal() {
+    let (store, [a, b]) = fleet();
+    let mut kept = Vec::new();
+    for n in 0..1_000 {
+        let key = format!("k{n}");
+        let guard = a.lock(&*key).await.unwrap();
+        let reader = tokio::spawn({
+            let (b, key) = (b.clone(), key.clone());
+            async move { b.lock(&*key).shared().await.unwrap() }
+        });
+        settle().await;
+        store.set_fault(Some(Fault::Late));
+        let told = guard.downgrade().await;
+        store.set_fault(None);
+        let Err(error) = told else {
+            kept.push((guard, reader)); // every other call of each three is answered
+            continue;
+        };
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        let waited = timeout(2 * SECOND, reader).await;
+        assert!(waited.is_ok(), "the reader waits for the next renewal");
+        drop((guard, kept, waited));
+        settle().await;
+        return nothing_left(store, [a, b]).await;
+    }
+    panic!("each of a thousand downgrades was answered");
+}
+
+#[tokio::test(start_paused = true)]
 async fn readers_in_line_begin_with_a_downgrade_although_another_instance_waits() {
     let (store, [a, b]) = fleet();
     let guard = a.lock("k").await.unwrap();
@@ -467,9 +496,10 @@ async fn readers_and_writers_on_threads_never_meet() {
             for _ in 0..40 {
                 let is_writer = number < 4;
                 let weight = if is_writer { WRITER } else { 1 };
-                let guard = match is_writer {
-                    true => locks.lock("k").await.unwrap(),
-                    false => locks.lock("k").shared().await.unwrap(),
+                let guard = if is_writer {
+                    locks.lock("k").await.unwrap()
+                } else {
+                    locks.lock("k").shared().await.unwrap()
                 };
                 let before = inside.fetch_add(weight, Ordering::SeqCst);
                 let is_alone = before == 0 || (!is_writer && before < WRITER);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_distributed_lock::store::{Acquired, Fault, FaultyStore, Hint, Store};
+use tower_distributed_lock::store::{Acquired, Fault, FaultyStore, Hint, QuorumStore, Store};
 
 use crate::{memory, settle, support::words::*};
 
@@ -11,11 +11,11 @@ use crate::{memory, settle, support::words::*};
 async fn a_vote_that_is_split_is_repeated() {
     let (nodes, store) = memory::<3>();
     let (key, other) = (key("k"), owner());
-    nodes[0].take(&key, other).await;
+    nodes[2].take(&key, other).await;
     nodes[1].set_fault(Some(Fault::Unreachable));
     let asking = tokio::spawn(store.ask_for(attempt(&key, owner())));
     settle().await;
-    nodes[0].free(&key, other).await;
+    nodes[2].free(&key, other).await;
     granted(asking.await.unwrap().unwrap());
 }
 
@@ -25,6 +25,7 @@ async fn attempts_that_are_each_first_in_one_queue_do_not_block_each_other() {
     let (key, holder) = (key("k"), owner());
     store.take(&key, holder).await;
     let contenders: Vec<_> = (0..3).map(|_| owner()).collect();
+    let instances = [(); 3].map(|()| QuorumStore::new(nodes.clone()).unwrap());
     // Each is first at another node, and all of them sleep.
     for (at, node) in nodes.iter().enumerate() {
         for turn in 0..3 {
@@ -34,13 +35,12 @@ async fn attempts_that_are_each_first_in_one_queue_do_not_block_each_other() {
     store.free(&key, holder).await;
     settle().await;
     // First at node 1 only: node 0 leads.
-    held(store.queue(&key, contenders[1]).await);
+    held(instances[1].queue(&key, contenders[1]).await);
     assert_eq!(nodes[1].holder(&key).await, None, "node 1 is given back");
-    granted(store.queue(&key, contenders[0]).await);
-    store.free(&key, contenders[0]).await;
+    granted(instances[0].queue(&key, contenders[0]).await);
+    instances[0].free(&key, contenders[0]).await;
 
-    let others = [contenders[1], contenders[2]];
-    let asking = others.map(|owner| store.ask_for(waiting(&key, owner)));
+    let asking = [1, 2].map(|at| instances[at].ask_for(waiting(&key, contenders[at])));
     let answers = join_all(asking).await;
     let won = |answer: &Result<Acquired, _>| matches!(answer, Ok(Acquired::Granted(_)));
     assert_eq!(answers.iter().filter(|answer| won(answer)).count(), 1);

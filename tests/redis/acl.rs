@@ -15,7 +15,7 @@ const PROTOCOLS: [&str; 2] = ["resp2", "resp3"];
 
 /// The words of the command that the guide prints.
 fn printed_user() -> Vec<&'static str> {
-    let guide = include_str!("../../src/guide/operating.rs");
+    let guide = include_str!("../../src/guide/redis.rs");
     let start = guide
         .find("ACL SETUSER shop")
         .expect("the guide has a user");

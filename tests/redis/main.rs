@@ -7,6 +7,7 @@ mod credentials;
 mod dead_heads;
 mod foreign;
 mod format;
+mod joint;
 mod left_behind;
 mod listening;
 mod modes;

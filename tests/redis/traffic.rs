@@ -78,7 +78,8 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
         .map(|request| renewal(&request.key, request.owner, 0));
     let answers = store.renew_all(renewals.collect()).await;
     assert!(answers.iter().all(is_renewed));
-    assert_eq!(server.commands().await, only("evalsha", 10_000));
+    let scripts = server.commands().await["evalsha"];
+    assert!(scripts < 5_000, "{scripts} scripts for 10,000 renewals");
     // The server reads at most once for each packet. The test itself causes some of the reads.
     let reads = reads(&server).await - before;
     assert!(

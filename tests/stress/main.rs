@@ -7,6 +7,8 @@
 
 mod memory;
 mod patience;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod requests;

@@ -50,9 +50,10 @@ impl Subject for FaultyStore {
                 sleep(random.millis(1..40)).await;
                 if world.setup.may_lose && random.percent(10) {
                     world.witness.store_forgets();
-                    match is_faulty || random.percent(50) {
-                        true => self.restart(),
-                        false => drop(world.instances[0].locks.force_release("hot/1").await),
+                    if is_faulty || random.percent(50) {
+                        self.restart();
+                    } else {
+                        drop(world.instances[0].locks.force_release("hot/1").await);
                     }
                 }
                 let fault = *random.pick(&[Fault::Unreachable, Fault::Hang, Fault::Mute]);
@@ -69,9 +70,10 @@ impl Subject for FaultyStore {
     }
 
     fn leftovers(self: Arc<Self>) -> StoreFuture<Vec<String>> {
-        let left = match self.is_empty() {
-            true => Vec::new(),
-            false => vec!["the store is not empty".into()],
+        let left = if self.is_empty() {
+            Vec::new()
+        } else {
+            vec!["the store is not empty".into()]
         };
         Box::pin(std::future::ready(left))
     }

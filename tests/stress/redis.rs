@@ -56,9 +56,10 @@ async fn start(setup: Setup) -> (Fleet, Vec<Instance>) {
     let (mut proxies, mut instances) = (Vec::new(), Vec::new());
     for _ in 0..INSTANCES + setup.guests() {
         let proxy = Proxy::start(server.port()).await;
-        let store = RedisStore::builder(proxy.url()).timeout(match setup.may_fail {
-            true => TIMEOUT,
-            false => LONG_LEASE,
+        let store = RedisStore::builder(proxy.url()).timeout(if setup.may_fail {
+            TIMEOUT
+        } else {
+            LONG_LEASE
         });
         let store = store.build().expect("the settings go together");
         instances.push(setup.instance(store));

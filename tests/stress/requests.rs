@@ -116,9 +116,10 @@ impl Actor {
     }
 
     pub(super) fn patience(&mut self) -> Patience {
-        match self.random.percent(20) {
-            true => Patience::by_time(&mut self.random, Duration::from_micros(400)),
-            false => Patience::by_polls(&mut self.random),
+        if self.random.percent(20) {
+            Patience::by_time(&mut self.random, Duration::from_micros(400))
+        } else {
+            Patience::by_polls(&mut self.random)
         }
     }
 

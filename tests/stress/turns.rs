@@ -178,9 +178,10 @@ impl Actor {
         let mut inside: Vec<_> = guards.into_iter().map(enter).collect();
         let guards: Vec<_> = inside.iter().map(Inside::guard).collect();
         self.note(format_args!("is inside: {guards:?}"));
-        let clones: Vec<_> = match self.random.percent(20) {
-            true => inside.iter().map(|inside| inside.guard().clone()).collect(),
-            false => Vec::new(),
+        let clones: Vec<_> = if self.random.percent(20) {
+            inside.iter().map(|inside| inside.guard().clone()).collect()
+        } else {
+            Vec::new()
         };
         self.hold().await;
         match self.random.within(0..8) {

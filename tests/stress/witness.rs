@@ -162,9 +162,10 @@ impl Witness {
         let mut seen = self.seen(&guard);
         let is_exclusive = guard.mode() == Mode::Exclusive;
         let token = guard.token();
-        let highest = match is_exclusive {
-            true => seen.highest_token,
-            false => seen.highest_exclusive_token,
+        let highest = if is_exclusive {
+            seen.highest_token
+        } else {
+            seen.highest_exclusive_token
         };
         if token <= highest && guard.is_held() && view.is_sound(asked) && view.is_current(self) {
             self.violation(format_args!(
@@ -174,7 +175,8 @@ impl Witness {
         }
         seen.highest_token = seen.highest_token.max(token);
         if is_exclusive {
-            seen.highest_exclusive_token = token.max(highest);
+            // Not the highest one of all: a turn that was lost before it entered may be late.
+            seen.highest_exclusive_token = seen.highest_exclusive_token.max(token);
         }
         seen.entered += 1;
         seen.turns += 1;

@@ -352,9 +352,12 @@ impl Run {
             self.fail(&[format!("nothing was done at {without_turns:?}")]);
         }
         self.world.over.store(true, Ordering::Relaxed);
-        let under_way = |are_over| match are_over {
-            true => Vec::new(),
-            false => vec!["some requests are under way".into()],
+        let under_way = |are_over| {
+            if are_over {
+                Vec::new()
+            } else {
+                vec!["some requests are under way".into()]
+            }
         };
         self.until("all visits have ended", || {
             under_way(visits.iter().all(|visit| visit.is_finished()))

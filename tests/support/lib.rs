@@ -3,10 +3,13 @@
 // No test needs these futures to be `Send`.
 #![allow(async_fn_in_trait)]
 
+pub mod at_commit;
 pub mod authority;
 pub mod cluster;
 pub mod fake_sentinel;
 pub mod ledger;
+pub mod pooler;
+pub mod postgres;
 pub mod proxy;
 pub mod random;
 pub mod redis_server;

@@ -12,7 +12,10 @@ mod once;
 use crate::bench::Bench;
 
 pub use self::http::serve;
-pub use self::http::{HAND_WRITTEN as HTTP_HAND_WRITTEN, LAYER, title as http_title};
+pub use self::http::{
+    BARE, HAND_WRITTEN as HTTP_HAND_WRITTEN, IN_MEMORY as HTTP_IN_MEMORY, LAYER, LAYER_IN_MEMORY,
+    ONCE, ONCE_BY_HAND, SPAWNED as HTTP_SPAWNED, title as http_title,
+};
 pub use self::lines::{TITLE as LINES, line_of};
 pub use self::locking::spread_title;
 pub use self::memory::{ONE_THREAD, TITLE as MEMORY, TWO_THREADS};

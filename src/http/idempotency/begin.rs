@@ -10,6 +10,9 @@
 //! | has the record of an equal request | gets the recorded answer ([`Instead::Again`]) |
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
+//!
+//! Before a request runs, and before it is told that the outcome of an earlier one is not known, the
+//! program is asked ([`recall`]).
 
 use std::sync::Arc;
 
@@ -19,19 +22,22 @@ use http_body::Body;
 
 use super::{
     fingerprint::Fingerprint,
+    keep::Claimed,
+    recall::recall,
     record::{Answer, Outcome, Record, Tombstone},
     scope::{self, Counted},
-    service::Claim,
+    service::Keyed,
     settings::Settings,
     settle,
 };
 use crate::{
-    Error, ErrorKind, LockGuard,
+    Error, ErrorKind,
     http::gate::{self, BoxError},
     lock::RequestGuards,
     locks::NoTurn,
     read_body::read,
-    rejection::{Asked, Reason, Rejection},
+    rejection::{Reason, Rejection},
+    store::Owner,
     trace::{self, Idempotent},
 };
 
@@ -40,10 +46,10 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// A request that has claimed its key, and will run.
 pub(super) struct First {
     pub(super) settings: Arc<Settings>,
-    pub(super) claim: Claim,
+    pub(super) keyed: Keyed,
     pub(super) fingerprint: Fingerprint,
-    pub(super) guard: LockGuard,
-    pub(super) counted: Counted,
+    pub(super) claimed: Claimed,
+    _counted: Counted,
 }
 
 /// The answer to a request that does not run.
@@ -78,29 +84,24 @@ impl Instead {
     }
 
     /// The response, which is counted.
-    pub(super) fn into_response<B>(
-        self,
-        settings: &Settings,
-        asked: Asked,
-    ) -> Response<gate::Body<B>> {
-        let outcome = self.outcome();
-        trace::idempotent(outcome);
-        let mut response = match self {
-            Self::Again(answer) => answer.into_response(),
-            Self::Refuse(rejection) => settings.render(rejection, asked).map(gate::Body::whole),
-        };
-        if outcome == Idempotent::Replayed {
-            let headers = response.headers_mut();
-            headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    pub(super) fn into_response<B>(self, keyed: &Keyed) -> Response<gate::Body<B>> {
+        trace::idempotent(self.outcome());
+        match self {
+            Self::Again(answer) => {
+                let mut response = answer.into_response();
+                let headers = response.headers_mut();
+                headers.insert(REPLAYED, HeaderValue::from_static("true"));
+                response
+            }
+            Self::Refuse(rejection) => keyed.refuse(rejection).map(gate::Body::whole),
         }
-        response
     }
 }
 
 /// Reads the body and claims the key.
 pub(super) async fn begin<B>(
-    settings: Arc<Settings>,
-    claim: Claim,
+    settings: &Arc<Settings>,
+    keyed: &Keyed,
     parts: &mut Parts,
     body: B,
 ) -> Result<(First, Bytes), Instead>
@@ -108,133 +109,158 @@ where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     // Before the key is claimed: a slow upload holds no key.
-    let body = read(body, settings.max_request).await;
-    let body = body.map_err(|rejection| rejection.with_idempotency_key(&claim.name))?;
-    let counted = enter(&settings, &claim)?;
+    let body = read(body, settings.max_request).await?;
+    let counted = enter(settings, keyed)?;
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings.locks.claim(
-        &claim.key,
+        &keyed.key,
         settings.claimed(fingerprint),
-        claim.wait,
+        keyed.wait,
         settings.holding(),
     );
-    match claiming.await {
-        Ok(guard) => {
-            trace::idempotent(Idempotent::First);
-            parts.extensions.insert(claim.name.clone());
-            RequestGuards::add_claim(&mut parts.extensions, &guard);
-            let first = First {
-                settings,
-                claim,
-                fingerprint,
-                guard,
-                counted,
-            };
-            Ok((first, body))
+    let guard = match claiming.await {
+        Ok(guard) => guard,
+        Err(no_turn) => {
+            return Err(Box::pin(without_turn(no_turn, settings, keyed, fingerprint)).await);
         }
-        Err(no_turn) => Err(match no_turn {
-            NoTurn::OtherFingerprint(theirs) => {
-                let theirs = Fingerprint::of_claim(&theirs).map(|(theirs, _)| theirs);
-                match theirs.map(|theirs| (theirs == fingerprint, theirs)) {
-                    // The same request, by a layer with other settings.
-                    Some((true, _)) => in_progress(&settings, &claim).into(),
-                    Some((false, theirs)) => {
-                        key_reused(&claim, &theirs.differences(fingerprint)).into()
-                    }
-                    None => key_reused(&claim, &[]).into(),
-                }
-            }
-            NoTurn::Recorded(record) => {
-                recorded(record, fingerprint, &claim).unwrap_or_else(Instead::from)
-            }
-            NoTurn::Failed(error) if is_abandoned(&error, &settings, &claim).await => {
-                outcome_unknown(
-                    &claim,
+    };
+    let claim = keyed.claim(fingerprint, guard.token());
+    #[cfg(feature = "postgres")]
+    let claim = claim.within_database(settings, &guard);
+    RequestGuards::add_claim(&mut parts.extensions, &guard);
+    let mut first = First {
+        settings: settings.clone(),
+        keyed: keyed.clone(),
+        fingerprint,
+        claimed: Claimed::new(guard),
+        _counted: counted,
+    };
+    if settings.recall.is_some()
+        && let Some(answer) = recall(settings, claim.clone()).await?
+    {
+        Box::pin(first.recalled(&answer)).await;
+        return Err(Instead::Again(answer));
+    }
+    trace::idempotent(Idempotent::First);
+    parts.extensions.insert(claim);
+    Ok((first, body))
+}
+
+/// The answer to a request that has not claimed its key.
+async fn without_turn(
+    no_turn: NoTurn,
+    settings: &Settings,
+    keyed: &Keyed,
+    fingerprint: Fingerprint,
+) -> Instead {
+    let mut abandoned = None;
+    let refusal = match no_turn {
+        NoTurn::OtherFingerprint(theirs) => match Fingerprint::of_claim(&theirs) {
+            // The same request, by a layer with other settings.
+            Some((theirs, _)) if theirs == fingerprint => in_progress(settings),
+            Some((theirs, _)) => key_reused(theirs, fingerprint),
+            None => key_reused(fingerprint, fingerprint),
+        },
+        NoTurn::Recorded(record) => match recorded(record, fingerprint) {
+            Ok(answer) => return Instead::Again(answer),
+            Err(refusal) => refusal,
+        },
+        NoTurn::Failed(error) => {
+            abandoned = abandoned_by(&error, settings, keyed).await;
+            if abandoned.is_some() {
+                Rejection::new(
+                    Reason::OutcomeUnknown,
                     "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
                 )
-                .into()
+            } else if error.kind() == ErrorKind::Held {
+                in_progress(settings).with_cause(error.into())
+            } else {
+                Rejection::from_error(error, settings.retry_after)
             }
-            NoTurn::Failed(error) => failed(error, &settings, &claim).into(),
-        }),
+        }
+    };
+    if !may_be_known(refusal.reason()) {
+        return refusal.into();
     }
+    match recall(settings, keyed.claim(fingerprint, 0)).await {
+        Ok(Some(answer)) => {
+            if let Some(owner) = abandoned {
+                let record = settings.record_of(&answer, fingerprint);
+                // The next duplicate asks again, if the record does not arrive.
+                let _ = settings.locks.record_for(&keyed.key, owner, record).await;
+            }
+            Instead::Again(answer)
+        }
+        Ok(None) => refusal.into(),
+        Err(rejection) => rejection.into(),
+    }
+}
+
+/// Whether the program may know the answer of a request that is refused for this reason.
+fn may_be_known(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::AnswerNotKept | Reason::OutcomeUnknown | Reason::RecordUnreadable
+    )
 }
 
 /// Counts the request, whose body was read, among the requests of the scope that are under way in
 /// this process.
-fn enter(settings: &Settings, claim: &Claim) -> Result<Counted, Rejection> {
-    let counted = scope::enter(&settings.locks, &claim.scope, settings.max_running);
+fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
+    let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
     counted.ok_or_else(|| {
         let detail = "too many requests of this client are under way";
-        Rejection::new(Reason::TooManyRunning, detail)
-            .with_idempotency_key(&claim.name)
-            .with_retry_after(settings.retry_after)
+        Rejection::new(Reason::TooManyRunning, detail).with_retry_after(settings.retry_after)
     })
 }
 
 /// The answer to a request whose key has a record.
-fn recorded(record: Bytes, fingerprint: Fingerprint, claim: &Claim) -> Result<Instead, Rejection> {
-    let refuse = |reason, detail| Rejection::new(reason, detail).with_idempotency_key(&claim.name);
-    let record = Record::decode(record).map_err(|why| refuse(Reason::RecordUnreadable, why))?;
+fn recorded(record: Bytes, fingerprint: Fingerprint) -> Result<Box<Answer>, Rejection> {
+    let record =
+        Record::decode(record).map_err(|why| Rejection::new(Reason::RecordUnreadable, why))?;
     if record.fingerprint != fingerprint {
-        return Err(key_reused(
-            claim,
-            &record.fingerprint.differences(fingerprint),
-        ));
+        return Err(key_reused(record.fingerprint, fingerprint));
     }
-    match record.outcome {
-        Outcome::Answer(answer) => Ok(Instead::Again(answer)),
-        Outcome::Tombstone(Tombstone::NotKept) => Err(refuse(
+    let (reason, detail) = match record.outcome {
+        Outcome::Answer(answer) => return Ok(answer),
+        Outcome::Tombstone(Tombstone::NotKept) => (
             Reason::AnswerNotKept,
             "a request with this Idempotency-Key was completed, and its answer could not be kept",
-        )),
-        Outcome::Tombstone(Tombstone::Unknown) => Err(outcome_unknown(
-            claim,
+        ),
+        Outcome::Tombstone(Tombstone::Unknown) => (
+            Reason::OutcomeUnknown,
             "a request with this Idempotency-Key was begun, and its outcome is not known",
-        )),
-        Outcome::Value(_) => Err(refuse(
+        ),
+        Outcome::Value(_) => (
             Reason::RecordUnreadable,
             "the record at this Idempotency-Key is not an answer",
-        )),
-    }
+        ),
+    };
+    Err(Rejection::new(reason, detail))
 }
 
-/// The refusal of a request that is not the one with this key. `parts`: the names of those that
-/// differ.
-fn key_reused(claim: &Claim, parts: &[&str]) -> Rejection {
+/// The refusal of a request that is not the one with this key. Names the parts that differ, as far
+/// as the fingerprints tell.
+pub(super) fn key_reused(theirs: Fingerprint, ours: Fingerprint) -> Rejection {
     let detail = "this Idempotency-Key was used for another request";
-    let detail = match parts {
+    let detail = match &theirs.differences(ours)[..] {
         [] => detail.to_owned(),
         parts => format!("{detail}, with another {}", parts.join(" and another ")),
     };
-    Rejection::new(Reason::KeyReused, detail).with_idempotency_key(&claim.name)
+    Rejection::new(Reason::KeyReused, detail)
 }
 
-fn outcome_unknown(claim: &Claim, detail: &'static str) -> Rejection {
-    Rejection::new(Reason::OutcomeUnknown, detail).with_idempotency_key(&claim.name)
+fn in_progress(settings: &Settings) -> Rejection {
+    let detail = "a request with this Idempotency-Key is under way";
+    Rejection::new(Reason::InProgress, detail).with_retry_after(settings.retry_after)
 }
 
-fn in_progress(settings: &Settings, claim: &Claim) -> Rejection {
-    Rejection::new(
-        Reason::InProgress,
-        "a request with this Idempotency-Key is under way",
-    )
-    .with_idempotency_key(&claim.name)
-    .with_retry_after(settings.retry_after)
-}
-
-/// Whether the request that holds the key was begun by a process that is dead.
-async fn is_abandoned(error: &Error, settings: &Settings, claim: &Claim) -> bool {
+/// The owner of the key, if it is held for a request that a dead process has begun.
+async fn abandoned_by(error: &Error, settings: &Settings, keyed: &Keyed) -> Option<Owner> {
     if !settings.at_most_once || error.kind() != ErrorKind::Held {
-        return false;
+        return None;
     }
-    let seen = settings.locks.inspect(claim.key.clone()).await;
-    seen.is_ok_and(|seen| seen.holder().is_some_and(settle::is_abandoned))
-}
-
-/// The refusal of a request that could not claim its key.
-fn failed(error: Error, settings: &Settings, claim: &Claim) -> Rejection {
-    if error.kind() == ErrorKind::Held {
-        return in_progress(settings, claim).with_cause(error.into());
-    }
-    Rejection::from_error(error, settings.retry_after).with_idempotency_key(&claim.name)
+    let seen = settings.locks.inspect(keyed.key.clone()).await.ok()?;
+    let holder = seen.holder().filter(|holder| settle::is_abandoned(holder));
+    holder.map(|holder| holder.owner)
 }

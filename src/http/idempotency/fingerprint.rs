@@ -6,12 +6,12 @@
 //! | method, path, query | count |
 //! | host | counts, without its port: replicas of a service may have different ports |
 //! | content type | counts, without the boundary of a multipart body |
-//! | body | every byte counts; JSON by value with `compare_json_values` |
+//! | body | every byte counts |
 //! | other headers | do not count, unless named with `compare_headers` |
 //!
 //! ```text
-//! digest      32 bytes, of all parts
-//! tags        4 bytes of each part's own digest, which name the parts that differ
+//! digest      32 bytes, of all parts: SHA-256
+//! tags        4 bytes of a short hash of each part, which name the parts that differ
 //! silence     8 bytes, in the lease of a request that runs at most once: see `Silence`
 //! ```
 
@@ -29,6 +29,17 @@ use crate::{http::opaque::Opaque, key::original_uri};
 pub(crate) struct Fingerprint([u8; Self::LEN]);
 
 /// The parts of a request, in the order of their tags.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Method,
+    Host,
+    Path,
+    Query,
+    Header,
+    ContentType,
+    Body,
+}
+
 const PARTS: [&str; 7] = [
     "method",
     "host",
@@ -53,8 +64,8 @@ impl Fingerprint {
         bytes.try_into().ok().map(Self)
     }
 
-    pub(crate) fn to_bytes(self) -> Bytes {
-        Bytes::copy_from_slice(&self.0)
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// The fingerprint of a lease.
@@ -117,20 +128,52 @@ impl Silence {
     }
 }
 
-/// A digest of parts. The length of each part comes first: no part can run into the next. An absent
-/// part differs from an empty one.
+/// A digest of values. The length of each value comes first: no value can run into the next. An
+/// absent value differs from an empty one.
 #[derive(Default)]
-struct Parts256(Sha256);
+struct Values(Sha256);
 
-impl Parts256 {
-    fn part(&mut self, part: Option<&[u8]>) {
-        let len = part.map_or(u64::MAX, |part| part.len() as u64);
+impl Values {
+    fn add(&mut self, value: Option<&[u8]>) {
+        let len = value.map_or(u64::MAX, |value| value.len() as u64);
         self.0.update(len.to_be_bytes());
-        self.0.update(part.unwrap_or_default());
+        self.0.update(value.unwrap_or_default());
     }
 
     fn finish(self) -> [u8; DIGEST] {
         self.0.finalize().into()
+    }
+}
+
+/// A digest of parts, each of any number of values.
+#[derive(Default)]
+struct Digests {
+    all: Values,
+    tags: [u32; PARTS.len()],
+}
+
+impl Digests {
+    fn add(&mut self, part: Part, value: Option<&[u8]>) {
+        self.all.add(Some(&[part as u8]));
+        self.all.add(value);
+        // FNV-1a. Absent and empty values differ.
+        let tag = &mut self.tags[part as usize];
+        for byte in [u8::from(value.is_some())]
+            .iter()
+            .chain(value.unwrap_or_default())
+        {
+            *tag = (*tag ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+
+    fn finish(self) -> Fingerprint {
+        let mut fingerprint = [0; Fingerprint::LEN];
+        let (digest, tags) = fingerprint.split_at_mut(DIGEST);
+        digest.copy_from_slice(&self.all.finish());
+        for (at, tag) in tags.chunks_mut(TAG).zip(self.tags) {
+            at.copy_from_slice(&tag.to_be_bytes());
+        }
+        Fingerprint(fingerprint)
     }
 }
 
@@ -141,9 +184,6 @@ type Own = Opaque<dyn Fn(&Parts, &[u8]) -> Bytes + Send + Sync>;
 pub(super) struct Comparison {
     /// Headers that count besides the content type.
     pub(super) headers: Vec<HeaderName>,
-    /// Whether JSON bodies are compared by value.
-    #[cfg(feature = "json")]
-    pub(super) json_values: bool,
     /// A closure of the program, which replaces all of this.
     pub(super) own: Option<Own>,
 }
@@ -151,74 +191,58 @@ pub(super) struct Comparison {
 impl Comparison {
     /// The fingerprint of a request with this body.
     pub(super) fn fingerprint(&self, parts: &Parts, body: &[u8]) -> Fingerprint {
-        let mut fingerprint = [0; Fingerprint::LEN];
-        let mut all = Parts256::default();
-        if let Some(own) = &self.own {
-            all.part(Some(&own(parts, body)));
-        } else {
-            let tags = fingerprint[DIGEST..].chunks_mut(TAG);
-            for (part, tag) in self.parts(parts, body).into_iter().zip(tags) {
-                let digest = part.finish();
-                all.part(Some(&digest));
-                tag.copy_from_slice(&digest[..TAG]);
-            }
-        }
-        fingerprint[..DIGEST].copy_from_slice(&all.finish());
-        Fingerprint(fingerprint)
+        let mut digests = Digests::default();
+        let Some(own) = &self.own else {
+            self.add_parts(&mut digests, parts, body);
+            return digests.finish();
+        };
+        // Only the program knows the parts.
+        digests.all.add(Some(&own(parts, body)));
+        digests.finish()
     }
 
-    /// The digests of all parts, in the order of [`PARTS`].
-    fn parts(&self, parts: &Parts, body: &[u8]) -> [Parts256; PARTS.len()] {
+    fn add_parts(&self, digests: &mut Digests, parts: &Parts, body: &[u8]) {
         let uri = original_uri(parts);
-        let mut digests: [Parts256; PARTS.len()] = std::array::from_fn(|_| Parts256::default());
-        let [method, host, path, query, headers, content_type, content] = &mut digests;
-        method.part(Some(parts.method.as_str().as_bytes()));
-        host.part(self::host(parts).as_deref().map(str::as_bytes));
-        path.part(Some(uri.path().as_bytes()));
-        query.part(uri.query().map(str::as_bytes));
+        digests.add(Part::Method, Some(parts.method.as_str().as_bytes()));
+        digests.add(Part::Host, host(parts).as_deref().map(str::as_bytes));
+        digests.add(Part::Path, Some(uri.path().as_bytes()));
+        digests.add(Part::Query, uri.query().map(str::as_bytes));
         for name in &self.headers {
-            let values = parts.headers.get_all(name).iter();
-            let values: Vec<_> = values.map(|value| value.as_bytes()).collect();
-            headers.part(Some(&values.len().to_be_bytes()));
-            values.iter().for_each(|value| headers.part(Some(value)));
+            let values = parts.headers.get_all(name);
+            let count = values.iter().count() as u64;
+            digests.add(Part::Header, Some(&count.to_be_bytes()));
+            for value in values {
+                digests.add(Part::Header, Some(value.as_bytes()));
+            }
         }
         let sent = parts.headers.get(header::CONTENT_TYPE);
         let sent = sent.map(|value| value.as_bytes());
+        // In one digest of its own, which is all that its tag has to look at.
+        let mut content = Values::default();
         match sent.and_then(Multipart::read) {
-            Some(form) => self::form(content_type, content, &form, body),
+            Some(form) => add_form(digests, &mut content, &form, body),
             None => {
-                content_type.part(sent);
-                self.body(content, body);
+                digests.add(Part::ContentType, sent);
+                content.add(None);
+                content.add(Some(body));
             }
         }
-        digests
-    }
-
-    fn body(&self, digest: &mut Parts256, body: &[u8]) {
-        #[cfg(feature = "json")]
-        if self.json_values
-            && let Some(values) = super::json::canonical(body)
-        {
-            digest.part(Some(b"json"));
-            return digest.part(Some(values.as_bytes()));
-        }
-        digest.part(None);
-        digest.part(Some(body));
+        digests.add(Part::Body, Some(&content.finish()));
     }
 }
 
-/// A multipart body without its boundary: a client that tries again may choose another one.
-fn form(content_type: &mut Parts256, content: &mut Parts256, form: &Multipart, body: &[u8]) {
-    content_type.part(Some(b"multipart"));
-    content_type.part(Some(form.media_type.as_bytes()));
+/// Adds a multipart body without its boundary: a client that tries again may choose another one.
+fn add_form(digests: &mut Digests, content: &mut Values, form: &Multipart, body: &[u8]) {
+    digests.add(Part::ContentType, Some(b"multipart"));
+    digests.add(Part::ContentType, Some(form.media_type.as_bytes()));
     for (name, value) in &form.parameters {
-        content_type.part(Some(name.as_bytes()));
-        content_type.part(Some(value.as_bytes()));
+        digests.add(Part::ContentType, Some(name.as_bytes()));
+        digests.add(Part::ContentType, Some(value.as_bytes()));
     }
-    content.part(Some(b"multipart"));
+    content.add(Some(b"multipart"));
     for part in form.parts(body) {
-        content.part(part.is_err().then_some(b"after the last delimiter"));
-        content.part(Some(part.unwrap_or_else(|after| after)));
+        content.add(part.is_err().then_some(b"after the last delimiter"));
+        content.add(Some(part.unwrap_or_else(|after| after)));
     }
 }
 
@@ -342,21 +366,5 @@ mod tests {
             of("POST", "/a", Some(&content_type), "--x\r\n\r\n5\r\n--x--")
         };
         assert_ne!(start("a"), start("b"));
-    }
-
-    #[cfg(feature = "json")]
-    #[test]
-    fn a_body_that_is_no_json_differs_from_all_json() {
-        let by_value = Comparison {
-            json_values: true,
-            ..Comparison::default()
-        };
-        let (parts, ()) = http::Request::post("/a").body(()).unwrap().into_parts();
-        let json = br#"{"b": 1, "a": [true]}"#;
-        let canonical = super::super::json::canonical(json).unwrap();
-        assert_ne!(
-            by_value.fingerprint(&parts, json),
-            by_value.fingerprint(&parts, canonical.as_bytes())
-        );
     }
 }

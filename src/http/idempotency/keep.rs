@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::{fingerprint::Fingerprint, record::Record};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     locks::{Late, LateRecord},
@@ -47,42 +48,59 @@ pub(crate) struct Keeping {
     pub(crate) within: Duration,
 }
 
-/// The guard of a request that was begun, and the record of its outcome.
+/// The guard of a request until the store has confirmed the record of its outcome.
 ///
-/// A drop before the store has confirmed a record does not free the key: the request must not be
+/// After the request was begun, a drop before that does not free the key: the request must not be
 /// begun again, and a record on its way to the store may still arrive.
-pub(crate) struct Begun {
+pub(crate) struct Claimed {
     guard: Option<LockGuard>,
-    record: Bytes,
+    state: State,
 }
 
-impl Begun {
-    pub(crate) fn new(guard: LockGuard, record: Bytes) -> Self {
-        let guard = Some(guard);
-        Self { guard, record }
+/// How far the request has come; after a drop, the local requests with the same key are told.
+enum State {
+    NotBegun,
+    Begun(Fingerprint),
+    Ended(Bytes),
+}
+
+impl Claimed {
+    pub(crate) fn new(guard: LockGuard) -> Self {
+        let (guard, state) = (Some(guard), State::NotBegun);
+        Self { guard, state }
+    }
+
+    /// Marks the request as begun.
+    pub(crate) fn begin(&mut self, fingerprint: Fingerprint) {
+        self.state = State::Begun(fingerprint);
     }
 
     /// The guard, whose drop frees the key.
-    pub(crate) fn into_guard(mut self) -> LockGuard {
+    pub(crate) fn take(&mut self) -> LockGuard {
         self.guard.take().expect("the guard is taken once")
     }
 
-    fn guard(&self) -> &LockGuard {
+    pub(crate) fn guard(&self) -> &LockGuard {
         self.guard.as_ref().expect("the guard is taken at the end")
     }
 }
 
-impl Drop for Begun {
+impl Drop for Claimed {
     fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            guard.abandon(&self.record);
+        let Some(guard) = self.guard.take() else {
+            return;
+        };
+        match &self.state {
+            State::NotBegun => {}
+            State::Begun(fingerprint) => guard.abandon(&Record::unknown(*fingerprint).encode()),
+            State::Ended(record) => guard.abandon(record),
         }
     }
 }
 
 impl Keeping {
     /// Ends the turn with the record. If the turn was lost, claims the key again for the record.
-    pub(crate) async fn keep(self, guard: LockGuard) -> Kept {
+    pub(crate) async fn keep(&self, guard: LockGuard) -> Kept {
         let kept = self.store(guard).await;
         trace::kept(match kept {
             Kept::Yes => KeepResult::Kept,
@@ -95,12 +113,15 @@ impl Keeping {
 
     async fn store(&self, guard: LockGuard) -> Kept {
         let until = later(now(), self.within);
-        let begun = Begun::new(guard, self.record.clone());
+        let mut claimed = Claimed {
+            guard: Some(guard),
+            state: State::Ended(self.record.clone()),
+        };
         loop {
-            let recording = begun.guard().record((&self.record, self.retain), until);
+            let recording = claimed.guard().record((&self.record, self.retain), until);
             let error = match recording.await {
                 Ok(Released::Freed) => {
-                    drop(begun.into_guard());
+                    drop(claimed.take());
                     return Kept::Yes;
                 }
                 Ok(Released::NotOurs | Released::NotYet) => break,
@@ -112,8 +133,9 @@ impl Keeping {
             sleep_until(later(now(), PAUSE)).await;
         }
         // Local requests with the same key wait on until the record is there.
-        let _lost = begun.into_guard();
-        self.keep_late(until).await
+        let _lost = claimed.take();
+        // In a box: few requests come here, and all would carry the room for it.
+        Box::pin(self.keep_late(until)).await
     }
 
     async fn keep_late(&self, until: Instant) -> Kept {

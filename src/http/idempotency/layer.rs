@@ -3,11 +3,12 @@
 use std::{error::Error as StdError, marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response, request};
+use futures_util::FutureExt;
+use http::{HeaderName, Method, request};
 use tower_layer::Layer;
 
 use super::{
-    Idempotency,
+    Claim, Idempotency, Recalled,
     header::Source,
     policy::{Answered, ErrorPolicy, Keep},
     settings::Settings,
@@ -18,7 +19,6 @@ use crate::{
     key::DeriveKey,
     locks::Wait,
     read_body::{AnyBody, SameBody},
-    rejection::{Rejection, Renderer},
 };
 
 /// Runs each request with an `Idempotency-Key` once, and answers its duplicates with the same
@@ -42,7 +42,8 @@ use crate::{
 /// records, and the next retry runs the handler a second time; the store warns about such a server
 /// (`redis.forgets`). After a crash the request runs again when the lease is over,
 /// unless [`at_most_once`](Self::at_most_once) is set: then the claim itself stays for as long as a
-/// record would.
+/// record would. With [`recall`](Self::recall), the program's own database answers in all these
+/// cases: [exactly once](crate::guide::exactly_once).
 ///
 /// The first request's handler runs as a separate task, under a renewed lease: a client that goes
 /// away does not cancel the handler. The answer is stored, and the lease ended, in one step, before
@@ -67,7 +68,7 @@ use crate::{
 /// | the inner service does not become ready | no | its own run | the handler has not begun |
 /// | a layer further in refuses the request | no | its own run | the handler has not begun, whatever status the refusal has |
 /// | a layer further in has lost its lock | tombstone | 409 outcome-unknown | the handler was cancelled somewhere |
-/// | the handler returns an [`Error`](crate::Error) of the locks, or the refusal of a service that it has called | tombstone, or as an answer if the policy keeps the status | 409 outcome-unknown, or the same answer | the handler may have acted before; see [`Rejection::nothing_done`] |
+/// | the handler returns an [`Error`](crate::Error) of the locks, or the refusal of a service that it has called | tombstone, or as an answer if the policy keeps the status | 409 outcome-unknown, or the same answer | the handler may have acted before; see [`nothing_done`](crate::rejection::Rejection::nothing_done) |
 /// | an answer that is too large, endless or breaks off | its tombstone | 409 [answer-not-kept](crate::rejection#answer-not-kept) | the work was done, and its answer cannot be replayed |
 /// | the process crashes | no | its own run, when the lease is over | no process knows the outcome |
 ///
@@ -136,7 +137,7 @@ use crate::{
 /// | [`retry_after`](Self::retry_after) | 1 s |
 /// | [`keep`](Self::keep) | [`Keep::by_status`] |
 /// | [`keep_error`](Self::keep_error) | every error of the inner service is a tombstone |
-/// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
+/// | [`recall`](Self::recall) | the store alone knows what was done |
 ///
 /// # Example
 ///
@@ -168,6 +169,8 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "exactly-once")]
+#[doc(alias = "dedupe")]
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct IdempotencyLayer<M = SameBody> {
@@ -283,21 +286,6 @@ impl<M> IdempotencyLayer<M> {
     pub fn compare_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let names: Vec<HeaderName> = names.into_iter().collect();
         self.set(|settings| settings.comparison.headers.extend(names))
-    }
-
-    /// Compares JSON bodies by value: whitespace, the order of members and escapes do not count;
-    /// numbers are compared as text. Default: every byte counts.
-    ///
-    /// ```
-    /// use tower_distributed_lock::{IdempotencyLayer, Locks, key};
-    ///
-    /// // `{"a":1,"b":2}` and `{ "b": 2, "a": 1 }` are one request.
-    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
-    ///     .compare_json_values();
-    /// ```
-    #[cfg(feature = "json")]
-    pub fn compare_json_values(self) -> Self {
-        self.set(|settings| settings.comparison.json_values = true)
     }
 
     /// Compares only the bytes that a closure makes from a request and its body. Nothing else
@@ -502,14 +490,57 @@ impl<M> IdempotencyLayer<M> {
         self.set(|settings| settings.keep_errors.push(ErrorPolicy::new(policy)))
     }
 
-    /// Renders this layer's refusals with a closure;
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
-    /// [`Rejection::to_response`].
-    pub fn on_rejection<B: Into<Bytes>>(
-        self,
-        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-    ) -> Self {
-        self.set(|settings| settings.renderer = Renderer::new(render))
+    /// Asks the program's own database for the answer of a request that may have been done: before
+    /// the handler runs, and before a duplicate gets 409 for a request whose outcome is not known.
+    /// With it, a handler whose work is one transaction has its effect **exactly once**, on any
+    /// store: after a crash, a COMMIT whose answer was lost, a lost lock, and in spite of a Redis
+    /// that has forgotten everything. See [exactly once](crate::guide::exactly_once) for the
+    /// table and the handler. Default: the store alone knows what was done.
+    ///
+    /// | the closure returns | the request |
+    /// |---|---|
+    /// | an answer | gets it as a replay. The answer is recorded, so later duplicates do not ask |
+    /// | an answer with another [fingerprint](super::Claim::fingerprint) | gets 422 |
+    /// | `None` | runs; or gets 409, if an earlier one was begun and left a tombstone |
+    /// | an error | gets 503 [recall-failed](crate::rejection#recall-failed), with `Retry-After`. The handler does not run |
+    ///
+    /// The closure runs under the claim, which is renewed meanwhile. It is dropped when the client
+    /// goes away.
+    ///
+    /// ```
+    /// # use http::Response;
+    /// # struct Row { fingerprint: Vec<u8>, status: u16, body: Vec<u8> }
+    /// # #[derive(Clone)]
+    /// # struct Database;
+    /// # impl Database {
+    /// #     async fn find(&self, scope: &str, key: &str) -> Result<Option<Row>, std::io::Error> { Ok(None) }
+    /// # }
+    /// # let database = Database;
+    /// use tower_distributed_lock::{IdempotencyLayer, Locks, idempotency::{Claim, Recalled}, key};
+    ///
+    /// let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-tenant-id"))
+    ///     .recall(move |claim: Claim| {
+    ///         let database = database.clone();
+    ///         async move {
+    ///             let Some(row) = database.find(claim.scope(), claim.key()).await? else {
+    ///                 return Ok(None);
+    ///             };
+    ///             let answer = Response::builder().status(row.status).body(row.body)?;
+    ///             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Some(Recalled::new(row.fingerprint, answer)))
+    ///         }
+    ///     });
+    /// ```
+    #[doc(alias("exactly-once", "transaction", "postgres"))]
+    pub fn recall<F, E>(self, find: impl Fn(Claim) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Option<Recalled>, E>> + Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let recall = move |claim| {
+            let finding = find(claim);
+            async move { finding.await.map_err(Into::into) }.boxed()
+        };
+        self.set(|settings| settings.recall = Some(Opaque(Arc::new(recall))))
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {

@@ -18,7 +18,8 @@
 //! | file | task |
 //! |---|---|
 //! | `layer.rs`, `settings.rs`, `header.rs`, `scope.rs` | the options, and the claim of a request |
-//! | `begin.rs`, `read.rs`, `fingerprint.rs`, `json.rs`, `multipart.rs` | from the request to the claimed key |
+//! | `begin.rs`, `read.rs`, `fingerprint.rs`, `multipart.rs` | from the request to the claimed key |
+//! | `claim.rs`, `recall.rs` | the claim as the program sees it, and what the program has kept itself |
 //! | `run.rs`, `policy.rs` | the handler, and the decision about its answer |
 //! | `keep.rs`, `record.rs`, `replayed.rs` | the record in the store |
 //! | `settle.rs` | operators: requests whose process has died |
@@ -27,16 +28,16 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod begin;
+mod claim;
 mod fingerprint;
 mod header;
-#[cfg(feature = "json")]
-mod json;
 mod keep;
 mod layer;
 mod multipart;
 mod once;
 mod policy;
 mod read;
+mod recall;
 mod record;
 mod replayed;
 mod run;
@@ -60,10 +61,11 @@ pub(crate) use {
     run::is_endless,
 };
 
+pub use claim::Claim;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
 pub use once::{Json, JsonError};
 pub use once::{Once, Recordable, RunOnceError};
 pub use policy::{Answered, Keep};
+pub use recall::Recalled;
 pub use service::Idempotency;
-pub use settings::IdempotencyKey;

@@ -154,6 +154,8 @@ impl Locks {
     ///
     /// Dropping the future drops the work, and frees the key. After the end of the work, a drop
     /// does not keep the result from being stored.
+    #[doc(alias = "exactly-once")]
+    #[doc(alias = "dedupe")]
     pub async fn run_once<T, E>(
         &self,
         key: impl TryInto<LockKey, Error: Into<Error>>,

@@ -131,8 +131,9 @@ impl Keep {
     /// kept, and nothing else. A gRPC response is kept if its `grpc-status` is OK. A handler
     /// that panicked counts as one that answered 500.
     ///
-    /// Not for handlers that write to a database or call other services. A COMMIT whose answer is
-    /// lost looks like one that has failed, and the retry would pay again: see
+    /// Not for handlers that write to a database or call other services, unless the layer
+    /// [recalls](super::IdempotencyLayer::recall) what was written. A COMMIT whose answer is lost
+    /// looks like one that has failed, and the retry would pay again: see
     /// [`unless_rolled_back`](Self::unless_rolled_back). A payment provider that was called before
     /// the error has charged.
     ///

@@ -6,12 +6,11 @@ use std::{future::poll_fn, pin::Pin, time::Duration};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use tokio::time::{Instant, timeout_at};
 
 use crate::{
     http::gate::{self, BoxError, Rest},
     read_body::Joined,
-    time::later,
+    time::{later, now, timeout_at},
 };
 
 /// The outcome of reading a response's body.
@@ -42,19 +41,19 @@ where
     if body.size_hint().lower() > limit as u64 {
         return Response::NotKept(gate::Body::inner(body), WhyNot::TooLarge);
     }
-    let until = later(Instant::now(), within);
+    let until = later(now(), within);
     let mut body = Box::pin(body);
     let mut read = Joined::new(&body.size_hint(), limit);
     let mut trailers: Option<HeaderMap> = None;
     let (rest, why) = loop {
         let frame = match timeout_at(until, next(body.as_mut())).await {
-            Err(_) => break (Rest::Boxed(body), WhyNot::TooSlow),
-            Ok(None) => {
+            None => break (Rest::Boxed(body), WhyNot::TooSlow),
+            Some(None) => {
                 let data = read.into_bytes();
                 return Response::Whole { data, trailers };
             }
-            Ok(Some(Err(error))) => break (Rest::Error(Some(error.into())), WhyNot::BrokeOff),
-            Ok(Some(Ok(frame))) => frame,
+            Some(Some(Err(error))) => break (Rest::Error(Some(error.into())), WhyNot::BrokeOff),
+            Some(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
             Ok(data) => read.push(data),

@@ -72,6 +72,15 @@ pub(crate) struct Answer {
 }
 
 impl Record {
+    /// The record of a request that was begun, and whose outcome is not known.
+    pub(crate) fn unknown(fingerprint: Fingerprint) -> Self {
+        let outcome = Outcome::Tombstone(Tombstone::Unknown);
+        Self {
+            fingerprint,
+            outcome,
+        }
+    }
+
     /// Writes the record.
     pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.len());
@@ -82,7 +91,7 @@ impl Record {
             Outcome::Tombstone(_) => b'T',
             Outcome::Value(_) => b'V',
         });
-        bytes.put(self.fingerprint.to_bytes());
+        bytes.put_slice(self.fingerprint.as_bytes());
         match &self.outcome {
             Outcome::Answer(answer) => answer.encode(&mut bytes),
             Outcome::Tombstone(Tombstone::NotKept) => bytes.put_u8(b'N'),

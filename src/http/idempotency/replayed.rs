@@ -47,18 +47,20 @@ const NEVER_REPLAYED: [&str; 28] = [
 /// `Connection` names.
 pub(crate) fn replayed(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
     let connection = headers.get_all(header::CONNECTION).iter();
-    let named = connection
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse::<HeaderName>().ok());
-    let mut kept = headers.clone();
-    for name in NEVER_REPLAYED {
-        kept.remove(name);
-    }
-    for name in never.iter().cloned().chain(named) {
-        kept.remove(name);
-    }
-    kept
+    let named = connection.filter_map(|value| value.to_str().ok());
+    let named: Vec<&str> = named.flat_map(|value| value.split(',')).collect();
+    let is_replayed = |name: &HeaderName| {
+        !NEVER_REPLAYED.contains(&name.as_str())
+            && !never.contains(name)
+            && !named
+                .iter()
+                .any(|it| it.trim().eq_ignore_ascii_case(name.as_str()))
+    };
+    let kept = headers.iter().filter(|(name, _)| is_replayed(name));
+    let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
+    let mut replayed = HeaderMap::new();
+    replayed.extend(kept);
+    replayed
 }
 
 #[cfg(test)]

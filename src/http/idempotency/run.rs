@@ -2,7 +2,7 @@
 //!
 //! 1. Until the inner service is called, nothing has begun: a failure frees the key.
 //! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The
-//!    lease of a request that is dropped together with its runtime runs out ([`Begun`]).
+//!    lease of a request that is dropped together with its runtime runs out ([`Claimed`](super::keep::Claimed)).
 //! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other
 //!    reasons say that the handler did not begin. What comes out of the handler itself, an error of
 //!    the locks or the refusal of a service that it has called, never frees the key by itself.
@@ -15,27 +15,28 @@
 //! | returns an error | a tombstone: the outcome is not known; nothing if `keep_error` says so |
 //! | is cancelled, with the lock of a layer further out | a tombstone: the outcome is not known |
 //! | panics | a record of a 500, for duplicates |
-//! | has answered or panicked, and the body, the policy or `on_rejection` panics | a tombstone: the outcome is not known |
+//! | has answered or panicked, and the body or the policy panics | a tombstone: the outcome is not known |
 //! | is dropped with its runtime | the end of the lease's time |
 
-use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    any::Any,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
     begin::First,
-    fingerprint::Fingerprint,
-    keep::{Begun, Keeping, Kept},
+    keep::{Keeping, Kept},
     policy::{Answered, Keep},
     read::{self, WhyNot},
     record::{Answer, Outcome, Record, Tombstone},
-    scope::Counted,
-    service::Claim,
-    settings::Settings,
+    service::Keyed,
 };
 use crate::{
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
@@ -46,12 +47,15 @@ use crate::{
 
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 
+const UNKNOWN: Outcome = Outcome::Tombstone(Tombstone::Unknown);
+const NOT_KEPT: Outcome = Outcome::Tombstone(Tombstone::NotKept);
+
 /// Runs the handler to its end, even if the client goes away.
-pub(super) async fn run<S, ReqBody, ResBody>(
+pub(super) fn run<S, ReqBody, ResBody>(
     first: First,
     service: S,
     request: Request<ReqBody>,
-) -> Result<Response<gate::Body<ResBody>>, S::Error>
+) -> impl Future<Output = Result<Response<gate::Body<ResBody>>, S::Error>>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send, Error: Send>,
     S: Send + 'static,
@@ -60,12 +64,12 @@ where
 {
     let locks = first.settings.locks.clone();
     let turns = RequestGuards::for_task(request.extensions());
-    run_to_end(&locks, first.run(turns, service, request)).await
+    run_to_end(&locks, first.run(turns, service, request))
 }
 
 impl First {
     async fn run<S, ReqBody, ResBody>(
-        self,
+        mut self,
         mut turns: TaskTurns,
         mut service: S,
         request: Request<ReqBody>,
@@ -81,263 +85,185 @@ impl First {
         if turns.is_lost() {
             return None;
         }
-        if !self.guard.is_held() {
+        if !self.claimed.guard().is_held() {
             let detail = "the claim was lost before the request could begin";
             let rejection = Rejection::new(Reason::InProgress, detail)
-                .with_idempotency_key(&self.claim.name)
                 .with_retry_after(self.settings.retry_after);
-            let response = self.settings.render(rejection, self.claim.asked);
-            return Some(Ok(response.map(gate::Body::whole)));
+            return Some(Ok(self.keyed.refuse(rejection).map(gate::Body::whole)));
         }
+        // From now on a drop does not free the key.
+        self.claimed.begin(self.fingerprint);
         let handling = async move { service.call(request).await };
-        let handling = turns.run(self.guard.hold().within(handling));
-        let handling = AssertUnwindSafe(handling);
-        let running = self.begin();
-        match handling.catch_unwind().await {
-            Ok(Some(Ok(response))) => Some(running.answered(response).await),
+        let handling = turns.run(self.claimed.guard().hold().within(handling));
+        let (ended, outcome) = match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(Some(Ok(response))) => {
+                let deciding = AssertUnwindSafe(self.decide(response)).catch_unwind();
+                match deciding.await {
+                    Ok((response, outcome)) => (Ok(Some(Ok(response))), outcome),
+                    Err(panic) => (Err(panic), Some(UNKNOWN)),
+                }
+            }
             Ok(Some(Err(error))) => {
-                let keep = running.keeps_error(&error);
-                running.failed(keep).await;
-                Some(Err(error))
+                let outcome = self.decide_on_error(&error);
+                (Ok(Some(Err(error))), outcome)
             }
-            Ok(None) => {
-                running.end(Outcome::Tombstone(Tombstone::Unknown)).await;
-                None
-            }
-            Err(panic) => {
-                running.panicked().await;
-                std::panic::resume_unwind(panic)
-            }
-        }
-    }
-
-    /// Marks the request as begun: from now on a drop does not free its key.
-    fn begin(self) -> Running {
-        let Self {
-            settings,
-            claim,
-            fingerprint,
-            guard,
-            counted,
-        } = self;
-        let unknown = Record {
-            fingerprint,
-            outcome: Outcome::Tombstone(Tombstone::Unknown),
+            Ok(None) => (Ok(None), Some(UNKNOWN)),
+            // The server sees the panic itself.
+            Err(panic) => (Err(panic), self.decide_on_panic()),
         };
-        Running {
-            settings,
-            claim,
-            fingerprint,
-            begun: Begun::new(guard, unknown.encode()),
-            _counted: counted,
-        }
-    }
-}
-
-/// A request whose handler was called.
-struct Running {
-    settings: Arc<Settings>,
-    claim: Claim,
-    fingerprint: Fingerprint,
-    begun: Begun,
-    _counted: Counted,
-}
-
-/// A response, and the outcome that is recorded; `None` if nothing was done.
-struct Decided<B> {
-    parts: response::Parts,
-    body: gate::Body<B>,
-    outcome: Option<Outcome>,
-}
-
-impl Running {
-    /// Ends the claim according to the answer, and returns the response.
-    async fn answered<B, E>(self, response: Response<B>) -> Result<Response<gate::Body<B>>, E>
-    where
-        B: Body<Data = Bytes, Error: Into<BoxError>>,
-    {
-        let decided = AssertUnwindSafe(self.decide(response)).catch_unwind().await;
-        let Decided {
-            parts,
-            body,
-            outcome,
-        } = match decided {
-            Ok(decided) => decided,
-            Err(panic) => {
-                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
-                std::panic::resume_unwind(panic)
-            }
-        };
-        Ok(match outcome {
-            Some(outcome) => self.give_out(parts, body, outcome).await,
-            None => {
-                drop(self.begun.into_guard());
-                Response::from_parts(parts, body)
-            }
-        })
+        let kept = self.end(outcome).await;
+        let ended = ended.unwrap_or_else(|panic| resume_unwind(panic))?;
+        Some(ended.map(|response| self.keyed.give_out(response, kept)))
     }
 
-    /// Reads the answer, as far as it can be kept, and decides what is recorded. Runs code of the
-    /// program: its policy and its body.
-    async fn decide<B>(&self, response: Response<B>) -> Decided<B>
+    /// Ends the claim with an answer that the program has kept from an earlier run.
+    pub(super) async fn recalled(&mut self, answer: &Answer) {
+        self.claimed.begin(self.fingerprint);
+        let (record, _) = self.settings.record_of(answer, self.fingerprint);
+        self.store(record).await;
+    }
+
+    /// Reads the answer, as far as it can be kept, and decides what is recorded: nothing, if nothing
+    /// was done. Runs code of the program: its policy and its body.
+    async fn decide<B>(&self, response: Response<B>) -> (Response<gate::Body<B>>, Option<Outcome>)
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (parts, body) = response.into_parts();
-        let unknown = Outcome::Tombstone(Tombstone::Unknown);
         let is_grpc = grpc::is_grpc(&parts.headers);
         // The status of a gRPC response is in its trailers.
         let keep = (!is_grpc).then(|| self.keeps(&parts, None));
-        if let Some(Keep::No | Keep::Tombstone) = keep {
-            return Decided {
-                parts,
-                body: gate::Body::inner(body),
-                outcome: (keep == Some(Keep::Tombstone)).then_some(unknown),
-            };
-        }
-        let not_kept = Outcome::Tombstone(Tombstone::NotKept);
-        if is_endless(&parts) {
-            trace::answer_not_kept(ENDLESS);
-            return Decided {
-                parts,
-                body: gate::Body::inner(body),
-                outcome: Some(not_kept),
-            };
+        let unread = match keep {
+            Some(Keep::No) => Some(None),
+            Some(Keep::Tombstone) => Some(Some(UNKNOWN)),
+            Some(Keep::Yes) | None if is_endless(&parts) => {
+                trace::answer_not_kept(ENDLESS);
+                Some(Some(NOT_KEPT))
+            }
+            Some(Keep::Yes) | None => None,
+        };
+        if let Some(outcome) = unread {
+            return (
+                Response::from_parts(parts, gate::Body::inner(body)),
+                outcome,
+            );
         }
         let settings = &self.settings;
-        let (data, trailers) =
-            match read::response(body, settings.max_response, settings.read_within).await {
-                read::Response::Whole { data, trailers } => (data, trailers),
-                read::Response::NotKept(body, why) => {
-                    trace::answer_not_kept(advice(why));
-                    return Decided {
-                        parts,
-                        body,
-                        outcome: Some(not_kept),
-                    };
-                }
-            };
-        let body = gate::Body::read(data.clone(), trailers.clone(), Rest::Nothing);
-        let outcome = match keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref())) {
-            Keep::No => None,
-            Keep::Tombstone => Some(unknown),
-            Keep::Yes => {
-                let never = &self.settings.never_replayed;
-                let answer = Answer::of(&parts, never, trailers, data);
-                Some(Outcome::Answer(Box::new(answer)))
+        let reading = read::response(body, settings.max_response, settings.read_within);
+        let (data, trailers) = match reading.await {
+            read::Response::Whole { data, trailers } => (data, trailers),
+            read::Response::NotKept(body, why) => {
+                trace::answer_not_kept(advice(why));
+                return (Response::from_parts(parts, body), Some(NOT_KEPT));
             }
         };
-        Decided {
-            parts,
-            body,
-            outcome,
-        }
+        let keep = keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref()));
+        let body = gate::Body::read(data.clone(), trailers.clone(), Rest::Nothing);
+        let outcome = outcome(keep, || self.answer(&parts, trailers, data));
+        (Response::from_parts(parts, body), outcome)
     }
 
-    /// Ends the claim of a request whose handler has returned an error instead of an answer.
-    async fn failed(self, keep: Keep) {
-        match keep {
-            Keep::No => drop(self.begun.into_guard()),
-            // There is no answer to keep.
-            Keep::Yes | Keep::Tombstone => {
-                self.end(Outcome::Tombstone(Tombstone::Unknown)).await;
-            }
-        }
-    }
-
-    /// The decision about an error of the inner service.
-    fn keeps_error(&self, error: &dyn Any) -> Keep {
+    /// The outcome that is recorded for an error of the inner service, of which there is no answer.
+    fn decide_on_error(&self, error: &dyn Any) -> Option<Outcome> {
         let mut policies = self.settings.keep_errors.iter();
         // The policies are code of the program, which may panic.
-        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let decided = catch_unwind(AssertUnwindSafe(|| {
             policies.find_map(|policy| policy.decide(error))
         }));
-        decided.ok().flatten().unwrap_or(Keep::Tombstone)
-    }
-
-    /// Records a panic as the answer 500, for duplicates. The server sees the panic itself.
-    async fn panicked(self) {
-        // The policy and the renderer are code of the program, which may panic, too.
-        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| self.decide_on_panic()));
-        match decided.unwrap_or(Some(Outcome::Tombstone(Tombstone::Unknown))) {
-            Some(outcome) => drop(self.end(outcome).await),
-            None => drop(self.begun.into_guard()),
+        match decided {
+            Ok(Some(Keep::No)) => None,
+            Ok(Some(Keep::Yes | Keep::Tombstone) | None) | Err(_) => Some(UNKNOWN),
         }
     }
 
-    /// The outcome that is recorded for a handler that panicked; `None` if nothing was done.
+    /// The outcome that is recorded for a handler that panicked: a 500, for duplicates.
     fn decide_on_panic(&self) -> Option<Outcome> {
-        let mut head = response::Response::new(()).into_parts().0;
-        head.status = StatusCode::INTERNAL_SERVER_ERROR;
-        match self.keeps(&head, None) {
-            Keep::No => None,
-            Keep::Tombstone => Some(Outcome::Tombstone(Tombstone::Unknown)),
-            Keep::Yes => {
-                let rejection = Rejection::new(Reason::Panicked, "the handler panicked")
-                    .with_idempotency_key(&self.claim.name);
-                let response = self.settings.render(rejection, self.claim.asked);
-                let (parts, body) = response.into_parts();
-                let never = &self.settings.never_replayed;
-                let answer = Answer::of(&parts, never, None, body);
-                Some(Outcome::Answer(Box::new(answer)))
-            }
-        }
+        // The policy is code of the program, which may panic, too.
+        let decided = catch_unwind(AssertUnwindSafe(|| {
+            let mut head = Response::new(()).into_parts().0;
+            head.status = StatusCode::INTERNAL_SERVER_ERROR;
+            let keep = self.keeps(&head, None);
+            outcome(keep, || {
+                let rejection = Rejection::new(Reason::Panicked, "the handler panicked");
+                let (parts, body) = self.keyed.refuse(rejection).into_parts();
+                self.answer(&parts, None, body)
+            })
+        }));
+        decided.unwrap_or(Some(UNKNOWN))
+    }
+
+    fn answer(&self, parts: &response::Parts, trailers: Option<HeaderMap>, body: Bytes) -> Answer {
+        Answer::of(parts, &self.settings.never_replayed, trailers, body)
     }
 
     /// The decision about an answer.
-    fn keeps(&self, parts: &response::Parts, trailers: Option<&http::HeaderMap>) -> Keep {
+    fn keeps(&self, parts: &response::Parts, trailers: Option<&HeaderMap>) -> Keep {
         let answer = Answered { parts, trailers };
-        answer.decide(self.claim.asked, |answer| (self.settings.keep)(answer))
+        answer.decide(self.keyed.asked, |answer| (self.settings.keep)(answer))
     }
 
-    /// Ends the claim with this outcome, and returns the response.
-    async fn give_out<B>(
-        self,
-        mut parts: response::Parts,
-        body: gate::Body<B>,
-        outcome: Outcome,
-    ) -> Response<gate::Body<B>> {
-        let (settings, claim) = (self.settings.clone(), self.claim.clone());
-        let stored = match self.end(outcome).await {
-            Kept::Yes => return Response::from_parts(parts, body),
-            Kept::Superseded => {
-                let detail = "the lock was lost, and another request with this Idempotency-Key has run since";
-                let rejection =
-                    Rejection::new(Reason::LeaseLost, detail).with_idempotency_key(&claim.name);
-                return settings
-                    .render(rejection, claim.asked)
-                    .map(gate::Body::whole);
-            }
-            Kept::No => "false",
-            Kept::Unknown => "unknown",
+    /// Ends the claim with a record of this outcome, or frees the key.
+    async fn end(&mut self, outcome: Option<Outcome>) -> Kept {
+        let Some(outcome) = outcome else {
+            drop(self.claimed.take());
+            return Kept::Yes;
         };
-        parts
-            .headers
-            .insert(STORED, HeaderValue::from_static(stored));
-        Response::from_parts(parts, body)
-    }
-
-    /// Ends the claim with a record of this outcome.
-    async fn end(self, outcome: Outcome) -> Kept {
         let record = Record {
             fingerprint: self.fingerprint,
             outcome,
         };
+        self.store(record.encode()).await
+    }
+
+    async fn store(&mut self, record: Bytes) -> Kept {
+        let settings = &self.settings;
         let keeping = Keeping {
-            locks: self.settings.locks.clone(),
-            key: self.claim.key,
-            fingerprint: self.settings.claimed(self.fingerprint),
-            record: record.encode(),
-            retain: self.settings.retain,
-            within: self.settings.store_within,
+            locks: settings.locks.clone(),
+            key: self.keyed.key.clone(),
+            fingerprint: settings.claimed(self.fingerprint),
+            record,
+            retain: settings.retain,
+            within: settings.store_within,
         };
-        let bytes = keeping.record.len();
-        let kept = keeping.keep(self.begun.into_guard()).await;
+        let kept = keeping.keep(self.claimed.take()).await;
         if kept == Kept::Yes {
-            let (scope, retain) = (&self.claim.scope, self.settings.retain);
-            trace::stored(scope.as_str(), bytes, retain);
+            let bytes = keeping.record.len();
+            trace::stored(self.keyed.scope.as_str(), bytes, keeping.retain);
         }
         kept
+    }
+}
+
+impl Keyed {
+    /// The handler's response, which says if it was not kept. A response that another one has
+    /// superseded is withheld.
+    fn give_out<B>(
+        &self,
+        mut response: Response<gate::Body<B>>,
+        kept: Kept,
+    ) -> Response<gate::Body<B>> {
+        let stored = match kept {
+            Kept::Yes => return response,
+            Kept::Superseded => {
+                let detail = "the lock was lost, and another request with this Idempotency-Key has run since";
+                let rejection = Rejection::new(Reason::LeaseLost, detail);
+                return self.refuse(rejection).map(gate::Body::whole);
+            }
+            Kept::No => "false",
+            Kept::Unknown => "unknown",
+        };
+        let stored = HeaderValue::from_static(stored);
+        response.headers_mut().insert(STORED, stored);
+        response
+    }
+}
+
+/// The outcome that is recorded after this decision; `None` if nothing was done.
+fn outcome(keep: Keep, answer: impl FnOnce() -> Answer) -> Option<Outcome> {
+    match keep {
+        Keep::No => None,
+        Keep::Tombstone => Some(UNKNOWN),
+        Keep::Yes => Some(Outcome::Answer(Box::new(answer()))),
     }
 }
 

@@ -11,11 +11,7 @@ use http::{Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{
-    begin::begin,
-    run::run,
-    settings::{IdempotencyKey, Settings},
-};
+use super::{begin::begin, claim::Claim, fingerprint::Fingerprint, run::run, settings::Settings};
 use crate::{
     LockKey,
     http::gate::{self, BoxError, ResponseFuture},
@@ -68,21 +64,16 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let settings = &self.settings;
         let (mut parts, body) = request.into_parts();
-        let claim = claim(settings, &mut parts);
+        let keyed = keyed(settings, &mut parts);
         // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
-        match claim {
+        match keyed {
             Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, M::unread(body))),
-            Ok(Some(claim)) => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::run(handle::<M, _, _, _>(
-                    settings.clone(),
-                    claim,
-                    inner,
-                    request,
-                ))
+            Ok(Some(keyed)) => {
+                let handling = handle::<M, _, _, _>(settings.clone(), keyed, inner, parts, body);
+                ResponseFuture::run(handling)
             }
-            Err(rejection) => ResponseFuture::refuse(settings.render(rejection, Asked::by(&parts))),
+            Err(rejection) => ResponseFuture::refuse(rejection.to(Asked::by(&parts)).refuse()),
         }
     }
 }
@@ -90,9 +81,10 @@ where
 /// Claims the key, and runs the request or answers it.
 async fn handle<M, S, ReqBody, ResBody>(
     settings: Arc<Settings>,
-    claim: Claim,
+    keyed: Keyed,
     service: S,
-    request: Request<ReqBody>,
+    mut parts: Parts,
+    body: ReqBody,
 ) -> Result<Response<gate::Body<ResBody>>, S::Error>
 where
     M: Rebuild<ReqBody, Body: Send + 'static>,
@@ -101,33 +93,51 @@ where
     ReqBody: Body<Data = Bytes, Error: Into<BoxError>>,
     ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let asked = claim.asked;
-    let (mut parts, body) = request.into_parts();
-    match begin(settings.clone(), claim, &mut parts, body).await {
+    match begin(&settings, &keyed, &mut parts, body).await {
         Ok((first, body)) => {
             // Keys further in may come from the body.
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Err(instead) => Ok(instead.into_response(&settings, asked)),
+        Err(instead) => Ok(instead.into_response(&keyed)),
     }
 }
 
-/// The claim of a request that has a key.
+/// A request that has a key, which is to be claimed.
 #[derive(Debug, Clone)]
-pub(super) struct Claim {
+pub(super) struct Keyed {
     pub(super) key: LockKey,
     pub(super) scope: LockKey,
-    pub(super) name: IdempotencyKey,
+    pub(super) name: Arc<str>,
     pub(super) asked: Asked,
     /// How long the request waits for a running request with the same key.
     pub(super) wait: Wait,
 }
 
-/// The request's claim; `None` if the request passes straight through.
+impl Keyed {
+    /// The claim, for the program.
+    pub(super) fn claim(&self, fingerprint: Fingerprint, token: u64) -> Claim {
+        Claim {
+            scope: self.scope.clone(),
+            key: self.name.clone(),
+            fingerprint,
+            token,
+            #[cfg(feature = "postgres")]
+            in_database: None,
+        }
+    }
+
+    /// The response of the layer for a refusal of this request.
+    pub(super) fn refuse(&self, rejection: Rejection) -> Response<Bytes> {
+        let rejection = rejection.with_idempotency_key(&self.name);
+        rejection.to(self.asked).refuse()
+    }
+}
+
+/// The request with its key; `None` if the request passes straight through.
 ///
 /// The scope counts before the header: a request out of scope, or without a route, needs no key.
-fn claim(settings: &Settings, parts: &mut Parts) -> Result<Option<Claim>, Rejection> {
+fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Rejection> {
     if !settings.methods.contains(&parts.method) {
         return Ok(None);
     }
@@ -147,7 +157,7 @@ fn claim(settings: &Settings, parts: &mut Parts) -> Result<Option<Claim>, Reject
         Err(error) => Err(Rejection::from_key_error(error)),
     };
     let name = match name {
-        Ok(Some(name)) => IdempotencyKey(name.into()),
+        Ok(Some(name)) => Arc::<str>::from(name),
         Ok(None) => {
             return Err(Rejection::new(
                 Reason::MissingIdempotencyKey,
@@ -161,10 +171,10 @@ fn claim(settings: &Settings, parts: &mut Parts) -> Result<Option<Claim>, Reject
     };
     let scope = scope.map_err(|rejection| rejection.with_idempotency_key(&name))?;
     RequestId::give(&mut parts.extensions);
-    let key = key::scoped(LABEL, &scope, name.as_str());
+    let key = key::scoped(LABEL, &scope, &name);
     // A layer further out may have claimed the same for this very request, and keeps the answer.
     let is_claimed = RequestGuards::find(&parts.extensions, &settings.locks, &key).is_some();
-    Ok((!is_claimed).then(|| Claim {
+    Ok((!is_claimed).then(|| Keyed {
         key,
         scope,
         name,

@@ -1,14 +1,16 @@
 //! The options of a layer.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response};
+use http::{HeaderName, Method};
 
 use super::{
     fingerprint::{Comparison, Fingerprint, Silence},
     header::Source,
     policy::{Answered, ErrorPolicy, Keep},
+    recall::Recall,
+    record::{Answer, Outcome, Record, Tombstone},
 };
 use crate::{
     Locks,
@@ -16,34 +18,7 @@ use crate::{
     http::opaque::Opaque,
     key::DeriveKey,
     locks::{Holding, Wait},
-    rejection::{Asked, Rejection, Renderer},
 };
-
-/// The request's `Idempotency-Key`: a request extension, and with the feature `axum` an extractor.
-///
-/// ```
-/// use tower_distributed_lock::idempotency::IdempotencyKey;
-///
-/// // With axum. A handler that also serves requests without a key takes an `Option<IdempotencyKey>`.
-/// async fn pay(key: IdempotencyKey) -> String {
-///     format!("paid, by the request {key}") // for the payment provider, which has idempotency keys too
-/// }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(pub(super) Arc<str>);
-
-impl IdempotencyKey {
-    /// The key as text, without quotes.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for IdempotencyKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 type Policy = dyn Fn(&Answered<'_>) -> Keep + Send + Sync;
 
@@ -69,7 +44,7 @@ pub(super) struct Settings {
     pub(super) keep: Opaque<Policy>,
     pub(super) keep_errors: Vec<ErrorPolicy>,
     pub(super) max_running: Option<usize>,
-    pub(super) renderer: Renderer,
+    pub(super) recall: Option<Opaque<Recall>>,
 }
 
 impl Settings {
@@ -95,7 +70,7 @@ impl Settings {
             keep: Opaque(Arc::new(Keep::by_status)),
             keep_errors: Vec::new(),
             max_running: None,
-            renderer: Renderer::default(),
+            recall: None,
         }
     }
 
@@ -118,7 +93,17 @@ impl Settings {
         fingerprint.to_claim(silence)
     }
 
-    pub(super) fn render(&self, rejection: Rejection, asked: Asked) -> Response<Bytes> {
-        self.renderer.render(&rejection.to(asked))
+    /// The record of an answer, and how long it is kept. An answer that is too large is not kept.
+    pub(super) fn record_of(&self, answer: &Answer, fingerprint: Fingerprint) -> (Bytes, Duration) {
+        let outcome = if answer.body.len() > self.max_response {
+            Outcome::Tombstone(Tombstone::NotKept)
+        } else {
+            Outcome::Answer(Box::new(answer.clone()))
+        };
+        let record = Record {
+            fingerprint,
+            outcome,
+        };
+        (record.encode(), self.retain)
     }
 }

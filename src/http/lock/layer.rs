@@ -2,19 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Method, Response};
+use http::Method;
 use tower_layer::Layer;
 
 use super::{
     DistributedLock, OnLoss,
     settings::{Methods, Modes, Settings},
 };
-use crate::{
-    Locks,
-    key::DeriveKey,
-    rejection::{Rejection, Renderer},
-};
+use crate::{Locks, key::DeriveKey};
 
 /// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler
 /// runs.
@@ -93,7 +88,6 @@ use crate::{
 /// | [`detached`](Self::detached) | no: a handler is dropped when its client goes away |
 /// | [`fail_open`](Self::fail_open) | no: 503 when the store cannot be reached |
 /// | [`retry_after`](Self::retry_after) | 1 s |
-/// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
 /// | [`name`](Self::name) | none |
 ///
 /// # Where to put it
@@ -432,28 +426,6 @@ impl DistributedLockLayer {
     /// a lease says little about when the key will be free.
     pub fn retry_after(self, after: Duration) -> Self {
         self.set(|settings| settings.retry_after = after)
-    }
-
-    /// Renders this layer's refusals with a closure;
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
-    /// [`Rejection::to_response`].
-    ///
-    /// ```
-    /// use http::Response;
-    /// use tower_distributed_lock::{DistributedLockLayer, Locks, key};
-    ///
-    /// let layer = DistributedLockLayer::new(Locks::in_memory(), key::name("order").path())
-    ///     .on_rejection(|rejection| {
-    ///         let mut response = Response::new(format!("try again later: {}", rejection.reason().code()));
-    ///         *response.status_mut() = rejection.status();
-    ///         response
-    ///     });
-    /// ```
-    pub fn on_rejection<B: Into<Bytes>>(
-        self,
-        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-    ) -> Self {
-        self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
     /// Runs each handler to its end, as a separate task, although its client goes away. The turn

@@ -25,7 +25,7 @@ use crate::{
     http::gate::{Body, Guards, HeldTurn, ResponseFuture, run_to_end},
     key::{Derived, KeyMap},
     locks::{
-        Several, Wait, is_enough,
+        Several, Wait,
         reentry::{self, Held},
     },
     rejection::{Asked, Reason, Rejection, grpc},
@@ -81,7 +81,7 @@ where
             }
             Err(rejection) => {
                 let rejection = rejection.to(Asked::by(&parts));
-                ResponseFuture::refuse(settings.renderer.render(&rejection))
+                ResponseFuture::refuse(rejection.refuse())
             }
         }
     }
@@ -140,7 +140,7 @@ fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
         return Ok(Plan::Pass(NotLocked::NoKey));
     }
     let mut held = keys.iter().filter_map(|(_, held)| held.as_ref());
-    if let Some(held) = held.find(|held| !is_enough(held.mode(), mode)) {
+    if let Some(held) = held.find(|held| !held.mode().includes(mode)) {
         return Err(other_mode(held, mode));
     }
     if keys.iter().all(|(_, held)| held.is_some()) {
@@ -188,7 +188,7 @@ where
     let asked = Asked::of(request.headers(), request.extensions());
     let refuse = |error| {
         let rejection = Rejection::from_error(error, settings.retry_after).to(asked);
-        Ok(settings.renderer.render(&rejection).map(Body::whole))
+        Ok(rejection.refuse().map(Body::whole))
     };
     let guards = match turn {
         Turn::Held(guards) => Ok(guards),

@@ -15,7 +15,6 @@ use crate::{
     http::opaque::Opaque,
     key::DeriveKey,
     locks::{Busy, Holding, permit},
-    rejection::Renderer,
     store::Mode,
 };
 
@@ -70,7 +69,6 @@ pub(super) struct Settings {
     pub(super) fail_open: bool,
     pub(super) outage: Arc<Outage>,
     pub(super) retry_after: Duration,
-    pub(super) renderer: Renderer,
 }
 
 /// Which methods are locked.
@@ -135,7 +133,6 @@ impl Settings {
             fail_open: false,
             outage: Arc::default(),
             retry_after: defaults::RETRY_AFTER,
-            renderer: Renderer::default(),
         }
     }
 

@@ -1,11 +1,8 @@
 use std::marker::PhantomData;
 
-use bytes::Bytes;
-use http::Response;
 use tower_layer::Layer;
 
 use super::{AnyBody, ReadBody, SameBody};
-use crate::rejection::{Rejection, Renderer};
 
 /// Reads the whole body of each request, up to a limit, before the inner service is called.
 ///
@@ -30,7 +27,6 @@ use crate::rejection::{Rejection, Renderer};
 #[must_use]
 pub struct ReadBodyLayer<M = SameBody> {
     limit: usize,
-    renderer: Renderer,
     body: PhantomData<M>,
 }
 
@@ -45,7 +41,6 @@ impl ReadBodyLayer {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            renderer: Renderer::default(),
             body: PhantomData,
         }
     }
@@ -62,22 +57,8 @@ impl ReadBodyLayer {
     pub fn any_body(self) -> ReadBodyLayer<AnyBody> {
         ReadBodyLayer {
             limit: self.limit,
-            renderer: self.renderer,
             body: PhantomData,
         }
-    }
-}
-
-impl<M> ReadBodyLayer<M> {
-    /// Renders this layer's refusals with a closure;
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
-    /// [`Rejection::to_response`].
-    pub fn on_rejection<B: Into<Bytes>>(
-        mut self,
-        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-    ) -> Self {
-        self.renderer = Renderer::new(render);
-        self
     }
 }
 
@@ -85,6 +66,6 @@ impl<S, M> Layer<S> for ReadBodyLayer<M> {
     type Service = ReadBody<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ReadBody::new(inner, self.limit, self.renderer.clone())
+        ReadBody::new(inner, self.limit)
     }
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     http::gate::{self, BoxError, ResponseFuture},
-    rejection::{Asked, Renderer},
+    rejection::Asked,
 };
 
 /// A service whose requests come with their whole body. See
@@ -26,16 +26,14 @@ use crate::{
 pub struct ReadBody<S, M = SameBody> {
     inner: S,
     limit: usize,
-    renderer: Renderer,
     body: PhantomData<M>,
 }
 
 impl<S, M> ReadBody<S, M> {
-    pub(super) fn new(inner: S, limit: usize, renderer: Renderer) -> Self {
+    pub(super) fn new(inner: S, limit: usize) -> Self {
         Self {
             inner,
             limit,
-            renderer,
             body: PhantomData,
         }
     }
@@ -61,22 +59,20 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         if let Err(rejection) = check_declared(request.body(), self.limit) {
             let asked = Asked::of(request.headers(), request.extensions());
-            return ResponseFuture::refuse(self.renderer.render(&rejection.to(asked)));
+            return ResponseFuture::refuse(rejection.to(asked).refuse());
         }
         // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
         if request.body().is_end_stream() {
             return ResponseFuture::pass(inner, whole::<M, _>(request.map(|_| Bytes::new())));
         }
-        let (limit, renderer) = (self.limit, self.renderer.clone());
-        ResponseFuture::run(handle::<M, _, _, _>(limit, renderer, inner, request))
+        ResponseFuture::run(handle::<M, _, _, _>(self.limit, inner, request))
     }
 }
 
 /// Reads the body, and calls the inner service.
 async fn handle<M, S, ReqBody, ResBody>(
     limit: usize,
-    renderer: Renderer,
     mut service: S,
     request: Request<ReqBody>,
 ) -> Result<Response<gate::Body<ResBody>>, S::Error>
@@ -90,7 +86,7 @@ where
         Ok(body) => body,
         Err(rejection) => {
             let rejection = rejection.to(Asked::by(&parts));
-            return Ok(renderer.render(&rejection).map(gate::Body::whole));
+            return Ok(rejection.refuse().map(gate::Body::whole));
         }
     };
     poll_fn(|cx| service.poll_ready(cx)).await?;

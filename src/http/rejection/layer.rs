@@ -6,7 +6,6 @@
 //! ```
 
 use std::{
-    error::Error as StdError,
     fmt, mem,
     pin::Pin,
     sync::Arc,
@@ -15,12 +14,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
-use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Rejection;
+use crate::http::{gate::Body, opaque::Opaque};
 
 /// Renders the refusals of all layers, extractors and handlers further in.
 ///
@@ -44,20 +43,17 @@ use super::Rejection;
 /// ```
 ///
 /// The new response has the [`Rejection`] as an extension too. The refusal is not logged again.
+#[derive(Debug, Clone)]
 #[must_use]
-pub struct RejectionLayer<T, B> {
-    rendering: Arc<Rendering<T, B>>,
+pub struct RejectionLayer {
+    begin: Opaque<Begin>,
 }
 
-struct Rendering<T, B> {
-    note: Box<Note<T>>,
-    render: Box<Render<T, B>>,
-}
+/// Notes what is needed of a request, and makes the closure that renders its refusal.
+type Begin = dyn Fn(&Parts) -> Render + Send + Sync;
+type Render = Box<dyn FnOnce(&Rejection) -> Response<Bytes> + Send>;
 
-type Note<T> = dyn Fn(&Parts) -> T + Send + Sync;
-type Render<T, B> = dyn Fn(&Rejection, &T) -> Response<B> + Send + Sync;
-
-impl<T, B> RejectionLayer<T, B> {
+impl RejectionLayer {
     /// Renders with `render`, which gets the value that `note` has made from the request. `note`
     /// runs for every request and should be cheap.
     ///
@@ -78,41 +74,44 @@ impl<T, B> RejectionLayer<T, B> {
     ///         response
     ///     },
     /// );
-    /// # let _: RejectionLayer<(), String> = layer;
     /// ```
-    pub fn new(
+    pub fn new<T: Send + 'static, B: Into<Bytes>>(
         note: impl Fn(&Parts) -> T + Send + Sync + 'static,
         render: impl Fn(&Rejection, &T) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
-        let (note, render) = (Box::new(note), Box::new(render));
-        Self {
-            rendering: Arc::new(Rendering { note, render }),
-        }
+        let render = Arc::new(render);
+        let begin = move |parts: &Parts| -> Render {
+            let (noted, render) = (note(parts), render.clone());
+            Box::new(move |rejection| render(rejection, &noted).map(Into::into))
+        };
+        let begin = Opaque(Arc::new(begin) as Arc<Begin>);
+        Self { begin }
     }
 }
 
-impl<S, T, B> Layer<S> for RejectionLayer<T, B> {
-    type Service = RenderRejections<S, T, B>;
+impl<S> Layer<S> for RejectionLayer {
+    type Service = RenderRejections<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let rendering = self.rendering.clone();
-        RenderRejections { inner, rendering }
+        let begin = self.begin.clone();
+        RenderRejections { inner, begin }
     }
 }
 
 /// A service whose refusals are rendered in one place. See [`RejectionLayer`].
-pub struct RenderRejections<S, T, B> {
+#[derive(Debug, Clone)]
+pub struct RenderRejections<S> {
     inner: S,
-    rendering: Arc<Rendering<T, B>>,
+    begin: Opaque<Begin>,
 }
 
-impl<S, T, B, ReqBody, ResBody> Service<Request<ReqBody>> for RenderRejections<S, T, B>
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RenderRejections<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
-    type Response = Response<RenderedBody<ResBody, B>>;
+    type Response = Response<Body<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, T, B>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -120,121 +119,44 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let noted = (self.rendering.note)(&parts);
-        ResponseFuture {
-            handling: self.inner.call(Request::from_parts(parts, body)),
-            noted,
-            rendering: self.rendering.clone(),
-        }
+        let render = Some((self.begin)(&parts));
+        let handling = self.inner.call(Request::from_parts(parts, body));
+        ResponseFuture { handling, render }
     }
 }
 
 /// The future of a [`RenderRejections`]' response.
 #[pin_project]
-pub struct ResponseFuture<F, T, B> {
+pub struct ResponseFuture<F> {
     #[pin]
     handling: F,
-    noted: T,
-    rendering: Arc<Rendering<T, B>>,
+    render: Option<Render>,
 }
 
-impl<F, T, B, ResBody, E> Future for ResponseFuture<F, T, B>
+impl<F, ResBody, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<ResBody>, E>>,
 {
-    type Output = Result<Response<RenderedBody<ResBody, B>>, E>;
+    type Output = Result<Response<Body<ResBody>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let response = ready!(this.handling.poll(cx))?;
-        let Some(rejection) = response.extensions().get::<Rejection>() else {
-            return Poll::Ready(Ok(response.map(RenderedBody::Inner)));
+        let rejection = response.extensions().get::<Rejection>().cloned();
+        let Some((rejection, render)) = rejection.zip(this.render.take()) else {
+            return Poll::Ready(Ok(response.map(Body::inner)));
         };
-        let mut rendered = (this.rendering.render)(rejection, this.noted);
+        let mut rendered = render(&rejection);
         // Layers further out read the refusal, and what the handler has said of its answer.
-        let rejection = rejection.clone();
         let mut extensions = response.into_parts().0.extensions;
         extensions.extend(mem::take(rendered.extensions_mut()));
         extensions.insert(rejection);
         *rendered.extensions_mut() = extensions;
-        Poll::Ready(Ok(rendered.map(RenderedBody::Refusal)))
+        Poll::Ready(Ok(rendered.map(Body::whole)))
     }
 }
 
-/// The body of a [`RenderRejections`]' response: the inner service's, or a refusal's.
-#[derive(Debug)]
-#[pin_project(project = RenderedBodyProj)]
-pub enum RenderedBody<ResBody, B> {
-    /// The inner service's body.
-    Inner(#[pin] ResBody),
-    /// The body of a refusal, as the layer's closure made it.
-    Refusal(#[pin] B),
-}
-
-impl<ResBody, B> Body for RenderedBody<ResBody, B>
-where
-    ResBody: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-    B: Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>>,
-{
-    type Data = Bytes;
-    type Error = Box<dyn StdError + Send + Sync>;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match self.project() {
-            RenderedBodyProj::Inner(body) => body.poll_frame(cx).map_err(Into::into),
-            RenderedBodyProj::Refusal(body) => body.poll_frame(cx).map_err(Into::into),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Inner(body) => body.is_end_stream(),
-            Self::Refusal(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Inner(body) => body.size_hint(),
-            Self::Refusal(body) => body.size_hint(),
-        }
-    }
-}
-
-impl<T, B> Clone for RejectionLayer<T, B> {
-    fn clone(&self) -> Self {
-        let rendering = self.rendering.clone();
-        Self { rendering }
-    }
-}
-
-impl<S: Clone, T, B> Clone for RenderRejections<S, T, B> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            rendering: self.rendering.clone(),
-        }
-    }
-}
-
-impl<T, B> fmt::Debug for RejectionLayer<T, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RejectionLayer").finish_non_exhaustive()
-    }
-}
-
-impl<S: fmt::Debug, T, B> fmt::Debug for RenderRejections<S, T, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenderRejections")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<F, T, B> fmt::Debug for ResponseFuture<F, T, B> {
+impl<F> fmt::Debug for ResponseFuture<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

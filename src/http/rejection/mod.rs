@@ -1,9 +1,7 @@
 //! Refusals, as `application/problem+json` (RFC 9457) or as gRPC statuses.
 //!
 //! Each such response has the [`Rejection`] as an extension. A [`RejectionLayer`] further out
-//! renders the refusals of all layers, extractors and handlers with one closure;
-//! [`on_rejection`](crate::DistributedLockLayer::on_rejection) of a layer renders those of that
-//! layer.
+//! renders the refusals of all layers, extractors and handlers with one closure.
 //!
 //! With the feature `axum`, `?` works in handlers: an [`Error`] becomes the response that a layer
 //! would send, but not a retryable one, because the handler may have acted before. A handler that
@@ -31,7 +29,6 @@ mod encode;
 pub(crate) mod grpc;
 mod layer;
 mod problem;
-mod render;
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -39,11 +36,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub use self::layer::{RejectionLayer, RenderRejections, RenderedBody, ResponseFuture};
+pub use self::layer::{RejectionLayer, RenderRejections, ResponseFuture};
 pub(crate) use self::{
     asked::{Asked, RequestId},
     grpc::Protocol,
-    render::Renderer,
 };
 pub use super::reasons::Reason;
 use crate::{
@@ -270,8 +266,7 @@ impl Rejection {
         self.by != By::Program && self.reason.is_retryable()
     }
 
-    /// The refusal as a response: the default of
-    /// [`on_rejection`](crate::DistributedLockLayer::on_rejection). Logs nothing.
+    /// The refusal as a response, as layers and extractors send it. Logs nothing.
     ///
     /// The response to a gRPC request, recognized by its content type, has a gRPC status: see
     /// [`Reason::grpc_status`].
@@ -310,6 +305,12 @@ impl Rejection {
         response
     }
 
+    /// Refuses the request: logs the refusal, and returns the response.
+    pub(crate) fn refuse(&self) -> Response<Bytes> {
+        self.log();
+        self.to_response()
+    }
+
     /// What the refusal says of the handler of an idempotent request.
     pub(crate) fn says_of(&self, asked: Asked) -> Handler {
         match self.by {
@@ -327,7 +328,7 @@ impl Rejection {
         self.idempotency_key.as_deref()
     }
 
-    /// Logs the refusal. To be called once, where the refusal becomes a response.
+    /// Logs the refusal, once.
     fn log(&self) {
         let reason = self.reason();
         trace::refused(
@@ -381,8 +382,7 @@ impl From<Error> for Rejection {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
-        self.log();
-        self.to_response().map(axum::body::Body::from)
+        self.refuse().map(axum::body::Body::from)
     }
 }
 

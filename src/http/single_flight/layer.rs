@@ -2,18 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::Response;
 use tower_layer::Layer;
 
 use super::{SingleFlight, flights::Flights};
-use crate::{
-    Locks,
-    defaults::single_flight as defaults,
-    http::opaque::Opaque,
-    key::DeriveKey,
-    rejection::{Rejection, Renderer},
-};
+use crate::{Locks, defaults::single_flight as defaults, http::opaque::Opaque, key::DeriveKey};
 
 /// Runs one of several equal safe requests at a time, in the whole fleet; the others wait for its
 /// answer and get a copy.
@@ -82,7 +74,8 @@ use crate::{
 /// | [`max_response`](Self::max_response) | 1 MiB |
 /// | [`read_within`](Self::read_within) | 5 s |
 /// | [`share_uncacheable`](Self::share_uncacheable) | no |
-/// | [`on_rejection`](Self::on_rejection) | `application/problem+json` |
+#[doc(alias = "debounce")]
+#[doc(alias = "dedupe")]
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SingleFlightLayer {
@@ -99,7 +92,6 @@ pub(super) struct Settings {
     pub(super) max_response: usize,
     pub(super) read_within: Duration,
     pub(super) share_uncacheable: bool,
-    pub(super) renderer: Renderer,
 }
 
 impl SingleFlightLayer {
@@ -135,7 +127,6 @@ impl SingleFlightLayer {
                 max_response: defaults::MAX_RESPONSE,
                 read_within: defaults::READ_WITHIN,
                 share_uncacheable: false,
-                renderer: Renderer::default(),
             }),
         }
     }
@@ -189,16 +180,6 @@ impl SingleFlightLayer {
     /// ```
     pub fn share_uncacheable(self) -> Self {
         self.set(|settings| settings.share_uncacheable = true)
-    }
-
-    /// Renders this layer's refusals with a closure;
-    /// [`RejectionLayer`](crate::rejection::RejectionLayer) renders those of all layers. Default:
-    /// [`Rejection::to_response`].
-    pub fn on_rejection<B: Into<Bytes>>(
-        self,
-        render: impl Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-    ) -> Self {
-        self.set(|settings| settings.renderer = Renderer::new(render))
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {

@@ -70,7 +70,7 @@ where
             Err(error) => Rejection::from_key_error(error),
         };
         let rejection = rejection.to(Asked::by(&parts));
-        let response = self.settings.renderer.render(&rejection);
+        let response = rejection.refuse();
         ResponseFuture::refuse(response)
     }
 }

@@ -14,13 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{LockGuard, Status};
-use crate::{
-    Error, ErrorKind,
-    locks::line::lost_error,
-    store::{Mode, Released},
-    time::Instant,
-    trace,
-};
+use crate::{Error, ErrorKind, locks::line::lost_error, store::Released, time::Instant, trace};
 
 impl LockGuard {
     /// Ends the turn now, for all clones of this guard, and checks that the lease was held until
@@ -28,7 +22,7 @@ impl LockGuard {
     ///
     /// The status of the other clones becomes [`Status::Released`]. Unlike a drop, `release` asks
     /// the store, which costs a round trip even where the lease is passed on to another local
-    /// request.
+    /// request. The turn of that request does not wait for the answer.
     ///
     /// Prefer `release` to a drop where the result matters: a job that reports success, or a test
     /// that checks that no lease was lost.
@@ -58,8 +52,7 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// The turn ends at the first poll, or, if the key is shared, when the store has answered. When
-    /// the future is dropped before that, the turn ends, and the release continues in the
+    /// The turn ends at the first poll. When the future is dropped, the release continues in the
     /// background.
     pub async fn release(self) -> Result<(), Error> {
         if self.granted().lease.fingerprint.is_some() {
@@ -69,39 +62,20 @@ impl LockGuard {
                  by the work: another request would do the same once more",
             ));
         }
-        if self.mode() == Mode::Shared {
-            return self.release_shared().await;
-        }
         if let Some(loss) = self.loss() {
             // Nothing is left to be released, and the clones must continue to see the loss rather
             // than a release.
-            drop(self.inner().end_turn(self.granted(), false));
+            self.inner().end_turn(self.granted());
             return Err(lost_error(Some(loss)));
         }
         if self.0.set_released() {
             return Ok(());
         }
-        let (inner, granted) = (self.inner(), self.granted());
-        let confirmed = inner
-            .end_turn(granted, true)
-            .confirmed(inner, &granted.lease);
+        let granted = self.granted();
+        let confirmed = self.inner().confirm(&granted.lease, |line, caller, t| {
+            line.end(granted, Some(caller), t);
+        });
         trace::releasing(self.token(), confirmed).await
-    }
-
-    /// Confirms the lease, which other turns may go on to use, and ends this turn. The last turn
-    /// also waits for the release of the lease. If the future is dropped, the drop of the guard
-    /// ends the turn.
-    async fn release_shared(self) -> Result<(), Error> {
-        let answer = trace::releasing(self.token(), self.confirm()).await;
-        if let Some(loss) = self.loss() {
-            return Err(lost_error(Some(loss)));
-        }
-        if self.0.set_released() {
-            return answer;
-        }
-        let (inner, granted) = (self.inner(), self.granted());
-        let ended = inner.end_turn(granted, true);
-        answer.and(ended.confirmed(inner, &granted.lease).await)
     }
 
     /// Makes the turn of an exclusive guard a shared one, without a gap in between: no other
@@ -130,14 +104,14 @@ impl LockGuard {
     ///
     /// - [`ErrorKind::Lost`]: the lease was lost, or the turn has ended.
     /// - [`ErrorKind::Unreachable`]: the store did not answer. The guard is shared from now on in
-    ///   this process, and the next renewal tells the store.
+    ///   this process, and the store is told as soon as it answers.
     /// - [`ErrorKind::InvalidConfig`]: the guard holds a permit, or the claim of an idempotent
     ///   request.
     ///
     /// # Cancel safety
     ///
-    /// The guard is shared as soon as the future was polled. If the future is dropped, the store
-    /// learns of that with the next renewal at the latest.
+    /// The guard is shared as soon as the future was polled. If the future is dropped, the store is
+    /// told all the same.
     pub async fn downgrade(&self) -> Result<(), Error> {
         let granted = self.granted();
         if self.mode().is_permit() || granted.lease.fingerprint.is_some() {
@@ -146,13 +120,10 @@ impl LockGuard {
                 "only the guard of an exclusive lock can be downgraded, not that of a permit or of an idempotent request",
             ));
         }
-        let is_under_way = self.inner().with_line(&granted.lease.key, |line, t| {
-            line.downgrade(&self.0, granted, t)
+        let confirmed = self.inner().confirm(&granted.lease, |line, caller, t| {
+            line.downgrade(&self.0, granted, caller, t);
         });
-        match is_under_way {
-            Some(true) => self.confirm().await,
-            _ => Err(lost_error(self.0.loss())),
-        }
+        self.unless_over(confirmed.await)
     }
 
     /// Asks the store whether the lease is held, and extends the lease. The turn goes on.
@@ -184,20 +155,20 @@ impl LockGuard {
     /// The lease may or may not have been extended when the future is dropped. The turn goes on in
     /// both cases.
     pub async fn confirm(&self) -> Result<(), Error> {
-        if let Some(over) = self.result_if_over() {
-            return over;
-        }
-        let answer = self.inner().confirm(&self.granted().lease).await;
-        // A shared lease goes on for other readers after the turn of this one was lost.
-        self.result_if_over().unwrap_or(answer)
+        let granted = self.granted();
+        let confirmed = self.inner().confirm(&granted.lease, |line, caller, t| {
+            line.confirm(granted, caller, t);
+        });
+        self.unless_over(confirmed.await)
     }
 
-    /// The result of [`confirm`](Self::confirm) for a turn that is not under way any more.
-    fn result_if_over(&self) -> Option<Result<(), Error>> {
+    /// The store's answer, unless the turn is over: a shared lease goes on for other readers after
+    /// the turn of this one was lost.
+    fn unless_over(&self, answer: Result<(), Error>) -> Result<(), Error> {
         match self.status() {
-            Status::Held => None,
-            Status::Released => Some(Ok(())),
-            Status::Lost(loss) => Some(Err(lost_error(Some(loss)))),
+            Status::Held => answer,
+            Status::Released => Ok(()),
+            Status::Lost(loss) => Err(lost_error(Some(loss))),
         }
     }
 

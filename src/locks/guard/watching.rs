@@ -11,10 +11,7 @@ use std::{future::poll_fn, pin::pin, task::Poll};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{LockGuard, Status};
-use crate::{
-    Error, Loss,
-    locks::{line::lost_error, watch},
-};
+use crate::{Error, Loss, locks::line::lost_error};
 
 impl LockGuard {
     /// Waits for the loss of the lease, and returns the reason. The future never resolves if the
@@ -37,7 +34,7 @@ impl LockGuard {
     ///
     /// This method is cancel safe. A loss is final, and a later call returns the same reason.
     pub async fn lost(&self) -> Loss {
-        let mut watching = pin!(self.watch_lease());
+        let mut watching = pin!(self.watch());
         // The clock is looked at in each poll: after a pause of the process, the task can be woken
         // for another reason before the watch is told.
         let watching = poll_fn(|cx| match self.loss() {
@@ -79,6 +76,7 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropping the returned future drops `future`. The turn goes on.
+    #[doc(alias = "leader")]
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         Self::run_with(std::slice::from_ref(self), future).await
     }
@@ -162,11 +160,22 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn watch(&self) -> impl Future<Output = Loss> + Send + use<> {
-        self.watch_lease()
-    }
-
-    /// Resolves when the lease is lost, without keeping the turn from ending.
-    fn watch_lease(&self) -> impl Future<Output = Loss> + Send + use<> {
-        watch::loss(self.0.clone())
+        let turn = self.0.clone();
+        async move {
+            let granted = turn.granted();
+            let lease = &granted
+                .expect("a guard is created after its turn has begun")
+                .lease;
+            loop {
+                let told = lease.loss_told();
+                if let Some(loss) = turn.loss() {
+                    return loss;
+                }
+                // Looked at after `told` was made: the background may have ended with its runtime,
+                // and whoever ends it wakes the watchers.
+                turn.inner.scheduler.start(&turn.inner);
+                told.await;
+            }
+        }
     }
 }

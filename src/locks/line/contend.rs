@@ -40,9 +40,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
+    lease::{Lease, validity},
     store::{Held, Mode, Owner},
     sync::Notify,
-    time::Instant,
+    time::{Instant, later},
 };
 
 /// Why a contender is woken up.
@@ -73,8 +74,6 @@ pub(super) struct Contending {
     asked: Option<Asked>,
     /// The attempt's place in the store's queue, while no question is under way.
     place: Option<Place>,
-    /// The contender pauses, because the key is held and its attempt is in the store's queue.
-    is_queued: bool,
     /// Set while the store fails.
     away: Option<Away>,
     /// The label of the holder's store.
@@ -93,17 +92,21 @@ impl Contending {
             answered,
             asked: None,
             place: None,
-            is_queued: false,
             away,
             holder: None,
         }
     }
 
-    /// Notes that a question is asked, in the name of these owners.
+    /// Notes that a question is asked.
     pub(super) fn ask(&mut self, asked: Asked) {
         self.asked = Some(asked);
         self.place = None;
-        self.is_queued = false;
+    }
+
+    /// Takes the question under way, unless the time of its leases is over.
+    pub(super) fn take_if_in_time(&mut self, now: Instant) -> Option<Asked> {
+        let is_in_time = |asked: &mut Asked| now < later(asked.at, validity(asked.length));
+        self.asked.take_if(is_in_time)
     }
 
     /// The attempt's place in the store's queue.
@@ -150,7 +153,7 @@ pub(crate) struct Place {
     pub(crate) mode: Mode,
 }
 
-/// A question under way.
+/// A question under way, with what the line needs to make leases of the answer.
 #[derive(Debug)]
 pub(super) struct Asked {
     /// When the question was asked.
@@ -158,10 +161,36 @@ pub(super) struct Asked {
     /// The owners that it names.
     pub(super) owners: SmallVec<[Owner; 1]>,
     pub(super) mode: Mode,
-    /// For how long the store keeps what it grants or queues.
-    pub(super) lasts: Duration,
-    /// The first owner has had a place in the store's queue before.
+    pub(super) length: Duration,
+    pub(super) fingerprint: Option<Bytes>,
+    /// The first owner keeps a place in the store's queue if the key is held.
+    pub(super) waits: bool,
+    /// The first owner has had a place before.
     pub(super) had_place: bool,
+}
+
+impl Asked {
+    /// A lease that was granted to one of the owners.
+    pub(super) fn lease(&self, key: &LockKey, owner: Owner) -> Arc<Lease> {
+        let fingerprint = self.fingerprint.clone();
+        let lease = Lease::new(
+            key.clone(),
+            owner,
+            fingerprint,
+            self.at,
+            self.length,
+            self.mode,
+        );
+        Arc::new(lease)
+    }
+
+    /// The place of the first owner in the store's queue.
+    fn place(&self) -> Place {
+        Place {
+            owner: self.owners[0],
+            mode: self.mode,
+        }
+    }
 }
 
 /// Why a question has brought no lease.
@@ -173,15 +202,6 @@ pub(crate) enum Unanswered {
     Unknown,
     /// So many of the owners were granted a lease, whose time was over before the answer came.
     TooLate(usize),
-}
-
-/// The contender's next step after the store has failed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum AfterFailure {
-    /// Requests still wait: ask again after a pause.
-    AskAgain,
-    /// The contender is not needed any more.
-    End,
 }
 
 impl Line {
@@ -211,7 +231,7 @@ impl Line {
     /// store's queue.
     pub(super) fn is_queued(&self) -> bool {
         let contending = self.contending.as_ref();
-        contending.is_some_and(|contending| contending.is_queued)
+        contending.is_some_and(|it| it.place.is_some() && it.away.is_none())
     }
 
     /// Takes the contender's wake-up, if there is one. Later wake-ups notify `woken`.
@@ -236,44 +256,36 @@ impl Line {
         }
     }
 
-    /// Handles the answer that the key is held elsewhere, to a question in the mode `asked`.
-    /// Requests that do not wait are refused if the answer covers them, or if a request ahead
-    /// goes on waiting. Requests with another fingerprint than the holder's are refused, too.
+    /// Handles the answer that the key is held elsewhere. Requests that do not wait are refused if
+    /// the answer covers them, or if a request ahead goes on waiting. Requests with another
+    /// fingerprint than the holder's are refused, too.
     ///
-    /// Returns whether the contender pauses: its attempt is in the store's queue (`is_queued`), for
-    /// the first request in line. No request that does not wait is left in that case.
-    pub(crate) fn held(
-        &mut self,
-        found: &Held,
-        asked: Mode,
-        is_queued: bool,
-        t: &mut Transition<'_>,
-    ) -> bool {
+    /// Returns whether the contender pauses: its attempt is in the store's queue, for the first
+    /// request in line. No request that does not wait is left in that case.
+    pub(crate) fn held(&mut self, found: &Held, t: &mut Transition<'_>) -> bool {
+        let Some(contending) = &mut self.contending else {
+            return false;
+        };
+        let Some(asked) = contending.asked.take() else {
+            return false;
+        };
+        contending.answered = true;
+        contending.away = None;
+        contending.place = asked.waits.then(|| asked.place());
+        contending.holder = found.label.clone();
         let mut waits_ahead = false;
         self.refuse_if(t, |turn| {
             let request = &turn.request;
             if let Some(other) = other(&request.fingerprint, &found.fingerprint) {
                 return Some(NoTurn::OtherFingerprint(other));
             }
-            let is_covered = covers(asked, request.mode);
+            let is_covered = asked.mode.held_means_held_for(request.mode);
             waits_ahead |= is_covered && request.patient;
             let is_refused = !request.patient && (is_covered || waits_ahead);
             is_refused.then(|| held_error(found.label.as_deref().map(elsewhere)).into())
         });
         let first = self.waiters.front().map(|turn| turn.request.mode);
-        let pauses = is_queued && first == Some(asked);
-        if let Some(contending) = &mut self.contending {
-            contending.answered = true;
-            let asked = contending.asked.take();
-            contending.place = asked.filter(|_| is_queued).map(|asked| Place {
-                owner: asked.owners[0],
-                mode: asked.mode,
-            });
-            contending.away = None;
-            contending.holder = found.label.clone();
-            contending.is_queued = pauses;
-        }
-        pauses
+        asked.waits && first == Some(asked.mode)
     }
 
     /// Ends the contender, because the work that the key is claimed for is already recorded.
@@ -284,32 +296,37 @@ impl Line {
     }
 
     /// Handles a failure of the store. All requests fail if asking again is pointless, or if the
-    /// store has never answered for this line; otherwise the patient ones go on waiting.
+    /// store has never answered for this line; otherwise the patient ones go on waiting. Returns
+    /// whether there are any, for which the store is asked again.
     pub(crate) fn ask_failed(
         &mut self,
         key: &LockKey,
         error: &Error,
         why: Unanswered,
         t: &mut Transition<'_>,
-    ) -> AfterFailure {
+    ) -> bool {
         let since = self.end_question(key, why, t).unwrap_or(t.now);
         let Some(contending) = &mut self.contending else {
-            return AfterFailure::End;
+            return false;
         };
         let is_final = error.kind() != ErrorKind::Unreachable;
-        if is_final || !contending.answered || t.limits.fail_fast {
+        if is_final || !contending.answered || t.config.fail_fast {
             self.abandoned(key, error, t);
-            return AfterFailure::End;
+            return false;
         }
         let away = contending.away.get_or_insert(Away { since, error: None });
         away.error = Some(error.clone());
         self.refuse_the_impatient(error, t);
+        self.goes_on(key, t)
+    }
+
+    /// Ends the contender if no request is left. Returns whether it goes on.
+    fn goes_on(&mut self, key: &LockKey, t: &mut Transition<'_>) -> bool {
         if self.waiters.is_empty() {
             self.give_up_place(key, t);
             self.contending = None;
-            return AfterFailure::End;
         }
-        AfterFailure::AskAgain
+        self.contending.is_some()
     }
 
     /// Ends the contender, and refuses all requests.
@@ -332,19 +349,16 @@ impl Line {
         let asked = contending.asked.take()?;
         let (ended, in_doubt) = match why {
             Unanswered::Refused => {
-                contending.place = asked.had_place.then_some(Place {
-                    owner: asked.owners[0],
-                    mode: asked.mode,
-                });
+                contending.place = asked.had_place.then(|| asked.place());
                 (0, false)
             }
             Unanswered::Unknown => (asked.owners.len(), true),
             Unanswered::TooLate(granted) => (granted, false),
         };
-        // What comes late lasts as long from then on.
-        let lasts = asked.lasts.saturating_mul(1 + u32::from(in_doubt));
+        let lasts = asked.length.max(t.config.waiter_deadline);
         for owner in asked.owners.into_iter().take(ended) {
-            t.end_attempt(key, owner, asked.mode, lasts, in_doubt);
+            let mode = asked.mode;
+            t.end_attempt(key, Place { owner, mode }, lasts, in_doubt);
         }
         Some(asked.at)
     }
@@ -353,7 +367,7 @@ impl Line {
     pub(super) fn give_up_place(&mut self, key: &LockKey, t: &mut Transition<'_>) {
         let contending = self.contending.as_mut();
         if let Some(place) = contending.and_then(|contending| contending.place.take()) {
-            t.release_place(key, place);
+            t.end_attempt(key, place, t.config.waiter_deadline, false);
         }
     }
 
@@ -367,12 +381,7 @@ impl Line {
     ) -> bool {
         self.end_question(key, why, t);
         self.give_up_place(key, t);
-        if self.waiters.is_empty() {
-            self.contending = None;
-        } else if let Some(contending) = &mut self.contending {
-            contending.is_queued = false;
-        }
-        self.contending.is_some()
+        self.goes_on(key, t)
     }
 
     /// Handles the end of the contender with its runtime. Returns whether the line needs another
@@ -417,15 +426,6 @@ impl Line {
             let is_impatient = turn.request.fail_fast || !turn.request.patient;
             is_impatient.then(|| error.clone().into())
         });
-    }
-}
-
-/// Whether a key that was found held by a question in the mode `asked` is held for `mode` as well.
-fn covers(asked: Mode, mode: Mode) -> bool {
-    match (asked, mode) {
-        (Mode::Exclusive, Mode::Shared) => false,
-        (Mode::Permit { of: asked }, Mode::Permit { of }) => of <= asked,
-        (Mode::Exclusive | Mode::Shared | Mode::Permit { .. }, _) => true,
     }
 }
 

@@ -1,27 +1,30 @@
 //! A lease of a line, with the state that is needed to pass the lease on and to renew the lease.
 //!
-//! The phases of a lease in its line:
-//!
 //! ```text
-//! granted ──▶ Serving ◀──────────────┐
-//!               │   │                │ renewed, with tokens if they had run out
-//!               │   └─ Confirming ───┘
+//! granted ──▶ turns are under way ◀───────────┐
+//!               │   │                         │ renewed, with tokens if they had run out
+//!               │   └─ idle, for a moment ────┘
 //!               │        a turn has ended, the next request waits, and the lease is doubted or has no tokens
 //!               │
-//!               ├─ lost, and the turn has a fingerprint ──▶ Outlived ──▶ the turn ends
+//!               ├─ lost, and the turn has a fingerprint ──▶ outlived ──▶ the turn ends
 //!               └─ lost, released or recorded ──▶ gone from the line
 //! ```
+//!
+//! A caller that asks whether the lease is held, or was held until the end of a turn, is told by the
+//! answer to a renewal that was sent after that moment, or to the release. Nothing waits for it:
+//! the next turn begins meanwhile, because a lease that was lost does not come back.
 //!
 //! A lease that is wanted by another instance is *used up* after `pass_turns` further turns, or
 //! after `pass_time`. With the defaults, a lease that had served 40 turns when the hint came serves
 //! turn 56 at most, and no turn that would begin more than 10 ms after the hint.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::take, sync::Arc, time::Duration};
 
-use super::{Away, Confirmation, Granted, Transition, Turn, readers::Readers};
+use super::{Away, Callers, Granted, Transition, Turn, lost_error, readers::Readers};
 use crate::{
+    Loss,
     lease::{Entry, Lease, Renewal},
-    store::{Mode, Tokens},
+    store::{Mode, Tokens, ends::Caller},
     time::{Instant, later},
 };
 
@@ -30,7 +33,15 @@ use crate::{
 pub(super) struct HeldLease {
     /// The part of the lease that guards share.
     pub(super) lease: Arc<Lease>,
-    pub(super) phase: Phase,
+    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is
+    /// done once runs to its end. Requests with the same fingerprint wait for the end of that
+    /// turn, and share the record.
+    pub(super) is_outlived: bool,
+    /// The store may have forgotten the lease. No turn begins until it has answered a renewal that
+    /// was sent after the doubt came.
+    pub(super) is_doubted: bool,
+    /// The doubt came after the last renewal was sent, whose answer does not settle it.
+    pub(super) is_doubted_anew: bool,
     /// The tokens for the next turns.
     pub(super) tokens: Tokens,
     /// How many tokens there were when the last of them arrived.
@@ -54,32 +65,16 @@ pub(super) struct HeldLease {
     /// The readers among them begin together, even if another instance waits. Zero once they
     /// have begun.
     pub(super) late_from: u64,
-    /// A refill of tokens was requested and has not arrived.
-    pub(super) refill_asked: bool,
-    /// The lease serves one turn after another, and is renewed more often for that reason.
-    pub(super) is_passed_on: bool,
     /// Set while renewals fail.
     pub(super) away: Option<Away>,
     /// When the lease is renewed next.
     pub(super) renewal: Renewal,
+    /// The callers that are told whether the lease is held.
+    pub(super) callers: Callers,
+    /// How many of them the answer to the renewal under way is for.
+    pub(super) asked: usize,
     /// The entry of the lease in the schedule of its shard.
     entry: Option<Entry>,
-}
-
-/// Whether turns can begin under a lease.
-#[derive(Debug, Default)]
-pub(super) enum Phase {
-    /// Turns are under way. A lease in this phase has no turn only within a transition.
-    #[default]
-    Serving,
-    /// No turn is under way. The lease waits for a renewal that confirms the lease or brings
-    /// tokens, and the next turn begins after that. `release` of the last turn may wait for the
-    /// same renewal.
-    Confirming(Option<Confirmation>),
-    /// The lease is lost, but its turn goes on, because the turn has a fingerprint: work that is
-    /// done once runs to its end. Requests with the same fingerprint wait for the end of that
-    /// turn, and share the record.
-    Outlived,
 }
 
 impl HeldLease {
@@ -92,9 +87,11 @@ impl HeldLease {
         t: &Transition<'_>,
     ) -> Self {
         Self {
-            renewal: Renewal::new(&t.limits.pace, lease.length, sent),
+            renewal: Renewal::new(t.pace, lease.length, sent),
             lease,
-            phase: Phase::Serving,
+            is_outlived: false,
+            is_doubted: false,
+            is_doubted_anew: false,
             block: tokens.left(),
             tokens,
             token: None,
@@ -105,9 +102,9 @@ impl HeldLease {
             max_hold: Duration::MAX,
             wanted: others_wait.then_some((t.now, 0)),
             late_from: t.numbers.next,
-            refill_asked: false,
-            is_passed_on: false,
             away: None,
+            callers: Callers::new(),
+            asked: 0,
             entry: None,
         }
     }
@@ -132,26 +129,16 @@ impl HeldLease {
         self.turns() == 0
     }
 
-    /// Whether the lease is lost and its turn goes on.
-    pub(super) fn is_outlived(&self) -> bool {
-        matches!(self.phase, Phase::Outlived)
-    }
-
     /// The token of the turn under way, or of the last one of several.
     pub(super) fn token(&self) -> Option<u64> {
         self.token.filter(|_| !self.is_idle())
     }
 
-    /// Whether no turn is under way, and the next renewal decides about the next turn.
-    pub(super) fn is_confirming(&self) -> bool {
-        matches!(self.phase, Phase::Confirming(_))
-    }
-
-    /// Whether a request would wait for the confirmation of this lease: a doubted lease that
-    /// readers share serves no further reader, although turns are under way.
-    pub(super) fn awaits_confirmation(&self) -> bool {
-        let is_shared = matches!(self.phase, Phase::Serving) && self.mode() == Mode::Shared;
-        self.is_confirming() || (is_shared && !self.lease.is_confirmed())
+    /// Whether a request would wait for a renewal of this lease. A doubted lease that readers share
+    /// serves no further reader, although turns are under way.
+    pub(super) fn awaits_renewal(&self) -> bool {
+        let waits_with_others = self.mode().shares_turns() && self.is_doubted;
+        !self.is_outlived && (self.is_idle() || waits_with_others)
     }
 
     /// How long the turn under way has lasted, or the longest one of several.
@@ -165,16 +152,14 @@ impl HeldLease {
         if !self.readers.remove(number) {
             self.in_turn = false;
         }
-        self.set_turn_ends();
     }
 
     /// Restarts the time that a turn under way may last.
     pub(super) fn begin_anew(&mut self, turn: &Arc<Turn>, number: u64, t: &mut Transition<'_>) {
-        let max_hold = turn.request.holding.max_hold.unwrap_or(t.limits.max_hold);
+        let max_hold = turn.request.holding.max_hold.unwrap_or(t.config.max_hold);
         if !self.readers.set_end(number, later(t.now, max_hold)) {
             self.began = t.now;
         }
-        self.set_turn_ends();
         self.schedule(t);
     }
 
@@ -185,25 +170,30 @@ impl HeldLease {
         self.in_turn = false;
         self.late_from = t.numbers.next;
         self.lease.downgrade();
-        self.set_turn_ends();
     }
 
-    /// Ends the turns of a shared lease that have lasted too long, and returns them.
-    pub(super) fn take_readers_past_their_time(&mut self, now: Instant) -> Vec<Arc<Turn>> {
-        let due = self.readers.take_due(now);
-        self.set_turn_ends();
-        due
+    /// When the turn under way has lasted too long, or the first of several.
+    pub(super) fn turn_ends(&self) -> Option<Instant> {
+        let ends = self.in_turn.then(|| later(self.began, self.max_hold));
+        ends.or_else(|| self.readers.first_end())
     }
 
-    /// Tells the lease when its turn has lasted too long: the turn of an exclusive lease, or the
-    /// first of several readers.
-    pub(super) fn set_turn_ends(&self) {
-        let ends = if self.in_turn {
-            Some(later(self.began, self.max_hold))
-        } else {
-            self.readers.first_end()
-        };
-        self.lease.set_turn_ends(ends);
+    /// Whether the turn under way has lasted too long, or one of several.
+    pub(super) fn is_past_its_time(&self, now: Instant) -> bool {
+        self.turn_ends().is_some_and(|ends| now >= ends)
+    }
+
+    /// Doubts the lease: the store may have forgotten it.
+    pub(super) fn doubt(&mut self) {
+        self.is_doubted = true;
+        self.is_doubted_anew = true;
+    }
+
+    /// Ends the lease as lost, and tells everybody who waits for it.
+    pub(super) fn lose(&mut self, loss: Loss, t: &mut Transition<'_>) {
+        self.lease.lose(loss);
+        t.tell(self.take_callers(), Err(lost_error(Some(loss))));
+        t.follow_up.lost.push((self.lease.clone(), loss));
     }
 
     /// Notes that another instance waits for the key.
@@ -222,10 +212,16 @@ impl HeldLease {
         self.lease.owner == lease.owner
     }
 
-    /// Waits for a renewal before the next turn begins.
-    pub(super) fn confirm(&mut self, confirmation: Option<Confirmation>, t: &mut Transition<'_>) {
-        self.phase = Phase::Confirming(confirmation);
+    /// Asks the store on behalf of a caller whether it has the lease.
+    pub(super) fn confirm(&mut self, caller: Caller, t: &mut Transition<'_>) {
+        self.callers.push(caller);
         self.renew_now(t);
+    }
+
+    /// Takes the callers, of which the renewal under way answers none any more.
+    pub(super) fn take_callers(&mut self) -> Callers {
+        self.asked = 0;
+        take(&mut self.callers)
     }
 
     /// Renews the lease at once.
@@ -234,16 +230,17 @@ impl HeldLease {
         self.schedule(t);
     }
 
-    /// Renews the lease at the pace of a lease that is passed on.
-    pub(super) fn renew_soon(&mut self, t: &mut Transition<'_>) {
-        self.renewal.renew_soon(&t.limits.pace, t.now);
+    /// Renews the lease at once for a turn that cannot begin before, unless that was asked for.
+    pub(super) fn renew_for_a_turn(&mut self, t: &mut Transition<'_>) {
+        self.renewal.renew_for_a_turn(t.now);
         self.schedule(t);
     }
 
     /// Updates the lease's entry in the schedule, after the renewal, the deadline or the turn has
     /// changed.
     pub(super) fn schedule(&mut self, t: &mut Transition<'_>) {
-        let end = self.lease.deadline().min(self.lease.turn_ends());
+        let deadline = self.lease.deadline();
+        let end = self.turn_ends().map_or(deadline, |ends| ends.min(deadline));
         let entry = match self.renewal.due() {
             Some(next) if next < end => Entry::Renewal(next),
             _ => Entry::End(end),

@@ -11,10 +11,9 @@
 //!          └────────── the turn ends, `sort` ◀──────────────┘
 //! ```
 
-use std::{
-    collections::BTreeMap,
-    ops::Bound::{Excluded, Unbounded},
-};
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
 
 use super::{Granted, HeldLease};
 
@@ -68,20 +67,10 @@ impl Leases {
         self.first.iter_mut().chain(further)
     }
 
-    /// The number of the open lease that follows `after`, or of the first one. For loops that
-    /// remove leases.
-    pub(super) fn next_open(&self, after: Option<u64>) -> Option<u64> {
-        let first = self.first.as_ref().map(HeldLease::number);
-        let further = match after {
-            None if first.is_some() => return first,
-            None => self.open.keys().next(),
-            Some(after) if Some(after) == first => self.open.keys().next(),
-            Some(after) => {
-                let mut behind = self.open.range((Excluded(after), Unbounded));
-                behind.next().map(|(number, _)| number)
-            }
-        };
-        further.copied()
+    /// The numbers of the open leases without a turn.
+    pub(super) fn idle(&self) -> SmallVec<[u64; 1]> {
+        let idle = self.iter_open().filter(|held| held.is_idle());
+        idle.map(HeldLease::number).collect()
     }
 
     /// The lease with a number.
@@ -135,7 +124,7 @@ impl Leases {
 
 /// Whether a lease is a permit with a turn under way.
 fn is_busy(held: &HeldLease) -> bool {
-    held.mode().is_permit() && !held.is_idle()
+    held.mode().permits().is_some() && !held.is_idle()
 }
 
 #[cfg(test)]

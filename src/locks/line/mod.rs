@@ -48,18 +48,20 @@
 //!                                                   contending  leases          waiters
 //! Lines::join(1)     creates the line, `demand`     yes         –               1
 //! Lines::join(2)     queues the request             yes         –               1, 2
-//! granted(lease 7)   `serve`: turn of 1 begins      –           7: Serving, 1   2
-//! end(turn of 1)     `serve`: 7 is passed on to 2   –           7: Serving, 2   –
+//! granted(lease 7)   `serve`: turn of 1 begins      –           7: turn of 1    2
+//! end(turn of 1)     `serve`: 7 is passed on to 2   –           7: turn of 2    –
 //! end(turn of 2)     `serve`: 7 is released         –           –               –          the line is gone
 //! ```
 //!
-//! Had the store been away for a moment during turn 1, lease 7 would be doubted. The end of turn 1
-//! would then move the lease to `Confirming`, and the answer to a renewal would begin turn 2:
+//! Had the store been away for a moment during turn 1, lease 7 would be doubted. After the end of
+//! turn 1, the lease would then be idle, until the answer to a renewal begins turn 2:
 //!
 //! ```text
-//! end(turn of 1)     7 is doubted                   –           7: Confirming   2
-//! renewed(7)         `serve`: turn of 2 begins      –           7: Serving, 2   –
+//! end(turn of 1)     7 is doubted                   –           7               2
+//! renewed(7)         `serve`: turn of 2 begins      –           7: turn of 2    –
 //! ```
+
+#![deny(clippy::wildcard_enum_match_arm)]
 
 mod contend;
 mod held_lease;
@@ -76,55 +78,34 @@ use std::{collections::VecDeque, sync::Arc, task::Waker, time::Duration};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-pub(crate) use contend::{AfterFailure, Unanswered, Wake};
-pub(crate) use renewals::{Answer, DueRenewal, Lost};
-pub(crate) use serve::Demand;
-pub(crate) use turns::Ended;
+pub(crate) use contend::{Unanswered, Wake};
+pub(crate) use renewals::{Answer, DueRenewal};
 pub(crate) use waiters::{Holding, NoTurn, WaitRequest};
 
 use self::{
     contend::{Contending, Place},
-    held_lease::{HeldLease, Phase},
+    held_lease::HeldLease,
     leases::Leases,
 };
 pub(crate) use super::turn::Granted;
-use super::{inner::Inner, totals::Totals, turn::Turn};
+use super::{config::Config, totals::Totals, turn::Turn};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},
     store::{
-        Ending, Instance, Mode, Owner, Release,
-        ends::{Confirmation, Ends, NewEnd},
+        Ending, Instance, Owner, Release,
+        ends::{Callers, Ends},
     },
     time::Instant,
 };
-
-/// The limits that a line works within.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// How many requests may wait.
-    pub(crate) longest_line: usize,
-    /// How many more turns a lease serves once another instance is known to wait.
-    pub(crate) pass_turns: u32,
-    /// For how long a lease is still passed on once another instance is known to wait.
-    pub(crate) pass_time: Duration,
-    /// How long a turn may last, unless its request says otherwise.
-    pub(crate) max_hold: Duration,
-    /// How long a lease lasts, unless its request says otherwise.
-    pub(crate) lease: Duration,
-    /// How long the store keeps a place in its queue.
-    pub(crate) waiter_deadline: Duration,
-    /// Whether waiting requests fail as soon as the store does.
-    pub(crate) fail_fast: bool,
-    /// How leases are renewed.
-    pub(crate) pace: Pace,
-}
 
 /// The context of a transition: the inputs, and the follow-up that is left for when the line's lock
 /// is free.
 pub(crate) struct Transition<'a> {
     pub(crate) now: Instant,
-    pub(crate) limits: &'a Limits,
+    pub(crate) config: &'a Config,
+    /// How leases are renewed.
+    pub(crate) pace: &'a Pace,
     /// The schedule of the leases under the same lock.
     pub(crate) schedule: &'a mut Schedule,
     pub(crate) scheduler: &'a Scheduler,
@@ -168,8 +149,8 @@ pub(crate) struct FollowUp {
     pub(crate) releases: SmallVec<[Release; 1]>,
     /// The tasks of requests that have got their turns, or were refused.
     pub(crate) wakers: Wakers,
-    /// The answers to releases that have waited for a renewal.
-    pub(crate) confirmed: Vec<(Confirmation, Result<(), Error>)>,
+    /// The callers that have waited for a lease to be confirmed, and what they are told.
+    pub(crate) told: Vec<(Callers, Result<(), Error>)>,
     /// Starts a contender with this number.
     pub(crate) contend: Option<u64>,
     /// The first request of the line, which is not alone any more: the background polls the
@@ -249,7 +230,7 @@ impl Line {
 
     /// The leases that turns run under, or are about to.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        let held = self.leases.iter().filter(|held| !held.is_outlived());
+        let held = self.leases.iter().filter(|held| !held.is_outlived);
         held.map(|held| &held.lease)
     }
 
@@ -281,7 +262,7 @@ impl Line {
     /// Since when the store has been away, as seen by the leases that are to be confirmed.
     fn away_for_leases(&self) -> Option<Away> {
         let mut leases = self.leases.iter_open();
-        leases.find_map(|held| held.away.clone().filter(|_| held.awaits_confirmation()))
+        leases.find_map(|held| held.away.clone().filter(|_| held.awaits_renewal()))
     }
 }
 
@@ -299,64 +280,47 @@ impl Transition<'_> {
         }
     }
 
-    /// Tells a release that waits for the confirmation of a lease how that has ended.
-    fn confirm(&mut self, waiting: &mut Option<Confirmation>, outcome: Result<(), Error>) {
-        let waiting = waiting.take();
-        let confirmed = waiting.map(|waiting| (waiting, outcome));
-        self.follow_up.confirmed.extend(confirmed);
+    /// Tells callers whether their lease was held.
+    fn tell(&mut self, callers: Callers, outcome: Result<(), Error>) {
+        if !callers.is_empty() {
+            self.follow_up.told.push((callers, outcome));
+        }
     }
 
-    /// Releases a lease that has left its line, and removes the lease from the schedule. `waiting`
-    /// is told whether the lease was held until now.
-    fn release(&mut self, mut held: HeldLease, waiting: Option<Confirmation>) {
+    /// Releases a lease that has left its line, and removes the lease from the schedule. The
+    /// answer tells the callers of the lease whether it was held until now.
+    fn release(&mut self, mut held: HeldLease) {
         held.unschedule(self);
         self.away = self.away.take().or(held.away);
         let lease = held.lease;
         self.follow_up.released.push(lease.owner);
-        self.end(
-            &lease.key,
-            NewEnd {
-                owner: lease.owner,
-                mode: lease.mode(),
-                ending: Ending::Free,
-                in_doubt: false,
-                lasts: lease.length,
-                waiting,
-            },
-        );
-    }
-
-    /// Gives up an attempt's place in the store's queue.
-    fn release_place(&mut self, key: &LockKey, place: Place) {
-        let lasts = self.limits.waiter_deadline;
-        self.end_attempt(key, place.owner, place.mode, lasts, false);
+        let release = Release {
+            key: lease.key.clone(),
+            owner: lease.owner,
+            mode: lease.mode(),
+            ending: Ending::Free,
+            in_doubt: false,
+            lasts: lease.length,
+        };
+        self.end(release, held.callers);
     }
 
     /// Ends what the store may have of an owner that has no turn.
-    fn end_attempt(
-        &mut self,
-        key: &LockKey,
-        owner: Owner,
-        mode: Mode,
-        lasts: Duration,
-        in_doubt: bool,
-    ) {
-        self.end(
-            key,
-            NewEnd {
-                owner,
-                mode,
-                ending: Ending::Free,
-                in_doubt,
-                lasts,
-                waiting: None,
-            },
-        );
+    fn end_attempt(&mut self, key: &LockKey, attempt: Place, lasts: Duration, in_doubt: bool) {
+        let release = Release {
+            key: key.clone(),
+            owner: attempt.owner,
+            mode: attempt.mode,
+            ending: Ending::Free,
+            in_doubt,
+            lasts,
+        };
+        self.end(release, Callers::new());
     }
 
     /// Adds an ending, whose release is sent when the lock is free.
-    fn end(&mut self, key: &LockKey, end: NewEnd) {
-        let release = self.ends.add(key, end, self.now);
+    fn end(&mut self, release: Release, callers: Callers) {
+        let release = self.ends.add(release, callers, self.now);
         self.follow_up.releases.extend(release);
     }
 }

@@ -7,6 +7,7 @@
 //! | renewed | the deadline moves, doubts are settled, new tokens arrive, a turn may begin |
 //! | renewed, but without the tokens that were requested | the same, and the next renewal, which requests them again, follows soon |
 //! | renewed, but doubted since the renewal was sent | the next renewal is due at once |
+//! | a connection broke | the lease is doubted, and the next renewal is due at once, a few times in a row |
 //! | unknown | the lease is doubted, and the next renewal follows soon; requests that wait for this lease, and not for a store that is away, fail |
 //! | interrupted: a runtime has ended before the answer came | the lease is doubted, and the next renewal is due at once |
 //! | wanted (a hint, or the answer to a renewal) | the lease serves a few more turns only |
@@ -14,13 +15,8 @@
 
 use std::sync::Arc;
 
-use super::{Away, HeldLease, Line, Phase, Transition, lost_error};
-use crate::{
-    Error, ErrorKind, Loss,
-    lease::Lease,
-    store::{Mode, Tokens},
-    time::Instant,
-};
+use super::{Away, Callers, HeldLease, Line, Transition};
+use crate::{Error, ErrorKind, Loss, lease::Lease, store::Tokens, time::Instant};
 
 /// The smallest refill of tokens, so that 32 turns of a short line cost one command.
 const REFILL_AT_LEAST: u32 = 32;
@@ -30,8 +26,6 @@ const REFILL_AT_LEAST: u32 = 32;
 pub(crate) struct Answer {
     /// When the renewal was sent.
     pub(crate) sent: Instant,
-    /// How often the lease had been doubted when the renewal was sent.
-    pub(crate) doubts: u64,
     /// Whether a refill of tokens was requested.
     pub(crate) refill_asked: bool,
     /// The tokens of the refill. A store that cannot reach its counter at the moment renews the
@@ -41,25 +35,12 @@ pub(crate) struct Answer {
     pub(crate) others_wait: bool,
 }
 
-/// The result of reporting a loss to a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lost {
-    /// The lease is lost now.
-    Yes,
-    /// The lease is still held: its deadline has moved, or its next turn has begun.
-    NotYet,
-    /// The line does not have this lease.
-    NotHere,
-}
-
 /// A renewal that is to be sent.
 #[derive(Debug)]
 pub(crate) struct DueRenewal {
     pub(crate) lease: Arc<Lease>,
     /// How many tokens to request.
     pub(crate) refill: u32,
-    /// How often the lease had been doubted before the renewal.
-    pub(crate) doubts: u64,
 }
 
 impl Line {
@@ -68,29 +49,30 @@ impl Line {
     pub(crate) fn look(&mut self, attempt: u64, t: &mut Transition<'_>) -> Option<DueRenewal> {
         let waiting = self.waiters.len();
         let refill = self.block(REFILL_AT_LEAST);
-        let held = self
-            .leases
-            .get(attempt)
-            .filter(|held| !held.is_outlived())?;
+        let held = self.leases.get(attempt).filter(|held| !held.is_outlived)?;
         held.was_taken_out();
         let lease = held.lease.clone();
         if !lease.is_valid(t.now) {
             self.lost(&lease, Loss::Expired, t);
             return None;
         }
-        if t.now >= lease.turn_ends() {
+        if held.is_past_its_time(t.now) {
             self.lost(&lease, Loss::MaxHold, t);
             return None;
         }
-        let is_due = held.renewal.send_if_due(&t.limits.pace, t.now);
+        let is_due = held.renewal.send_if_due(t.pace, t.now);
         held.schedule(t);
-        is_due.then(|| DueRenewal {
+        if !is_due {
+            return None;
+        }
+        held.asked = held.callers.len();
+        held.is_doubted_anew = false;
+        Some(DueRenewal {
             refill: if held.lacks_tokens(waiting, t) {
                 refill.min(held.turns_left(t) as u32)
             } else {
                 0
             },
-            doubts: lease.doubts(),
             lease,
         })
     }
@@ -98,8 +80,8 @@ impl Line {
     /// Doubts the leases and renews them at once, because a store that was away may have forgotten
     /// them.
     pub(crate) fn doubt_leases(&mut self, t: &mut Transition<'_>) {
-        for held in self.leases.iter_mut().filter(|held| !held.is_outlived()) {
-            held.lease.doubt();
+        for held in self.leases.iter_mut().filter(|held| !held.is_outlived) {
+            held.doubt();
             held.renew_now(t);
         }
     }
@@ -114,7 +96,7 @@ impl Line {
         let Some(held) = self.held_lease(lease) else {
             return;
         };
-        if lease.doubts() != answer.doubts {
+        if held.is_doubted_anew {
             held.renewal.outdated(t.now);
             return held.schedule(t);
         }
@@ -124,17 +106,21 @@ impl Line {
             self.lost(lease, Loss::Expired, t);
             return;
         }
-        lease.settle_doubts(answer.doubts);
+        held.is_doubted = false;
         held.renewal.renewed();
         held.away = None;
-        held.refill_asked = answer.refill_asked && answer.tokens.is_none();
-        held.is_passed_on &= waiting;
-        if held.is_passed_on {
-            held.renew_soon(t);
+        let confirmed: Callers = held.callers.drain(..held.asked).collect();
+        if !held.callers.is_empty() {
+            held.renewal.renew_now(t.now);
         }
-        if held.refill_asked {
+        t.tell(confirmed, Ok(()));
+        let waits_for_tokens = answer.refill_asked && answer.tokens.is_none();
+        if waiting && held.served > 1 {
+            held.renewal.renew_soon(t.pace, t.now);
+        }
+        if waits_for_tokens {
             // Not at once: the store would answer the same as fast as it can.
-            held.renewal.retry(&t.limits.pace, t.now);
+            held.renewal.put_off(t.pace, t.now);
         }
         held.schedule(t);
         if let Some(tokens) = answer.tokens {
@@ -149,14 +135,7 @@ impl Line {
             // A hint that arrived after the renewal was sent is newer than the answer.
             held.wanted.take_if(|(since, _)| *since < answer.sent);
         }
-        let waits_for_tokens = held.refill_asked && held.tokens.left() == 0;
-        if let Phase::Confirming(confirmation) = &mut held.phase {
-            t.confirm(confirmation, Ok(()));
-            if !waits_for_tokens {
-                held.phase = Phase::Serving;
-            }
-        }
-        if waits_for_tokens {
+        if waits_for_tokens && held.tokens.left() == 0 {
             self.refuse_the_impatient(&no_tokens(), t);
         }
         self.serve(t);
@@ -165,7 +144,8 @@ impl Line {
     /// Handles a renewal without an answer. The requests that wait go on waiting, for the next
     /// renewal or for the end of the lease.
     ///
-    /// Returns whether to give up the lease, or `None` if the line does not have the lease.
+    /// Returns whether to give up the lease, or `None` if the next renewal follows at once, or the
+    /// line does not have the lease.
     pub(crate) fn renewal_unknown(
         &mut self,
         lease: &Lease,
@@ -173,25 +153,24 @@ impl Line {
         t: &mut Transition<'_>,
     ) -> Option<bool> {
         let held = self.held_lease(lease)?;
-        lease.doubt();
-        if error.is_interrupted() {
-            // The store has not failed. The next renewal is sent on the next runtime.
+        held.doubt();
+        // The end of a runtime is no failure of the store, and the next renewal is sent on the next
+        // runtime.
+        if error.is_interrupted() || (error.is_broken() && held.renewal.repeats_at_once()) {
             held.renewal.outdated(t.now);
             held.schedule(t);
-            return Some(false);
+            return None;
         }
-        let gives_up = held.renewal.unknown(&t.limits.pace, t.now);
+        t.tell(held.take_callers(), Err(error.clone()));
+        let gives_up = held.renewal.unknown(t.pace, t.now);
         held.schedule(t);
         let away = held.away.get_or_insert(Away {
             since: t.now,
             error: None,
         });
         away.error = Some(error.clone());
-        if let Phase::Confirming(confirmation) = &mut held.phase {
-            t.confirm(confirmation, Err(error.clone()));
-        }
-        if held.awaits_confirmation() {
-            if t.limits.fail_fast {
+        if held.awaits_renewal() {
+            if t.config.fail_fast {
                 self.refuse_all(error, t);
             }
             self.refuse_the_impatient(error, t);
@@ -207,16 +186,15 @@ impl Line {
 
     /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that
     /// have lasted too long are lost by [`Loss::MaxHold`].
-    pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) -> Lost {
+    pub(crate) fn lost(&mut self, lease: &Lease, loss: Loss, t: &mut Transition<'_>) {
         let Some(held) = self.held_lease(lease) else {
-            return Lost::NotHere;
+            return;
         };
         if !is_due(held, loss, t) {
-            held.schedule(t);
-            return Lost::NotYet;
+            return held.schedule(t);
         }
-        if loss == Loss::MaxHold && held.mode() == Mode::Shared {
-            for turn in held.take_readers_past_their_time(t.now) {
+        if loss == Loss::MaxHold && held.mode().shares_turns() {
+            for turn in held.readers.take_due(t.now) {
                 turn.lose(loss);
                 t.follow_up.lost.push((held.lease.clone(), loss));
             }
@@ -225,24 +203,19 @@ impl Line {
             // The work of a turn with a fingerprint runs to its end. Until then the lease stays in
             // the store, so that no other instance begins the same work, and local
             // requests with the same fingerprint wait on.
-            held.lease.lose(loss);
+            held.lose(loss, t);
             held.unschedule(t);
-            held.phase = Phase::Outlived;
-            t.follow_up.lost.push((held.lease.clone(), loss));
+            held.is_outlived = true;
         } else {
-            if let Phase::Confirming(confirmation) = &mut held.phase {
-                t.confirm(confirmation, Err(lost_error(Some(loss))));
-            }
             self.over(lease.owner.attempt, loss, t);
         }
         self.serve(t);
-        Lost::Yes
     }
 
     /// The given lease, if this line has it and it is not lost.
     fn held_lease(&mut self, lease: &Lease) -> Option<&mut HeldLease> {
         let held = self.leases.get(lease.owner.attempt);
-        held.filter(|held| !held.is_outlived())
+        held.filter(|held| !held.is_outlived)
     }
 }
 
@@ -259,7 +232,7 @@ fn no_tokens() -> Error {
 fn is_due(held: &HeldLease, loss: Loss, t: &Transition<'_>) -> bool {
     match loss {
         Loss::Expired => !held.lease.is_valid(t.now),
-        Loss::MaxHold => !held.is_idle() && t.now >= held.lease.turn_ends(),
-        _ => true,
+        Loss::MaxHold => held.is_past_its_time(t.now),
+        Loss::NotOurs | Loss::GaveUp | Loss::Closed => true,
     }
 }

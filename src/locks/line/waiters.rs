@@ -27,7 +27,11 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{HeldLease, Line, Transition, Turn, held_error, other, recorded_error};
-use crate::{Error, ErrorKind, error::HeldBy, store::Mode};
+use crate::{
+    Error, ErrorKind,
+    error::HeldBy,
+    store::{InTheWay, Mode},
+};
 
 /// The settings of one request in line.
 #[derive(Debug, Clone)]
@@ -100,7 +104,7 @@ impl NoTurn {
                 let message = format!("all {of} permits are in use: {error}");
                 Self::Failed(Error::held(HeldBy::Permits(of), message))
             }
-            (no_turn, _) => no_turn,
+            (no_turn, Mode::Exclusive | Mode::Shared | Mode::Permit { .. }) => no_turn,
         }
     }
 }
@@ -126,7 +130,7 @@ impl Line {
         let is_being_asked = request.fingerprint.is_some() && self.contending.is_some();
         let away = self.away(t.now);
         let waits_long = !self.waiters.is_empty() && (away.is_some() || self.is_queued());
-        if (!request.patient || request.fail_fast || t.limits.fail_fast)
+        if (!request.patient || request.fail_fast || t.config.fail_fast)
             && let Some(away) = away
         {
             return Err(away.into_error(t.now, "others wait for this key").into());
@@ -137,7 +141,7 @@ impl Line {
         // A request that waits for no turn of another has room in every line, even with a limit of
         // zero.
         let waits_for_turns = || (request.patient && waits_long) || !self.may_have_room(request);
-        if self.waiters.len() >= t.limits.longest_line && waits_for_turns() {
+        if self.waiters.len() >= t.config.longest_line && waits_for_turns() {
             let waiting = self.waiters.len();
             let message = format!(
                 "{waiting} requests already wait for this key: see `LocksBuilder::longest_line`"
@@ -160,21 +164,24 @@ impl Line {
     /// The requests ahead must leave room as well, if they are granted what they ask for. An
     /// exclusive request that does not wait is no obstacle for readers: it may be refused.
     fn may_have_room(&self, request: &WaitRequest) -> bool {
-        let leases = || self.leases.iter_open().filter(|held| !held.is_idle());
-        match request.mode {
-            Mode::Exclusive => self.waiters.is_empty() && leases().next().is_none(),
-            Mode::Shared => {
-                leases().all(|held| held.mode() == Mode::Shared)
-                    && self.all_ahead(|_, ahead| ahead.mode == Mode::Shared || !ahead.patient)
-            }
-            Mode::Permit { .. } => {
-                let has_room = |at, request: &WaitRequest| match request.mode {
-                    Mode::Permit { of } => self.leases.busy() + at < of as usize,
-                    Mode::Exclusive | Mode::Shared => false,
-                };
-                has_room(self.waiters.len(), request) && self.all_ahead(has_room)
-            }
-        }
+        let mode = request.mode;
+        let in_turn = || self.leases.iter_open().filter(|held| !held.is_idle());
+        let is_permit = mode.permits().is_some();
+        let way = InTheWay {
+            leased: in_turn()
+                .map(HeldLease::mode)
+                .max_by_key(|mode| mode.is_alone()),
+            held: if is_permit {
+                self.leases.busy()
+            } else {
+                in_turn().count()
+            },
+            ahead: self.waiters.len(),
+            all_share: mode.shares_turns()
+                && self.all_ahead(|_, ahead| ahead.mode.shares_turns() || !ahead.patient),
+        };
+        let has_room = |at, ahead: &WaitRequest| ahead.mode.room(InTheWay { ahead: at, ..way }) > 0;
+        mode.room(way) > 0 && (!is_permit || self.all_ahead(has_room))
     }
 
     /// Whether the requests in line have a property, each with its place. A request that does not
@@ -186,7 +193,7 @@ impl Line {
             if !holds(at, ahead) {
                 return false;
             }
-            if !ahead.patient && ahead.mode != Mode::Exclusive {
+            if !ahead.patient && ahead.fingerprint.is_none() {
                 return true;
             }
         }

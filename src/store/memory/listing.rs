@@ -1,21 +1,16 @@
 //! The keys of a memory store, in pages. The keys are sorted, and the cursor is the last key of a
 //! page.
 
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-
 use super::MemoryStore;
 use crate::{
-    Error, LockKey,
+    Error,
     store::{Cursor, KeyPage, List},
 };
-
-/// The start of every cursor.
-const AFTER: &str = "after:";
 
 impl MemoryStore {
     /// See [`Store::list`](crate::store::Store::list).
     pub(in super::super) fn list_now(&self, request: &List) -> Result<KeyPage, Error> {
-        let after = request.cursor.as_ref().map(last_key).transpose()?;
+        let after = request.cursor.as_ref().map(Cursor::last_key).transpose()?;
         let now = self.now();
         let mut keys = Vec::new();
         for shard in &self.0.shards {
@@ -32,19 +27,8 @@ impl MemoryStore {
         keys.truncate(at_most);
         let last = keys.last().filter(|_| !is_last);
         Ok(KeyPage {
-            next: last.map(cursor_after),
+            next: last.map(Cursor::after_key),
             keys,
         })
     }
-}
-
-fn cursor_after(key: &LockKey) -> Cursor {
-    let key = utf8_percent_encode(key.as_str(), NON_ALPHANUMERIC);
-    Cursor::new(format!("{AFTER}{key}"))
-}
-
-fn last_key(cursor: &Cursor) -> Result<String, Error> {
-    let key = cursor.as_str().strip_prefix(AFTER);
-    let key = key.and_then(|key| percent_decode_str(key).decode_utf8().ok());
-    key.map(Into::into).ok_or_else(Cursor::foreign)
 }

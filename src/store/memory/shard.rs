@@ -68,7 +68,7 @@ impl Shard {
         work: impl FnOnce(&mut Slot, &mut Step<'_>) -> T,
     ) -> T {
         self.forget_expired(now);
-        let mut slot = self.slots.remove(key).unwrap_or_default();
+        let slot = self.slots.entry(key.clone()).or_default();
         let due_before = slot.earliest_expiry();
         let mut step = Step {
             key,
@@ -78,36 +78,37 @@ impl Shard {
             fence: &mut self.fence,
             hints: Vec::new(),
         };
-        let result = work(&mut slot, &mut step);
+        let result = work(slot, &mut step);
         let hints = step.hints;
-        self.put_back(key.clone(), slot, due_before);
+        let due = slot.earliest_expiry();
+        self.changed(key, due_before, due);
         if !hints.is_empty() {
             self.watchers.tell(hints);
         }
         result
     }
 
-    /// Stores a slot that was taken out, or drops an empty one, and updates its entry in `due`.
-    fn put_back(&mut self, key: LockKey, slot: Slot, due_before: Option<Moment>) {
-        let due = slot.earliest_expiry();
-        if due != due_before {
+    /// Updates the entry in `due` of a slot that may have changed, and removes an empty slot.
+    fn changed(&mut self, key: &LockKey, before: Option<Moment>, due: Option<Moment>) {
+        if due != before {
             self.due.extend(due.map(|at| (at, key.clone())));
-            if let Some(before) = due_before {
+            if let Some(before) = before {
                 self.due.remove(&(before, key.clone()));
             }
         }
-        if due.is_some() {
-            self.slots.insert(key, slot);
+        if due.is_none() {
+            self.slots.remove(key);
         }
     }
 
     /// Removes all entries of the shard that have expired.
     pub(super) fn forget_expired(&mut self, now: Moment) {
-        while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
-            let mut slot = self.slots.remove(&key).unwrap_or_default();
-            let due_before = self.due.pop_first().map(|(at, _)| at);
-            slot.forget_expired(now);
-            self.put_back(key, slot, due_before);
+        while let Some((at, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
+            let due = self.slots.get_mut(&key).and_then(|slot| {
+                slot.forget_expired(now);
+                slot.earliest_expiry()
+            });
+            self.changed(&key, Some(at), due);
         }
     }
 }

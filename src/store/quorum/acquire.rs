@@ -10,9 +10,8 @@
 //!    only after a head start (`hints`).
 //! 2. The attempt that has the leading node's grant leads. The leading attempt keeps its grants,
 //!    and asks the other nodes again, past their queues.
-//! 3. Every other attempt gives way: the attempt returns its grants at once. If the attempt waits,
-//!    it asks again when the leading node sends a hint, or after a pause of its caller; otherwise
-//!    it takes part in a few more votes.
+//! 3. Every other attempt gives way: the attempt returns its grants at once, and is held. If it
+//!    waits, it asks again when the leading node sends a hint, or after a pause of its caller.
 //!
 //! Safety does not depend on which node leads. Instances may disagree while some of them have not
 //! noticed that a node is away or late. Votes are then split, and attempts give way, until the
@@ -30,7 +29,6 @@ use super::{
     Shared,
     attempts::{Attempt, can_be_named},
     ballot::Verdict,
-    node::Leaving,
     vote::Vote,
 };
 use crate::{
@@ -40,10 +38,10 @@ use crate::{
     time::{Instant, timeout},
 };
 
-/// How many votes one call takes part in while the votes are split.
-const VOTES: u32 = 4;
-/// How many votes one call takes part in while it leads in all of them and no majority refuses.
-const VOTES_OF_A_LEADER: u32 = 12;
+/// How many votes a leading attempt takes part in while they are split.
+const VOTES: u32 = 12;
+/// The same while a majority refuses.
+const VOTES_AGAINST_A_MAJORITY: u32 = 4;
 /// About how long a waiting attempt that has given way pauses without a hint.
 const GIVING_WAY: Duration = Duration::from_millis(50);
 
@@ -75,7 +73,7 @@ impl Shared {
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
-        let (attempt, was_known) = self.attempts.enter(&request, &self.nodes, asked);
+        let (attempt, was_known) = self.attempts.enter(&request, asked);
         let vote = self.open_vote(&attempt, &request, request.queueing);
         let mut entered = Entered {
             store: self.clone(),
@@ -97,33 +95,26 @@ impl Shared {
         })
     }
 
-    /// Ends an attempt that has failed, or that does not wait.
-    fn abandon(&self, attempt: &Arc<Attempt>) {
-        self.leave(attempt);
+    /// Ends an attempt that has failed, or that does not wait. Returns the nodes that had granted a
+    /// lease.
+    fn abandon(&self, attempt: &Arc<Attempt>) -> Vec<usize> {
+        let parts = attempt.give_up_all();
+        for (node, part) in &parts {
+            self.nodes[*node].end(attempt.end_of(part.name, part.is_asked));
+        }
         self.attempts.remove(attempt);
+        let leases = parts.iter().filter(|(_, part)| part.is_held());
+        leases.map(|(node, _)| *node).collect()
     }
 
-    /// Ends what the nodes may have of an attempt, each as its value is dropped. Returns the
-    /// leases.
-    fn leave(&self, attempt: &Attempt) -> Vec<Leaving> {
-        let parts = attempt.give_up_all().into_iter();
-        let leaving = parts.map(|(node, part)| {
-            let end = attempt.end_of(part.name, part.is_in_doubt());
-            (part, Leaving::new(&self.nodes[node], end))
-        });
-        let leases = leaving.filter(|(part, _)| part.is_held());
-        leases.map(|(_, leaving)| leaving).collect()
-    }
-
-    /// Ends an attempt that found a record. Nodes where the attempt has a lease have missed or lost
-    /// the record, and get the record in the place of the lease.
+    /// Ends an attempt that found a record. Nodes where the attempt had a lease have missed or lost
+    /// the record, and get it.
     fn recorded(self: &Arc<Self>, attempt: &Arc<Attempt>, record: Bytes) {
-        let leases = self.leave(attempt);
-        self.attempts.remove(attempt);
-        if !leases.is_empty() {
-            let key = attempt.key.clone();
+        let missing = self.abandon(attempt);
+        if !missing.is_empty() {
+            let attempt = attempt.clone();
             self.home
-                .spawn(self.clone().copy_record(key, record, leases));
+                .spawn(self.clone().copy_record(attempt, record, missing));
         }
     }
 }
@@ -136,18 +127,13 @@ impl Entered {
 
     /// Votes until the key is granted, until another attempt has the key, or until this attempt
     /// gives way for now.
-    async fn vote_until_decided(
-        &self,
-        mut opened: Option<Vote>,
-        asked: Instant,
-    ) -> Result<Acquired, Error> {
+    async fn vote_until_decided(&self, mut vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, attempt, request) = (&self.store, &self.attempt, &self.request);
         let waits = matches!(request.queueing, Queueing::Wait { .. });
-        let (mut first_ended, mut votes) = (None, 0);
         // Enough of the lease must be left after the last vote.
         let limit = store.node_timeout.min(request.lease / 4);
+        let mut votes = 0;
         loop {
-            let mut vote = opened.ok_or_else(released)?;
             store.count(&mut vote, request).await;
             store.check_servers()?;
             let (held, split) = match vote.ballot.verdict() {
@@ -160,43 +146,38 @@ impl Entered {
                 Verdict::Failed(error) => return Err(error),
             };
             votes += 1;
-            let now = Instant::now();
-            let is_time_left = now - *first_ended.get_or_insert(now) < limit;
             let is_refused = vote.ballot.is_held();
             // A majority that refuses may belong to a holder, which needs the other nodes back.
-            // Only an attempt that may be next keeps its grants in that case, and not
-            // for long.
-            let may_lead = split && (waits || !is_refused);
-            let keeps_grants = may_lead && store.has_leading_grant(&vote);
-            let most_votes = match (keeps_grants, waits) {
-                (true, _) if !is_refused => VOTES_OF_A_LEADER,
-                (false, true) => 1,
-                _ => VOTES,
-            };
-            let votes_again = split && is_time_left && votes < most_votes;
-            let pause = if keeps_grants && votes == 1 && waits {
-                // Other nodes may have refused only because of their queues.
-                Duration::ZERO
-            } else if keeps_grants {
-                back_off(vote.took)
+            // Only an attempt that may be next keeps its grants in that case, and not for long.
+            let leads = split && (waits || !is_refused) && store.has_leading_grant(&vote);
+            let most_votes = if is_refused {
+                VOTES_AGAINST_A_MAJORITY
             } else {
-                back_off(vote.took * (1 << votes))
+                VOTES
             };
-            store.end_lost_vote(vote, attempt, keeps_grants && votes_again);
-            if !votes_again {
-                if !waits {
+            if !leads || votes == most_votes || asked.elapsed() > store.node_timeout + limit {
+                for (node, _) in attempt.parts() {
+                    store.give_back(attempt, node);
+                }
+                if waits {
+                    attempt.lose_vote();
+                    store.hear_the_rest(vote, attempt);
+                } else {
+                    drop(vote);
                     store.abandon(attempt);
                 }
                 let gives_way = split && !is_refused;
                 return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
             }
-            let _ = timeout(pause.min(limit), pending::<()>()).await;
-            let queueing = if waits {
-                Queueing::Skip
+            // Other nodes may have refused a waiting attempt only because of their queues.
+            let (pause, queueing) = if waits {
+                (back_off(vote.took) * u32::from(votes > 1), Queueing::Skip)
             } else {
-                request.queueing
+                (back_off(vote.took), request.queueing)
             };
-            opened = store.open_vote(attempt, request, queueing);
+            drop(vote);
+            let _ = timeout(pause.min(limit), pending::<()>()).await;
+            vote = store.open_vote(attempt, request, queueing);
         }
     }
 
@@ -239,11 +220,6 @@ fn too_late(asked: Instant, lease: Duration) -> Error {
     let message = format!(
         "the nodes took {took:?} to grant a lease of {lease:?}: too little of the lease was left"
     );
-    Error::new(ErrorKind::Unreachable, message)
-}
-
-fn released() -> Error {
-    let message = "the attempt was released before the nodes have decided";
     Error::new(ErrorKind::Unreachable, message)
 }
 

@@ -13,7 +13,7 @@
 //! | granted | foreign | foreign | failed: foreign |
 //! | granted | record | granted | recorded |
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -177,16 +177,12 @@ impl Ballot {
             .saturating_sub(self.grants.len())
             .clamp(1, remaining.len());
         // A fingerprint that only a few nodes return belongs to an attempt which may not succeed.
-        let fingerprints: Vec<_> = self
-            .held
-            .iter()
-            .filter_map(|held| held.fingerprint.as_ref())
-            .collect();
-        let fingerprint = most_frequent(&fingerprints)
-            .filter(|fingerprint| count(&fingerprints, fingerprint) >= majority(self.nodes));
+        let fingerprints: Vec<_> = self.held.iter().map(|held| &held.fingerprint).collect();
+        let has_majority = |one: &&&_| count(&fingerprints, *one) >= majority(self.nodes);
+        let fingerprint = fingerprints.iter().find(has_majority).copied();
         Held {
             remaining: remaining[missing - 1],
-            fingerprint: fingerprint.map(|fingerprint| (*fingerprint).clone()),
+            fingerprint: fingerprint.cloned().flatten(),
             label: self.held.iter().find_map(|held| held.label.clone()),
         }
     }
@@ -198,13 +194,8 @@ pub(super) fn majority(nodes: usize) -> usize {
 }
 
 /// The most frequent value, and the first of several.
-pub(super) fn most_frequent<T: std::hash::Hash + Eq>(all: &[T]) -> Option<&T> {
-    let mut counts: HashMap<&T, usize> = HashMap::new();
-    for one in all {
-        *counts.entry(one).or_default() += 1;
-    }
-    let most = counts.values().copied().max()?;
-    all.iter().find(|one| counts[one] == most)
+pub(super) fn most_frequent<T: Eq>(all: &[T]) -> Option<&T> {
+    all.iter().rev().max_by_key(|one| count(all, *one))
 }
 
 pub(super) fn count<T: Eq>(all: &[T], wanted: &T) -> usize {

@@ -6,12 +6,20 @@ use std::{
     time::Duration,
 };
 
-use super::{QuorumStore, Shared, attempts::Attempts, health::Health, millis, node::Node};
+use super::{
+    QuorumStore, Shared,
+    attempts::{Attempts, Names},
+    health::Health,
+    millis,
+    node::Node,
+};
 use crate::{
     Error, ErrorKind,
     store::{Store, home::Home},
 };
 
+/// No call succeeds within less.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 /// Far beyond any use, and small enough that multiples of the timeout do not overflow.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
@@ -149,17 +157,18 @@ impl QuorumStoreBuilder {
         spaces.sort_unstable();
         let home = Home::default();
         let health = Arc::new(Health::new(self.nodes.len()));
-        let nodes = self.nodes.iter().enumerate();
-        let nodes =
-            nodes.map(|(at, node)| Node::new(at, node.clone(), health.clone(), home.clone()));
+        let names = Names::default();
+        let node = |(at, node): (usize, &Arc<dyn Store>)| {
+            let (health, names) = (health.clone(), names.clone());
+            Node::new(at, node.clone(), health, names, home.clone())
+        };
         Ok(QuorumStore(Arc::new(Shared {
-            attempts: Attempts::new(self.nodes.len()),
-            nodes: nodes.collect(),
+            nodes: self.nodes.iter().enumerate().map(node).collect(),
+            attempts: Attempts::new(self.nodes.len(), names),
             health,
             node_timeout: self.node_timeout,
             fencing: self.fencing,
             longest_lease: AtomicU64::new(millis(self.longest_lease)),
-            healing: tokio::sync::Mutex::default(),
             space: format!("quorum:{}", spaces.join(",")).into(),
             home,
         })))
@@ -185,16 +194,10 @@ impl QuorumStoreBuilder {
                 "a quorum needs independent nodes, and `{twice}` is there twice"
             ));
         }
-        if self.node_timeout < Duration::from_millis(1) {
+        if !(SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&self.node_timeout) {
             let timeout = self.node_timeout;
             return refuse(format!(
-                "a node timeout of {timeout:?} lets no call succeed"
-            ));
-        }
-        if self.node_timeout > LONGEST_TIMEOUT {
-            let timeout = self.node_timeout;
-            return refuse(format!(
-                "a node timeout of {timeout:?} is too long: the most is one hour"
+                "a node timeout of {timeout:?} cannot work: it is at least 1 ms and at most one hour"
             ));
         }
         Ok(())

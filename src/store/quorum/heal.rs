@@ -14,7 +14,7 @@
 //!         held by another attempt                  the gap stays; the next renewal tries again
 //! ```
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
@@ -25,67 +25,80 @@ use super::{
 };
 use crate::{
     Error,
-    store::{Acquire, Acquired, Queueing, Renew, Tokens},
+    store::{Acquire, Acquired, Mode, Queueing, Renew, Tokens},
     time::timeout,
 };
 
 /// How many leases are healed at a time when healing is not urgent.
 const HEALED_AT_ONCE: usize = 32;
 
-/// A node that a lease lacks.
-pub(super) struct Gap {
-    pub(super) request: Renew,
-    pub(super) attempt: Arc<Attempt>,
-    pub(super) node: usize,
-}
-
 impl Shared {
-    /// Heals gaps, unless another task is already healing.
-    pub(super) async fn heal_all(&self, gaps: &[Gap]) {
-        let Some(_one_at_a_time) = self.healing.try_lock().ok() else {
-            return;
-        };
-        for gaps in gaps.chunks(HEALED_AT_ONCE) {
-            let healed = join_all(gaps.iter().map(|gap| self.heal(gap))).await;
-            if !healed.iter().all(is_answered) {
+    /// Heals leases.
+    pub(super) async fn heal_all(&self, leases: &[(Renew, Arc<Attempt>)]) {
+        for leases in leases.chunks(HEALED_AT_ONCE) {
+            let healing = leases
+                .iter()
+                .map(|(request, lease)| self.heal(request, lease));
+            let mut healed = join_all(healing).await.into_iter().flatten();
+            if !healed.all(|(_, healed)| is_answered(&healed)) {
                 return; // a node is away again; the next renewal heals the rest
             }
         }
     }
 
-    /// Adds one node to a lease. Returns the node's tokens if the node holds the lease now.
-    pub(super) async fn heal(&self, gap: &Gap) -> Result<Option<Tokens>, Error> {
-        let Gap {
-            request,
-            attempt,
-            node,
-        } = gap;
-        let Some((name, fingerprint)) = attempt.ask_missing(*node) else {
+    /// Adds all nodes to a lease that it lacks. Returns the tokens of those that hold the lease
+    /// now.
+    pub(super) async fn heal(
+        &self,
+        request: &Renew,
+        attempt: &Arc<Attempt>,
+    ) -> Vec<(usize, Result<Option<Tokens>, Error>)> {
+        let (lease, block) = (request.lease, request.refill.max(1));
+        let healing = attempt.gaps().into_iter().map(async |node| {
+            let mut healed = self.join(attempt, node, lease, block, request.mode).await;
+            if !attempt.may_heal() {
+                self.give_back(attempt, node);
+            }
+            if !attempt.holds(node) {
+                healed = healed.map(|_| None);
+            }
+            (node, healed)
+        });
+        join_all(healing).await
+    }
+
+    /// Asks one node for its part of an attempt, past the node's queue. Returns the tokens of a
+    /// grant.
+    pub(super) async fn join(
+        &self,
+        attempt: &Arc<Attempt>,
+        node: usize,
+        lease: Duration,
+        block: u32,
+        mode: Mode,
+    ) -> Result<Option<Tokens>, Error> {
+        let Some(name) = attempt.ask(node) else {
             return Ok(None);
         };
         let request = Acquire {
-            key: request.key.clone(),
+            key: attempt.key.clone(),
             owner: name,
-            lease: request.lease,
-            block: request.refill.max(1),
+            lease,
+            block,
             queueing: Queueing::Skip,
-            mode: request.mode,
-            fingerprint,
+            mode,
+            fingerprint: attempt.fingerprint.clone(),
             more: Vec::new(),
             ends: Vec::new(),
         };
-        let asking = self.nodes[*node].acquire(attempt, request);
+        let asking = self.nodes[node].acquire(attempt, request);
         let Some(outcome) = timeout(self.node_timeout, asking).await else {
-            self.health.heard(*node, false);
+            self.health.heard(node, false);
             let nodes = self.nodes.len();
             return Err(Failures::default().no_quorum(nodes, nodes - 1));
         };
         match outcome.into_result()? {
-            Acquired::Granted(grant) if attempt.is_healed(*node) => Ok(Some(grant.tokens)),
-            Acquired::Granted(_) => {
-                self.give_back(attempt, *node);
-                Ok(None)
-            }
+            Acquired::Granted(grant) => Ok(Some(grant.tokens)),
             Acquired::Held(_) | Acquired::Recorded(_) => Ok(None),
         }
     }

@@ -7,10 +7,6 @@
 //!
 //! A node that is back hurries with the releases that have failed there.
 
-use std::sync::Arc;
-
-use futures_util::stream::{self, StreamExt};
-
 use super::Shared;
 use crate::{
     store::{Hint, Hints, Instance},
@@ -19,43 +15,33 @@ use crate::{
 
 impl Shared {
     /// Subscribes to the hints of all nodes, adapted to their meaning for the quorum.
-    pub(super) fn watch(self: &Arc<Self>, instance: Instance) -> Hints {
-        let resident = self.home.settle();
+    pub(super) fn watch(&self, instance: Instance) -> Hints {
         let (sender, hints) = mpsc::unbounded_channel();
-        let nodes = self.nodes.iter().enumerate().map(|(node, store)| {
-            let next = move |mut hints: Hints| async move {
-                let hint = hints.recv().await?;
-                Some(((node, hint), hints))
-            };
-            Box::pin(stream::unfold(store.watch(instance), next))
-        });
-        let mut nodes = stream::select_all(nodes);
-        let (health, stores) = (self.health.clone(), self.nodes.clone());
-        self.home.spawn(async move {
-            let _resident = resident;
-            loop {
-                tokio::select! {
-                    () = sender.closed() => return,
-                    hint = nodes.next() => match hint {
-                        Some((node, hint)) => {
-                            if hint == Hint::Reconnected {
-                                stores[node].hurry();
-                            }
-                            // The head of another queue would only take that node away from the leading
-                            // attempt, and so asks later, in case that the leading attempt does not come.
-                            let hint = match hint {
-                                Hint::Free(key) if health.leading() != Some(node) => {
-                                    Hint::Next(key)
-                                }
-                                hint => hint,
-                            };
-                            drop(sender.send(hint));
-                        }
+        for (at, node) in self.nodes.iter().cloned().enumerate() {
+            let (resident, health) = (self.home.settle(), self.health.clone());
+            let (mut hints, sender) = (node.watch(instance), sender.clone());
+            self.home.spawn(async move {
+                let _resident = resident;
+                loop {
+                    let hint = tokio::select! {
+                        () = sender.closed() => return,
+                        hint = hints.recv() => hint,
+                    };
+                    let hint = match hint {
+                        // The head of another queue would only take that node away from the
+                        // leading attempt, and so asks later, in case that the leading attempt
+                        // does not come.
+                        Some(Hint::Free(key)) if health.leading() != Some(at) => Hint::Next(key),
+                        Some(hint) => hint,
                         None => return,
-                    },
+                    };
+                    if hint == Hint::Reconnected {
+                        node.hurry();
+                    }
+                    drop(sender.send(hint));
                 }
-            }
-        });
+            });
+        }
         hints
     }
 }

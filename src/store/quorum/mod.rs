@@ -8,7 +8,8 @@
 //! 2. The time of a lease counts from before the first node was asked, and a lease of which too
 //!    little is left is not granted.
 //! 3. An attempt that is not granted is undone on every node, including nodes that answer late. The
-//!    undoing and a later grant never use the same name on a node (`attempts`).
+//!    undoing and a later grant never use the same name on a node (`attempts`), and a grant under a
+//!    name that was given up does not count.
 //! 4. A renewal counts nodes that hold the lease now. Nodes may be added to a lease before its
 //!    deadline, but never after its deadline or its release (`renew`, `heal`).
 //! 5. A turn begins when the counters of a majority have reached the last token of its block. Every
@@ -120,7 +121,9 @@ use crate::{Error, LockKey, lease::validity, time::later};
 ///   down, unless all other nodes are up.
 /// - **Fairness** is best effort. A waiting attempt has a place in the queue of every node, and
 ///   attempts are served in the order of the queue of the first node that answers in time. An
-///   attempt that finds a majority of nodes free may be served earlier.
+///   attempt that finds a majority of nodes free may be served earlier. Of attempts that ask for a
+///   free key at the same moment, the one goes on that has the first node; the others wait, and
+///   those that do not wait are refused, as if the key were held already.
 /// - **Records**, which are the answers of idempotent requests, are kept by at least a majority.
 ///   One record on any node that answers is enough to keep a key from being granted, and an attempt
 ///   that finds a record copies it to the nodes that lack it. Unlike leases, records last longer
@@ -145,8 +148,6 @@ struct Shared {
     longest_lease: AtomicU64,
     attempts: Attempts,
     health: Arc<Health>,
-    /// Locked by the task that heals in the background.
-    healing: tokio::sync::Mutex<()>,
     space: Arc<str>,
     home: Home,
 }
@@ -176,26 +177,6 @@ impl QuorumStore {
     /// Returns a builder for a quorum of these nodes.
     pub fn builder(nodes: impl IntoIterator<Item = impl Store>) -> QuorumStoreBuilder {
         QuorumStoreBuilder::new(nodes)
-    }
-
-    /// Fails if fewer than a majority of `outcomes` is `Ok`, or if two nodes are one server.
-    #[cfg(feature = "redis")]
-    pub(crate) fn need_majority(
-        &self,
-        outcomes: impl IntoIterator<Item = Result<(), Error>>,
-    ) -> Result<(), Error> {
-        let (nodes, mut connected) = (self.0.nodes.len(), 0);
-        let mut failures = failures::Failures::default();
-        for outcome in outcomes {
-            match outcome {
-                Ok(()) => connected += 1,
-                Err(error) => failures.add(error),
-            }
-        }
-        if connected < majority(nodes) {
-            return Err(failures.no_quorum(nodes, connected));
-        }
-        self.0.check_servers()
     }
 }
 

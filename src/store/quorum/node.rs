@@ -25,10 +25,10 @@ use super::{
     super::{
         Acquire, Acquired, Answer, Endings, Hints, Instance, Outcome, Owner, Queueing, Release,
         Released, Store, StoreFuture,
-        ends::{Confirmation, Ends, NewEnd},
+        ends::{Callers, Ends, tell},
         home::Home,
     },
-    attempts::Attempt,
+    attempts::{Attempt, Names},
     failures::is_answer,
     health::Health,
 };
@@ -51,6 +51,7 @@ struct Inner {
     at: usize,
     store: Arc<dyn Store>,
     health: Arc<Health>,
+    names: Names,
     state: Mutex<State>,
     /// Tells the task that repeats that its next round has changed.
     changed: Notify,
@@ -62,8 +63,6 @@ struct State {
     ends: Ends,
     /// The node has answered the last release.
     answers: bool,
-    /// How many releases had an unknown outcome.
-    unknown: u64,
     /// Alive while a task repeats the releases that have failed.
     repeater: Weak<()>,
 }
@@ -79,25 +78,22 @@ struct Question {
 }
 
 impl Node {
-    pub(super) fn new(at: usize, store: Arc<dyn Store>, health: Arc<Health>, home: Home) -> Self {
+    pub(super) fn new(
+        at: usize,
+        store: Arc<dyn Store>,
+        health: Arc<Health>,
+        names: Names,
+        home: Home,
+    ) -> Self {
         Self(Arc::new(Inner {
             at,
             store,
             health,
+            names,
             state: Mutex::default(),
             changed: Notify::new(),
             home,
         }))
-    }
-
-    /// Whether the node has to forget a name.
-    pub(super) fn is_ending(&self, key: &LockKey, name: Owner) -> bool {
-        self.0.state.lock().ends.contains(key, name)
-    }
-
-    /// How many releases had an unknown outcome, and may come late.
-    pub(super) fn unknown_releases(&self) -> u64 {
-        self.0.state.lock().unknown
     }
 
     /// Asks the node for its part of an attempt, under the name in the request. The call is made
@@ -133,25 +129,23 @@ impl Node {
         Box::pin(async move { question.answered(asking.await) })
     }
 
-    /// Ends the lease or the place of a name. The release goes on if the future is dropped.
-    pub(super) fn release(&self, request: Release) -> StoreFuture<Result<Released, Error>> {
-        let (confirmation, outcome) = oneshot::channel();
-        self.0.end(request, Some(confirmation));
+    /// Ends the lease or the place of a name. Returns whether the name held the key until now. The
+    /// release goes on if the future is dropped.
+    pub(super) fn release(&self, request: Release) -> StoreFuture<Result<bool, Error>> {
+        let (caller, outcome) = oneshot::channel();
+        self.0.end(request, Callers::from_iter([caller]));
         Box::pin(async move {
-            match outcome.await {
-                Ok(Ok(())) => Ok(Released::Freed),
-                Ok(Err(error)) if error.kind() == ErrorKind::Lost => Ok(Released::NotOurs),
-                Ok(Err(error)) => Err(error),
-                Err(_) => Err(unreachable(
-                    "the lease's time was over before the node has answered the release",
-                )),
+            let over = "the lease's time was over before the node has answered the release";
+            match outcome.await.unwrap_or_else(|_| Err(unreachable(over))) {
+                Err(error) if error.kind() != ErrorKind::Lost => Err(error),
+                freed => Ok(freed.is_ok()),
             }
         })
     }
 
     /// Ends the lease or the place of a name, whatever the node answers.
     pub(super) fn end(&self, request: Release) {
-        self.0.end(request, None);
+        self.0.end(request, Callers::new());
     }
 
     /// Repeats the releases that have failed, because the node is back.
@@ -189,16 +183,8 @@ impl fmt::Debug for Node {
 }
 
 impl Inner {
-    fn end(self: &Arc<Self>, request: Release, waiting: Option<Confirmation>) {
-        let end = NewEnd {
-            owner: request.owner,
-            mode: request.mode,
-            ending: request.ending,
-            in_doubt: request.in_doubt,
-            lasts: request.lasts,
-            waiting,
-        };
-        let release = self.state.lock().ends.add(&request.key, end, now());
+    fn end(self: &Arc<Self>, request: Release, callers: Callers) {
+        let release = self.state.lock().ends.add(request, callers, now());
         match release {
             Some(release) => self.send(release),
             None => drop(self.go_on()),
@@ -258,14 +244,16 @@ impl Inner {
 
 impl Endings for Inner {
     fn released(self: Arc<Self>, key: &LockKey, owner: Owner, outcome: Outcome<Released>) {
+        if matches!(outcome, Outcome::Unknown(_)) {
+            self.names.give_up();
+        }
         let told = {
             let mut state = self.state.lock();
             state.answers = matches!(outcome, Outcome::Answered(_));
-            state.unknown += u64::from(matches!(outcome, Outcome::Unknown(_)));
             state.ends.released(key, owner, outcome, now())
         };
-        if let Some((caller, result)) = told.caller {
-            let _ = caller.send(result);
+        if let Some((callers, result)) = told.callers {
+            tell(callers, &result);
         }
         let is_first = told.round.is_some() && self.go_on();
         if let Some(error) = told.failed {
@@ -276,21 +264,24 @@ impl Endings for Inner {
 
 impl Question {
     /// Notes the answer. What the node has granted or queued under a name that was given up
-    /// meanwhile is ended: the release of the name may have overtaken the question.
+    /// meanwhile is ended, and counts as no answer: the release of the name may have overtaken the
+    /// question, or follows it.
     fn answered(&mut self, outcome: Outcome<Acquired>) -> Outcome<Acquired> {
         let (node, attempt) = (&self.node, &self.attempt);
         let is_wanted = attempt.answered(node.at, self.name, self.queueing, &outcome);
+        self.is_answered = !matches!(outcome, Outcome::Unknown(_));
         let is_heard = match &outcome {
-            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) if !is_wanted => {
-                node.end(attempt.end_of(self.name, false), None);
-                true
-            }
             Outcome::Answered(_) => true,
             Outcome::Refused(error) | Outcome::Unknown(error) => is_answer(error),
         };
         node.health.heard(node.at, is_heard);
-        self.is_answered = !matches!(outcome, Outcome::Unknown(_));
-        outcome
+        match outcome {
+            Outcome::Answered(Acquired::Granted(_) | Acquired::Held(_)) if !is_wanted => {
+                node.end(attempt.end_of(self.name, false), Callers::new());
+                Outcome::Refused(unreachable("the question was given up before its answer"))
+            }
+            outcome => outcome,
+        }
     }
 }
 
@@ -299,28 +290,8 @@ impl Drop for Question {
         if !self.is_answered {
             self.attempt.give_up(self.node.at, self.name);
             let end = self.attempt.end_of(self.name, true);
-            self.node.end(end, None);
+            self.node.end(end, Callers::new());
         }
-    }
-}
-
-/// A part of an attempt that was given up. Dropping this value ends the part on its node, also if
-/// that happens with a runtime.
-pub(super) struct Leaving {
-    node: Arc<Inner>,
-    pub(super) end: Release,
-}
-
-impl Leaving {
-    pub(super) fn new(node: &Node, end: Release) -> Self {
-        let node = node.0.clone();
-        Self { node, end }
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.node.end(self.end.clone(), None);
     }
 }
 

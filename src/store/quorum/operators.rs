@@ -19,20 +19,17 @@ impl Shared {
     /// Fails if two nodes are one server, as far as the nodes know: a majority with such nodes
     /// would not be one.
     pub(super) fn check_servers(&self) -> Result<(), Error> {
-        let mut seen: Vec<(usize, Arc<str>)> = Vec::with_capacity(self.nodes.len());
-        for (node, store) in self.nodes.iter().enumerate() {
-            let Some(server) = store.server_id() else {
-                continue;
-            };
-            if let Some((first, _)) = seen.iter().find(|(_, id)| *id == server) {
+        let servers: Vec<_> = self.nodes.iter().map(|node| node.server_id()).collect();
+        for (node, server) in servers.iter().enumerate() {
+            let first = servers[..node].iter().position(|first| first == server);
+            if let Some(first) = first.filter(|_| server.is_some()) {
                 let message = format!(
                     "a quorum needs independent nodes, and nodes {first} and {node} are one server: `{}` and `{}`",
-                    self.nodes[*first].space(),
-                    store.space()
+                    self.nodes[first].space(),
+                    self.nodes[node].space()
                 );
                 return Err(Error::new(ErrorKind::InvalidConfig, message));
             }
-            seen.push((node, server));
         }
         Ok(())
     }
@@ -47,7 +44,9 @@ impl Shared {
         let asking = Round::new(calls.enumerate(), self.node_timeout);
         Box::pin(async move {
             let (mut answers, mut failures) = (Vec::new(), Failures::default());
-            for (_, answer) in asking.all().await {
+            let mut heard = asking.all().await;
+            heard.sort_by_key(|(node, _)| *node);
+            for (_, answer) in heard {
                 match answer {
                     Ok(answer) => answers.push(answer),
                     Err(error) => failures.add(error),
@@ -95,23 +94,23 @@ impl Shared {
         Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 
-    /// Fails if fewer than a majority of nodes is ready. The message names the other nodes.
-    pub(super) fn ping(&self) -> StoreFuture<Result<(), Error>> {
-        let mut silent: Vec<Option<Arc<str>>> = Vec::with_capacity(self.nodes.len());
-        silent.extend(self.nodes.iter().map(|node| Some(node.space())));
+    /// Fails if fewer than a majority of nodes is ready, with a message that names the other nodes,
+    /// or if two nodes are one server.
+    pub(super) fn ping(self: &Arc<Self>) -> StoreFuture<Result<(), Error>> {
         let pings = self.nodes.iter().map(|node| node.ping()).enumerate();
         let asking = Round::new(pings, self.node_timeout);
+        let store = self.clone();
         Box::pin(async move {
+            let mut silent: Vec<Arc<str>> = store.nodes.iter().map(|node| node.space()).collect();
             let (nodes, mut failures) = (silent.len(), Failures::default());
             for (node, answer) in asking.all().await {
                 match answer {
-                    Ok(()) => silent[node] = None,
+                    Ok(()) => silent.retain(|name| *name != store.nodes[node].space()),
                     Err(error) => failures.add(error),
                 }
             }
-            let silent: Vec<Arc<str>> = silent.into_iter().flatten().collect();
             if nodes - silent.len() >= majority(nodes) {
-                return Ok(());
+                return store.check_servers();
             }
             let missing = failures.missing(nodes, nodes - silent.len());
             Err(failures.no_majority(nodes, format!("{missing}: {}", silent.join(", "))))
@@ -164,15 +163,12 @@ fn holders(seen: &[Inspection], majority: usize) -> Vec<Holder> {
     holders
 }
 
-/// Merges the queues by the best place that each attempt has on any node.
+/// Merges the queues: that of the first node, which usually leads, comes first.
 fn queue(seen: &[Inspection]) -> Vec<Owner> {
-    let longest = seen.iter().map(|node| node.queue.len()).max().unwrap_or(0);
     let mut merged = Vec::new();
-    for place in 0..longest {
-        for owner in seen.iter().filter_map(|node| node.queue.get(place)) {
-            if !merged.contains(&named(*owner)) {
-                merged.push(named(*owner));
-            }
+    for owner in seen.iter().flat_map(|node| &node.queue) {
+        if !merged.contains(&named(*owner)) {
+            merged.push(named(*owner));
         }
     }
     merged

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use tokio::time::Instant;
 
 use super::{
@@ -15,15 +15,11 @@ use super::{
     attempts::Attempt,
     ballot::majority,
     failures::{Failures, is_answer},
-    node::Leaving,
     round::Round,
 };
 use crate::{
     Error, LockKey,
-    store::{
-        Acquire, Acquired, Answer, Ending, Inspection, Mode, Outcome, Queueing, Release, Released,
-    },
-    time::{later, timeout},
+    store::{Answer, Ending, Inspection, Mode, Outcome, Release, Released},
 };
 
 impl Shared {
@@ -31,24 +27,19 @@ impl Shared {
     /// release by themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
         let Release { key, owner, .. } = &request;
-        let attempt = match self.attempts.find(key, *owner) {
-            Some(attempt) => attempt,
+        if request.in_doubt && self.attempts.find(key, *owner).is_none() {
             // The nodes have ended the attempt, or will.
-            None if request.in_doubt => return answer.give(Outcome::Answered(Released::NotOurs)),
-            None => self.attempts.unknown(key, *owner, request.mode),
-        };
-        let parts = attempt.end(later(Instant::now(), request.lasts));
-        let mut releasing = Vec::new();
-        for (node, part) in parts.iter().enumerate() {
-            if part.may_be_there() {
-                let release = Release {
-                    owner: part.name,
-                    in_doubt: request.in_doubt || part.is_in_doubt(),
-                    ..request.clone()
-                };
-                releasing.push((node, self.nodes[node].release(release)));
-            }
+            return answer.give(Outcome::Answered(Released::NotOurs));
         }
+        let attempt = self.attempts.find_or_guess(key, *owner, request.mode);
+        let releasing = attempt.end().into_iter().map(|(node, part)| {
+            let release = Release {
+                owner: part.name,
+                in_doubt: request.in_doubt || part.is_asked,
+                ..request.clone()
+            };
+            (node, self.nodes[node].release(release))
+        });
         let releasing = Round::new(releasing, self.node_timeout);
         let ending = self.clone().end(request.ending, attempt, releasing);
         let mut ending = Box::pin(async move {
@@ -71,22 +62,18 @@ impl Shared {
         self: Arc<Self>,
         ending: Ending,
         attempt: Arc<Attempt>,
-        releasing: Round<Result<Released, Error>>,
+        releasing: Round<Result<bool, Error>>,
     ) -> Result<Released, Error> {
         let released = self.count_released(releasing).await?;
         self.attempts.remove(&attempt);
-        let is_record = matches!(ending, Ending::Record { .. });
-        if released == Released::Freed && is_record {
+        if released == Released::Freed && matches!(ending, Ending::Record { .. }) {
             // Nodes without a part get the record as well: with more copies, fewer failures can
             // lose the record.
-            let others = attempt.successor(self.node_timeout * 10);
-            let parts = attempt.parts().into_iter().enumerate();
-            for (node, _) in parts.filter(|(_, part)| !part.is_held()) {
-                let adding = self
-                    .clone()
-                    .add_record(others.clone(), ending.clone(), node);
-                self.home.spawn(adding);
-            }
+            let others = (0..self.nodes.len()).filter(|node| !attempt.holds(*node));
+            let adding = self
+                .clone()
+                .add_record(attempt.clone(), ending, others.collect());
+            self.home.spawn(adding);
         }
         Ok(released)
     }
@@ -95,66 +82,56 @@ impl Shared {
     /// by itself. A node that was not asked has no part.
     async fn count_released(
         &self,
-        mut releasing: Round<Result<Released, Error>>,
+        mut releasing: Round<Result<bool, Error>>,
     ) -> Result<Released, Error> {
         let (nodes, majority) = (self.nodes.len(), majority(self.nodes.len()));
         let (mut freed, mut failures) = (0, Failures::default());
         let mut not_ours = nodes - releasing.pending().count();
-        while freed < majority && not_ours < majority {
+        while freed < majority {
+            if not_ours >= majority {
+                return Ok(Released::NotOurs);
+            }
             match releasing.next().await {
-                Some((_, Ok(Released::Freed))) => freed += 1,
-                Some((_, Ok(Released::NotOurs | Released::NotYet))) => not_ours += 1,
+                Some((_, Ok(true))) => freed += 1,
+                Some((_, Ok(false))) => not_ours += 1,
                 Some((_, Err(error))) => failures.add(error),
                 None => return Err(failures.no_quorum(nodes, freed + not_ours)),
             }
         }
-        if freed >= majority {
-            Ok(Released::Freed)
-        } else {
-            Ok(Released::NotOurs)
-        }
+        Ok(Released::Freed)
     }
 
-    /// Adds the record to a node that had no part in the lease, if the key is free there.
-    async fn add_record(self: Arc<Self>, attempt: Arc<Attempt>, record: Ending, node: usize) {
-        let name = attempt.parts()[node].name;
-        let request = Acquire {
-            key: attempt.key.clone(),
-            owner: name,
-            lease: self.node_timeout * 10,
-            block: 1,
-            queueing: Queueing::Skip,
-            mode: Mode::Exclusive,
-            fingerprint: None,
-            more: Vec::new(),
-            ends: Vec::new(),
-        };
-        let taking = self.nodes[node].acquire(&attempt, request);
-        let answer = timeout(self.node_timeout, taking).await;
-        if let Some(Outcome::Answered(Acquired::Granted(_))) = answer {
-            self.nodes[node].end(Release {
-                ending: record,
-                ..attempt.end_of(name, false)
-            });
-        }
+    /// Adds a record to nodes that lack it, if the key is free there, in new names of the attempt.
+    async fn add_record(self: Arc<Self>, attempt: Arc<Attempt>, record: Ending, to: Vec<usize>) {
+        let lease = self.node_timeout * 10;
+        let attempt = Arc::new(self.attempts.successor(&attempt, lease));
+        let adding = to.into_iter().map(async |node| {
+            let taking = self.join(&attempt, node, lease, 1, Mode::Exclusive);
+            if let Ok(Some(_)) = taking.await
+                && let Some(name) = attempt.give_back(node)
+            {
+                self.nodes[node].end(Release {
+                    ending: record.clone(),
+                    ..attempt.end_of(name, false)
+                });
+            }
+        });
+        join_all(adding).await;
     }
 
     /// Adds the record to nodes that granted a lease to an attempt which found the record on
     /// another node.
     pub(super) async fn copy_record(
         self: Arc<Self>,
-        key: LockKey,
-        record: Bytes,
-        mut missing: Vec<Leaving>,
+        attempt: Arc<Attempt>,
+        content: Bytes,
+        to: Vec<usize>,
     ) {
         let asked = Instant::now();
-        if let Some(retain) = self.record_remaining(&key, &record).await {
-            for leaving in &mut missing {
-                leaving.end.ending = Ending::Record {
-                    content: record.clone(),
-                    retain: retain.saturating_sub(asked.elapsed()),
-                };
-            }
+        if let Some(retain) = self.record_remaining(&attempt.key, &content).await {
+            let retain = retain.saturating_sub(asked.elapsed());
+            let record = Ending::Record { content, retain };
+            self.add_record(attempt, record, to).await;
         }
     }
 

@@ -16,20 +16,25 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, future::join_all, stream};
-use tokio::{sync::mpsc, time::Instant};
+use futures_util::{
+    StreamExt,
+    future::{Either, join_all, select},
+    stream,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
 use super::{
     Shared,
     attempts::Attempt,
     ballot::majority,
     failures::{Failures, is_answer},
-    heal::Gap,
+    node::Node,
+    round::Round,
 };
-use crate::{
-    store::{Owner, Renew, RenewAnswers, Renewed, Tokens},
-    time::{later, timeout_at},
-};
+use crate::store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture, Tokens};
 
 /// The renewal of one lease, with the answers of the nodes so far.
 struct Renewal {
@@ -37,18 +42,14 @@ struct Renewal {
     request: Renew,
     attempt: Arc<Attempt>,
     sent: Instant,
-    /// Each answer, with its node. Ends when no node will answer any more.
-    answers: mpsc::UnboundedReceiver<(usize, Renewed)>,
-    /// The nodes that have not answered, each with the attempt's name there.
-    pending: Vec<(usize, Owner)>,
+    /// The answers that are to come, each with the attempt's name at that node.
+    asked: Round<(Owner, Option<Renewed>)>,
     /// How many nodes hold the lease.
     ours: usize,
     not_ours: usize,
     others_wait: bool,
     /// The tokens of the nodes that granted a refill.
     tokens: Vec<(usize, Tokens)>,
-    /// Nodes that lack the lease.
-    gaps: Vec<usize>,
     failures: Failures,
 }
 
@@ -56,7 +57,20 @@ struct Renewal {
 #[derive(Default)]
 struct Batch {
     requests: Vec<Renew>,
-    answers: Vec<mpsc::UnboundedSender<(usize, Renewed)>>,
+    answers: Vec<Option<oneshot::Sender<Renewed>>>,
+}
+
+impl Batch {
+    /// Sends the renewals now. The future hands the answers to their leases.
+    fn send(mut self, node: &Node) -> impl Future<Output = ()> + use<> {
+        let mut renewed = node.renew(self.requests);
+        async move {
+            while let Some((at, answer)) = renewed.next().await {
+                let waiting = self.answers[at].take();
+                let _ = waiting.map(|waiting| waiting.send(answer));
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -65,58 +79,26 @@ impl Shared {
     pub(super) fn start_renewal(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         let (answers, mut receiver) = mpsc::unbounded_channel();
         let asked = requests.len();
-        let (renewals, hearing) = self.send_renewals(requests);
-        self.home.spawn(hearing);
+        let mut batches: Vec<Batch> = self.nodes.iter().map(|_| Batch::default()).collect();
+        let mut renewals = Vec::new();
+        for (lease, request) in requests.into_iter().enumerate() {
+            let answers = answers.clone();
+            let renewal = Renewal::new(self, request, &mut batches);
+            renewals.push(renewal.run(move |answer| drop(answers.send((lease, answer)))));
+        }
+        let sending = batches.into_iter().zip(&self.nodes);
+        let hearing = join_all(sending.map(|(batch, node)| batch.send(node)));
         let store = self.clone();
         self.home.spawn(async move {
-            let renewing = renewals.into_iter().enumerate();
-            let renewing = renewing.map(|(lease, renewal)| {
-                let answers = answers.clone();
-                renewal.run(move |answer| drop(answers.send((lease, answer))))
-            });
-            let gaps: Vec<Gap> = join_all(renewing).await.into_iter().flatten().collect();
-            store.heal_all(&gaps).await;
+            // The renewals do not wait for a node that takes too long.
+            let renewed = match select(join_all(renewals), hearing).await {
+                Either::Left((renewed, _)) => renewed,
+                Either::Right((_, renewals)) => renewals.await,
+            };
+            let renewed: Vec<_> = renewed.into_iter().flatten().collect();
+            store.heal_all(&renewed).await;
         });
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
-    }
-
-    /// Sends one batch to each node, with the leases that the node has a part in. Returns the
-    /// renewals, with the task that hears the nodes.
-    fn send_renewals(
-        self: &Arc<Self>,
-        requests: Vec<Renew>,
-    ) -> (Vec<Renewal>, impl Future<Output = ()> + Send + use<>) {
-        let mut batches: Vec<Batch> = self.nodes.iter().map(|_| Batch::default()).collect();
-        let renewal = |request| Renewal::new(self, request, &mut batches);
-        let renewals = requests.into_iter().map(renewal).collect();
-        let batches = batches.into_iter().enumerate();
-        let asked = batches.filter(|(_, batch)| !batch.requests.is_empty());
-        let hearing = asked.map(|(node, batch)| {
-            let answers = self.nodes[node].renew(batch.requests);
-            self.clone().hear(node, answers, batch.answers)
-        });
-        let hearing = join_all(hearing);
-        (renewals, async move { drop(hearing.await) })
-    }
-
-    /// Hands the answers of a node to their renewals, until the node's time is over.
-    async fn hear(
-        self: Arc<Self>,
-        node: usize,
-        mut answers: RenewAnswers,
-        to: Vec<mpsc::UnboundedSender<(usize, Renewed)>>,
-    ) {
-        let until = later(Instant::now(), self.node_timeout);
-        loop {
-            let (lease, answer) = match timeout_at(until, answers.next()).await {
-                Some(Some(answer)) => answer,
-                Some(None) => return,
-                None => return self.health.heard(node, false),
-            };
-            let is_unreachable = matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
-            self.health.heard(node, !is_unreachable);
-            let _ = to[lease].send((node, answer));
-        }
     }
 }
 
@@ -125,54 +107,42 @@ impl Renewal {
     fn new(store: &Arc<Shared>, request: Renew, batches: &mut [Batch]) -> Self {
         store.note_lease(request.lease);
         let Renew { key, owner, .. } = &request;
-        let attempt = store.attempts.find(key, *owner);
-        let attempt = attempt.unwrap_or_else(|| store.attempts.unknown(key, *owner, request.mode));
-        let (sender, answers) = mpsc::unbounded_channel();
-        let (mut pending, mut gaps) = (Vec::new(), Vec::new());
-        for (node, part) in attempt.parts().into_iter().enumerate() {
-            if part.is_held() {
-                pending.push((node, part.name));
-                batches[node].answers.push(sender.clone());
-                batches[node].requests.push(Renew {
-                    owner: part.name,
-                    ..request.clone()
-                });
-            } else if part.is_missing() {
-                gaps.push(node);
-            }
-        }
+        let attempt = store.attempts.find_or_guess(key, *owner, request.mode);
+        let mut held = attempt.parts();
+        held.retain(|(_, part)| part.is_held());
+        let asked = held.into_iter().map(|(node, part)| {
+            let (sender, answer) = oneshot::channel();
+            batches[node].answers.push(Some(sender));
+            batches[node].requests.push(Renew {
+                owner: part.name,
+                ..request.clone()
+            });
+            let answer = async move { (part.name, answer.await.ok()) };
+            (node, Box::pin(answer) as StoreFuture<_>)
+        });
         Self {
+            asked: Round::new(asked, store.node_timeout),
             store: store.clone(),
             request,
             attempt,
             sent: Instant::now(),
-            answers,
-            pending,
             ours: 0,
             not_ours: 0,
             others_wait: false,
             tokens: Vec::new(),
-            gaps,
             failures: Failures::default(),
         }
     }
 
     /// Answers as soon as the nodes that have not answered cannot change the result, and hears
-    /// these nodes then. Returns the gaps of a lease that has a majority without them.
-    async fn run(mut self, answer: impl FnOnce(Renewed)) -> Vec<Gap> {
-        while !self.is_known() {
-            self.hear_next().await;
-        }
-        answer(self.judge().await);
-        while !self.pending.is_empty() {
-            self.hear_next().await;
-        }
-        let is_lost = self.not_ours >= self.majority();
-        if is_lost {
-            Vec::new()
-        } else {
-            self.take_gaps()
-        }
+    /// these nodes then. Returns a lease that was renewed, for its gaps.
+    async fn run(mut self, answer: impl FnOnce(Renewed)) -> Option<(Renew, Arc<Attempt>)> {
+        while !self.is_known() && self.hear_next().await {}
+        let judged = self.judge().await;
+        let is_renewed = matches!(judged, Renewed::Renewed { .. });
+        answer(judged);
+        while self.hear_next().await {}
+        is_renewed.then_some((self.request, self.attempt))
     }
 
     fn majority(&self) -> usize {
@@ -183,26 +153,23 @@ impl Renewal {
     /// for.
     fn is_known(&self) -> bool {
         let (majority, health) = (self.majority(), &self.store.health);
-        let mut pending = self.pending.iter();
-        let is_answer_due = pending.any(|(node, _)| !health.is_silent(*node));
+        let is_answer_due = self.asked.pending().any(|node| !health.is_silent(node));
         self.ours >= majority
             || self.not_ours >= majority
-            || self.pending.is_empty()
-            || !is_answer_due && self.ours + self.gaps.len() >= majority
+            || !is_answer_due && self.ours + self.attempt.gaps().len() >= majority
     }
 
-    async fn hear_next(&mut self) {
-        let Some((node, answer)) = self.answers.recv().await else {
-            self.pending.clear();
-            return;
+    /// Takes the next answer. Returns whether there was one in time.
+    async fn hear_next(&mut self) -> bool {
+        let Some((node, (name, answer))) = self.asked.next().await else {
+            self.store.health.mark_silent(&self.asked);
+            return false;
         };
-        let pending = self
-            .pending
-            .iter()
-            .position(|(pending, _)| *pending == node);
-        let Some((_, name)) = pending.map(|at| self.pending.swap_remove(at)) else {
-            return;
+        let Some(answer) = answer else {
+            return true;
         };
+        let is_unreachable = matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
+        self.store.health.heard(node, !is_unreachable);
         match answer {
             Renewed::Renewed {
                 tokens,
@@ -218,10 +185,10 @@ impl Renewal {
                 // one.
                 self.attempt.give_up(node, name);
                 self.not_ours += 1;
-                self.gaps.push(node);
             }
             Renewed::Unknown(error) => self.failures.add(error),
         }
+        true
     }
 
     /// The answer for the lease: heals the nodes that a majority needs, and makes the token
@@ -231,7 +198,7 @@ impl Renewal {
         if self.not_ours >= majority {
             return Renewed::NotOurs;
         }
-        if self.ours < majority && self.ours + self.gaps.len() >= majority {
+        if self.ours < majority && self.ours + self.attempt.gaps().len() >= majority {
             self.heal_now().await;
         }
         if self.ours < majority {
@@ -249,28 +216,16 @@ impl Renewal {
 
     /// Heals all gaps of a lease that needs them for a majority.
     async fn heal_now(&mut self) {
-        let gaps = self.take_gaps();
-        let healing = gaps.iter().map(|gap| self.store.heal(gap));
-        for (gap, healed) in gaps.iter().zip(join_all(healing).await) {
+        for (node, healed) in self.store.heal(&self.request, &self.attempt).await {
             match healed {
                 Ok(Some(tokens)) => {
                     self.ours += 1;
-                    self.tokens.push((gap.node, tokens));
+                    self.tokens.push((node, tokens));
                 }
                 Ok(None) => {}
                 Err(error) => self.failures.add(error),
             }
         }
-    }
-
-    fn take_gaps(&mut self) -> Vec<Gap> {
-        let gaps = std::mem::take(&mut self.gaps).into_iter();
-        let gap = |node| Gap {
-            request: self.request.clone(),
-            attempt: self.attempt.clone(),
-            node,
-        };
-        gaps.map(gap).collect()
     }
 }
 
@@ -294,15 +249,15 @@ mod tests {
             refill: 0,
             mode: Mode::Exclusive,
         };
-        let (mut late, hearing) = store.0.send_renewals(vec![renewal.clone()]);
+        let mut batches = [(); 3].map(|()| Batch::default());
+        let mut late = Renewal::new(&store.0, renewal.clone(), &mut batches);
+        let sending = batches.into_iter().zip(&store.0.nodes);
+        let hearing: Vec<_> = sending.map(|(batch, node)| batch.send(node)).collect();
         store.renew(vec![renewal]).collect::<Vec<_>>().await;
         tokio::time::sleep(std::time::Duration::from_millis(1)).await; // node 2 is healed
         assert!(!nodes[2].is_empty());
-        hearing.await;
-        let mut late = late.remove(0);
-        while !late.pending.is_empty() {
-            late.hear_next().await;
-        }
+        join_all(hearing).await;
+        while late.hear_next().await {}
         let releasing = store.end(release(a, Ending::Free));
         releasing.await.unwrap();
         assert!(nodes.iter().all(FaultyStore::is_empty));

@@ -15,7 +15,6 @@ use crate::{
     store::StoreFuture,
     time::{Instant, later, timeout_at},
 };
-use futures_util::FutureExt;
 
 /// Calls under way, each to a different node. A call starts when the node's method is called, so
 /// all calls of a round were started before the round was created.
@@ -56,15 +55,11 @@ impl<T> Round<T> {
         self.next_before(self.until).await
     }
 
-    /// Waits for the next answer until the given time.
+    /// Waits for the next answer until the given time. An answer that is ready is returned in any
+    /// case.
     pub(super) async fn next_before(&mut self, until: Instant) -> Option<(usize, T)> {
         let next = poll_fn(|cx| self.poll_next(cx));
         timeout_at(until, next).await.flatten()
-    }
-
-    /// Returns the next answer, if one is ready.
-    pub(super) fn next_now(&mut self) -> Option<(usize, T)> {
-        poll_fn(|cx| self.poll_next(cx)).now_or_never().flatten()
     }
 
     /// Waits for all answers that come in time.

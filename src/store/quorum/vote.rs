@@ -1,8 +1,8 @@
-//! One vote: asking all nodes, counting their answers, and undoing a lost vote.
+//! One vote: asking all nodes, and counting their answers.
 //!
 //! ```text
 //! open_vote ──▶ count ──▶ granted: hear_the_rest, the slow nodes may still join the lease
-//!                   └───▶ not granted: end_lost_vote, the grants are given back (unless the attempt keeps them and asks again)
+//!                   └───▶ not granted: the grants are given back (unless the attempt keeps them and asks again)
 //! ```
 //!
 //! A vote does not wait for the slowest node: the vote ends as soon as the answers that are missing
@@ -43,27 +43,25 @@ impl Shared {
         attempt: &Arc<Attempt>,
         request: &Acquire,
         queueing: Queueing,
-    ) -> Option<Vote> {
-        let asking = attempt.ask()?.into_iter().zip(self.carried(request));
-        let questions = asking.enumerate().map(|(node, (asked, ends))| {
-            if let Some(name) = asked.given_up {
-                self.nodes[node].end(attempt.end_of(name, true));
-            }
+    ) -> Vote {
+        let mut carried = self.carried(request);
+        let nodes = self.nodes.iter().enumerate();
+        let questions = nodes.filter_map(|(at, node)| {
             let request = Acquire {
-                owner: asked.name,
+                owner: attempt.ask(at)?,
                 queueing,
-                ends,
+                ends: std::mem::take(&mut carried[at]),
                 ..request.clone()
             };
-            (node, self.nodes[node].acquire(attempt, request))
+            Some((at, node.acquire(attempt, request)))
         });
-        Some(Vote {
+        Vote {
             queueing,
             questions: Round::new(questions, self.node_timeout),
             ballot: Ballot::new(self.nodes.len()),
             opened: Instant::now(),
             took: Duration::ZERO,
-        })
+        }
     }
 
     /// What each node ends before it looks at the attempt: the parts of the owners that the caller
@@ -72,14 +70,12 @@ impl Shared {
         let mut carried = vec![Vec::new(); self.nodes.len()];
         for end in &request.ends {
             let attempt = self.attempts.find(&request.key, end.owner);
-            let parts = attempt.map(|attempt| attempt.parts()).into_iter().flatten();
-            for (node, part) in parts.enumerate() {
-                if part.may_be_there() {
-                    carried[node].push(End {
-                        owner: part.name,
-                        ..*end
-                    });
-                }
+            let parts = attempt.map(|attempt| attempt.parts());
+            for (node, part) in parts.into_iter().flatten() {
+                carried[node].push(End {
+                    owner: part.name,
+                    ..*end
+                });
             }
         }
         carried
@@ -93,11 +89,9 @@ impl Shared {
             if vote.ballot.is_held() {
                 held_since.get_or_insert_with(Instant::now);
             }
-            let answer = match self.worth_waiting(vote, request, held_since) {
-                Some(until) => vote.questions.next_before(until).await,
-                None => vote.questions.next_now(),
-            };
-            let Some((node, answer)) = answer else {
+            let until = self.worth_waiting(vote, request, held_since);
+            let until = until.unwrap_or_else(Instant::now);
+            let Some((node, answer)) = vote.questions.next_before(until).await else {
                 break;
             };
             self.note(vote, node, answer);
@@ -127,9 +121,10 @@ impl Shared {
         let is_answer_due = pending.any(|node| !self.health.is_silent(node));
         // Any node may have the record of a claimed key.
         let claims = request.fingerprint.is_some();
-        let waits = match vote.ballot.is_decided() {
-            true => claims && is_answer_due,
-            false => is_answer_due || matches!(vote.ballot.verdict(), Verdict::Failed(_)),
+        let waits = if vote.ballot.is_decided() {
+            claims && is_answer_due
+        } else {
+            is_answer_due || matches!(vote.ballot.verdict(), Verdict::Failed(_))
         };
         waits.then_some(end)
     }
@@ -144,31 +139,13 @@ impl Shared {
     /// Whether the attempt has the grant of the leading node. A node that has answered with an
     /// error grants this key to no attempt, and so the next node leads.
     pub(super) fn has_leading_grant(&self, vote: &Vote) -> bool {
-        let mut answering = self.health.answering();
-        let first = answering.find(|node| !vote.ballot.has_failed(*node));
+        let mut leaders = self.health.leaders();
+        let first = leaders.find(|node| !vote.ballot.has_failed(*node));
         first.is_some_and(|first| vote.ballot.granted().any(|node| node == first))
     }
 
-    /// Ends a vote that was not granted. The grants are returned, unless the attempt keeps them and
-    /// asks again.
-    pub(super) fn end_lost_vote(
-        self: &Arc<Self>,
-        vote: Vote,
-        attempt: &Arc<Attempt>,
-        keeps_grants: bool,
-    ) {
-        if !keeps_grants {
-            for node in vote.ballot.granted() {
-                self.give_back(attempt, node);
-            }
-        }
-        if matches!(vote.queueing, Queueing::Wait { .. }) {
-            self.hear_the_rest(vote, attempt);
-        }
-    }
-
     /// Waits in the background for nodes that are slower than the majority. Until their time is
-    /// over, they may still join the lease or queue the attempt.
+    /// over, they may still join the lease, or queue the attempt.
     pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, attempt: &Arc<Attempt>) {
         if vote.questions.pending().next().is_some() {
             let hearing = self.clone().hear_late(vote, attempt.clone());
@@ -176,16 +153,10 @@ impl Shared {
         }
     }
 
-    /// Hears the slow nodes of a vote. A grant that the attempt does not need any more is returned.
     async fn hear_late(self: Arc<Self>, mut vote: Vote, attempt: Arc<Attempt>) {
         let is_granted = vote.ballot.is_granted();
         while let Some((node, outcome)) = vote.questions.next().await {
-            let is_grant = matches!(outcome, Outcome::Answered(Acquired::Granted(_)));
             self.note(&mut vote, node, outcome);
-            if is_grant && !is_granted {
-                // The caller was answered that the key is held.
-                self.give_back(&attempt, node);
-            }
         }
         self.health.mark_silent(&vote.questions);
         drop(vote.questions);

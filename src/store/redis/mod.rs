@@ -146,7 +146,7 @@ use crate::{Error, LockKey};
 /// - `appendonly yes` for idempotency, because a lost record lets its request run again. The store
 ///   warns once if records are kept on a server without it.
 /// - A user with an ACL needs the rights of the user in [A Redis user with few
-///   rights](crate::guide::operating#a-redis-user-with-few-rights), where a table says which of
+///   rights](crate::guide::redis#a-user-with-few-rights), where a table says which of
 ///   these rights can be left out. [`replicas`](RedisStoreBuilder::replicas) needs `+wait` besides.
 ///   A node of a [`QuorumStore`](super::QuorumStore) needs `+info`, which tells the age of the
 ///   server: without INFO, a server counts as being as old as its connection.
@@ -211,7 +211,7 @@ use crate::{Error, LockKey};
 /// before an unknown outcome is settled. Nor does the manager of bb8-redis notice a broken
 /// connection. An application with a pool of its own gives the same URL to both; see
 /// [The settings of your own client or
-/// pool](crate::guide::cookbook::redis#the-settings-of-your-own-client-or-pool). (With
+/// pool](crate::guide::redis#the-settings-of-your-own-client-or-pool). (With
 /// [`replicas`](RedisStoreBuilder::replicas), bb8 manages the connections on which acquires and
 /// records wait.)
 #[derive(Clone)]
@@ -278,7 +278,7 @@ impl RedisStore {
 
     /// Connects every lane that has no connection.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        self.0.topology.connect().await
+        self.0.connect().await
     }
 
     /// Creates a builder for a store on the primary of a service that Redis Sentinel watches over.

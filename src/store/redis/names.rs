@@ -59,6 +59,22 @@ pub(super) struct Names {
     label: Option<Arc<str>>,
 }
 
+impl Name {
+    /// Writes the rest of a name, behind the [start](Names::start).
+    pub(super) fn write(self, key: &LockKey, to: &mut Vec<u8>) {
+        let kind: &[u8] = match self {
+            Self::Lock => b"lock:",
+            Self::Queue => b"queue:",
+            Self::Fence => b"fence",
+            Self::None => b"none",
+        };
+        to.put_slice(kind);
+        if let Self::Lock | Self::Queue = self {
+            to.put_slice(key.as_str().as_bytes());
+        }
+    }
+}
+
 impl Names {
     pub(super) fn new(prefix: &str, label: Option<Arc<str>>) -> Self {
         Self {
@@ -86,29 +102,11 @@ impl Names {
         }
     }
 
-    /// Writes a name of a key.
-    pub(super) fn write(&self, name: Name, key: &LockKey, to: &mut impl BufMut) {
-        let kind: &[u8] = match name {
-            Name::Lock => b"}:lock:",
-            Name::Queue => b"}:queue:",
-            Name::Fence => b"}:fence",
-            Name::None => b"}:none",
-        };
-        self.name_in(bucket(key), kind, to);
-        if let Name::Lock | Name::Queue = name {
-            to.put_slice(key.as_str().as_bytes());
-        }
-    }
-
-    /// A name that is never set, on the server of a bucket.
-    pub(super) fn ping(&self, bucket: usize, to: &mut impl BufMut) {
-        self.name_in(bucket, b"}:ping", to);
-    }
-
-    fn name_in(&self, bucket: usize, kind: &[u8], to: &mut impl BufMut) {
+    /// Writes the start of all names in a bucket: `tdl:2:{b2089}:`.
+    pub(super) fn start(&self, bucket: usize, to: &mut Vec<u8>) {
         to.put_slice(self.head.as_bytes());
         put_number(bucket as u64, to);
-        to.put_slice(kind);
+        to.put_slice(b"}:");
     }
 
     /// The glob pattern of the names whose keys start with `prefix`. Matches some other names as
@@ -155,38 +153,29 @@ fn put_escaped(text: &str, to: &mut Vec<u8>) {
 }
 
 /// Writes a number in decimal digits.
-pub(super) fn put_number(mut number: u64, to: &mut impl BufMut) {
-    // `u64::MAX` has 20 digits.
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    // Two digits at a time halve the divisions, which cost most.
-    while number >= 10 {
-        let pair = (number % 100) as u8;
-        number /= 100;
-        start -= 2;
-        digits[start] = b'0' + pair / 10;
-        digits[start + 1] = b'0' + pair % 10;
-    }
-    if number > 0 || start == digits.len() {
-        start -= 1;
-        digits[start] = b'0' + number as u8;
-    }
-    to.put_slice(&digits[start..]);
+pub(super) fn put_number(number: u64, to: &mut impl BufMut) {
+    to.put_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn written(names: &Names, key: &LockKey) -> [Vec<u8>; 3] {
+        [Name::Lock, Name::Queue, Name::Fence].map(|name| {
+            let mut to = Vec::new();
+            names.start(bucket(key), &mut to);
+            name.write(key, &mut to);
+            to
+        })
+    }
+
     #[test]
     fn names_change_only_with_the_version_of_the_format() {
         let (names, instance) = (Names::new("tdl", None), Instance::new());
         assert_eq!(names.hints(instance), format!("tdl:2:hints:{instance}"));
         let key = LockKey::new("orders/42").unwrap();
-        let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
-        names.write(Name::Lock, &key, &mut lock);
-        names.write(Name::Queue, &key, &mut queue);
-        names.write(Name::Fence, &key, &mut fence);
+        let [lock, queue, fence] = written(&names, &key);
         assert_eq!(lock, b"tdl:2:{b2089}:lock:orders/42");
         assert_eq!(queue, b"tdl:2:{b2089}:queue:orders/42");
         assert_eq!(fence, b"tdl:2:{b2089}:fence");
@@ -196,10 +185,7 @@ mod tests {
     fn a_key_is_read_from_its_names_and_from_no_other() {
         let names = Names::new("a*[b", None);
         let key = LockKey::new("x:{y}:lock:* é").unwrap();
-        let (mut lock, mut queue, mut fence) = (Vec::new(), Vec::new(), Vec::new());
-        names.write(Name::Lock, &key, &mut lock);
-        names.write(Name::Queue, &key, &mut queue);
-        names.write(Name::Fence, &key, &mut fence);
+        let [lock, queue, fence] = written(&names, &key);
         assert_eq!(names.key(&lock), Some(key.clone()));
         assert_eq!(names.key(&queue), Some(key));
         assert_eq!(names.key(&fence), None);

@@ -34,7 +34,7 @@ use super::{
     lane::{is_noscript, result},
     operations::{Call, Dialect, Operation, acquired, millis, read, released},
     script::By,
-    topology::{LaneSettings, Primary},
+    topology::{LaneSettings, Upstream},
 };
 use crate::{
     Error,
@@ -54,7 +54,7 @@ pub(super) struct Replicas {
 /// The pool of connections for calls that wait for replicas.
 #[derive(Debug)]
 pub(super) struct Replicated {
-    primary: Arc<dyn Primary>,
+    primary: Arc<Upstream>,
     settings: LaneSettings,
     /// Made at first use: bb8 needs a runtime, and a store can be built outside of one.
     pool: OnceLock<Pool<Connector>>,
@@ -70,7 +70,7 @@ struct CheckedOut<'a> {
 }
 
 impl Replicated {
-    pub(super) fn new(primary: Arc<dyn Primary>, settings: LaneSettings, wanted: Replicas) -> Self {
+    pub(super) fn new(primary: Arc<Upstream>, settings: LaneSettings, wanted: Replicas) -> Self {
         Self {
             primary,
             settings,
@@ -106,7 +106,7 @@ impl Replicated {
         };
         let connecting = timeout_at(deadline, self.connection_with(permit)).await;
         connecting.unwrap_or_else(|_| {
-            let name = self.primary.name();
+            let name = &self.primary.name;
             Err(explain::cannot_connect_in_time(name, self.settings.limit))
         })
     }
@@ -244,7 +244,7 @@ impl Shared {
         let mut by = By::Hash;
         loop {
             let mut command = Cmd::new();
-            call.write(by, dialect, &mut command);
+            call.write(&[], by, dialect, &mut command, &mut Vec::new());
             let sent = send(connection, &command, deadline, self.timeout).await;
             match (sent, by) {
                 (Ok(reply), By::Hash) if is_noscript(&reply) => by = By::Text,

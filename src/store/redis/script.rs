@@ -32,30 +32,32 @@ struct Text {
     hash: String,
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/acquire.lua")));
-pub(super) static ACQUIRE_SHARED: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/acquire_shared.lua")));
-pub(super) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/renew.lua")));
-pub(super) static RENEW_ALONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/renew_alone.lua")));
-pub(super) static RENEW_SHARED: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/renew_shared.lua")));
-pub(super) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
-pub(super) static RELEASE_ALONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/release_alone.lua")));
-pub(super) static RELEASE_SHARED: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/release_shared.lua")));
-pub(super) static FORCE_RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/force_release.lua")));
-pub(super) static RAISE_FENCE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/raise_fence.lua")));
-pub(super) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/inspect.lua")));
-pub(super) static PING: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("lua/ping.lua")));
+macro_rules! scripts {
+    ($($name:ident = $file:literal,)*) => {
+        $(
+            pub(super) static $name: LazyLock<Script> =
+                LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file))));
+        )*
+
+        #[cfg(test)]
+        static ALL: &[&LazyLock<Script>] = &[$(&$name),*];
+    };
+}
+
+scripts! {
+    ACQUIRE = "acquire.lua",
+    ACQUIRE_SHARED = "acquire_shared.lua",
+    RENEW = "renew.lua",
+    RENEW_ALONE = "renew_alone.lua",
+    RENEW_SHARED = "renew_shared.lua",
+    RELEASE = "release.lua",
+    RELEASE_ALONE = "release_alone.lua",
+    RELEASE_SHARED = "release_shared.lua",
+    FORCE_RELEASE = "force_release.lua",
+    RAISE_FENCE = "raise_fence.lua",
+    INSPECT = "inspect.lua",
+    PING = "ping.lua",
+}
 
 /// The scripts on the way of every request. They are loaded with each connection, so that a call is
 /// sent a second time, after other calls, only if the server's scripts were flushed meanwhile.
@@ -74,7 +76,7 @@ pub(super) fn in_daily_use() -> [&'static Script; 7] {
 /// The parts that several scripts share. A script includes a part only on the branch that needs it:
 /// on the way of an uncontended request, the server does not even define a function. A part comes
 /// before the parts that it includes.
-const PARTS: [(&str, &str); 7] = [
+const PARTS: [(&str, &str); 8] = [
     ("--@include tokens.lua", include_str!("lua/tokens.lua")),
     ("--@include refill.lua", include_str!("lua/refill.lua")),
     ("--@include contend.lua", include_str!("lua/contend.lua")),
@@ -82,6 +84,7 @@ const PARTS: [(&str, &str); 7] = [
     ("--@include fence.lua", include_str!("lua/fence.lua")),
     ("--@include queue.lua", include_str!("lua/queue.lua")),
     ("--@include value.lua", include_str!("lua/value.lua")),
+    ("--@include joint.lua", include_str!("lua/joint.lua")),
 ];
 
 /// The line that is replaced by a different file in each version.
@@ -121,7 +124,7 @@ impl Script {
         };
         command.write_arg(name.as_bytes());
         command.write_arg(script.as_bytes());
-        command.write_arg(&[b'0' + keys as u8]);
+        command.write_arg(itoa::Buffer::new().format(keys).as_bytes());
     }
 
     /// The command that loads the script.
@@ -161,22 +164,10 @@ mod tests {
 
     #[test]
     fn every_include_is_replaced_and_no_comment_is_sent() {
-        let scripts = [
-            &ACQUIRE,
-            &ACQUIRE_SHARED,
-            &RENEW,
-            &RENEW_ALONE,
-            &RENEW_SHARED,
-            &RELEASE,
-            &RELEASE_ALONE,
-            &RELEASE_SHARED,
-            &FORCE_RELEASE,
-            &RAISE_FENCE,
-            &INSPECT,
-            &PING,
-        ];
-        let texts = scripts.map(|script| [&script.fixed.text, &script.by_clock.text]);
-        for text in texts.as_flattened() {
+        let texts = ALL
+            .iter()
+            .map(|script| [&script.fixed.text, &script.by_clock.text]);
+        for text in texts.flatten() {
             assert!(text.lines().count() > 1 && !text.contains("--"), "{text}");
         }
     }

@@ -16,22 +16,20 @@ use redis::{
 };
 use tokio::{
     sync::mpsc::UnboundedSender,
-    time::{sleep, timeout},
+    time::{sleep, sleep_until, timeout},
 };
 
 use super::{
     explain,
+    lane::BackOff,
     topology::{Change, HintSource, Topology},
 };
 use crate::{
     Error, LockKey,
     store::Hint,
-    sync::random,
     trace::{self, ConnectResult},
 };
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two checks of a subscription.
 const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
@@ -45,10 +43,6 @@ pub(super) struct Listener {
 
 /// A random duration from half the pause to the whole pause, so that the instances of a fleet do
 /// not subscribe at the same moment.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + random() / 2.0)
-}
-
 impl Listener {
     /// Listens until the receiver of the hints is dropped. Subscribes again after every
     /// interruption, and when hints arrive at another server than before.
@@ -60,7 +54,7 @@ impl Listener {
         let hints = &self.hints;
         let mut has_listened = false;
         let mut is_interrupted = false;
-        let mut pause = FIRST_PAUSE;
+        let mut back_off = BackOff::default();
         loop {
             let subscribed = || {
                 if !has_listened {
@@ -71,7 +65,7 @@ impl Listener {
                 }
                 is_interrupted = false;
                 has_listened = true;
-                pause = FIRST_PAUSE;
+                back_off = BackOff::default();
             };
             tokio::select! {
                 () = hints.closed() => return,
@@ -82,7 +76,7 @@ impl Listener {
             is_interrupted = true;
             tokio::select! {
                 () = hints.closed() => return,
-                () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = sleep_until(back_off.lengthen(self.limit)) => {}
             }
         }
     }

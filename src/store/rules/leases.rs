@@ -19,26 +19,34 @@ pub(super) struct Lease {
 
 /// The leases of one key: at most one if the key is held exclusively, and otherwise shared ones or
 /// permits.
+///
+/// A key that never had two leases at once has its lease in `only`, without an allocation, and the
+/// maps are empty. Otherwise all leases are in the maps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Leases {
+    only: Option<(Owner, Lease)>,
     by_owner: BTreeMap<Owner, Lease>,
-    /// The ends of all leases.
+    /// The ends of all leases in `by_owner`.
     ends: BTreeSet<(Moment, Owner)>,
 }
 
 impl Leases {
     pub(super) fn len(&self) -> usize {
-        self.by_owner.len()
+        usize::from(self.only.is_some()) + self.by_owner.len()
     }
 
     pub(super) fn get(&self, owner: Owner) -> Option<&Lease> {
-        self.by_owner.get(&owner)
+        match &self.only {
+            Some((only, lease)) => (*only == owner).then_some(lease),
+            None => self.by_owner.get(&owner),
+        }
     }
 
     /// The leases, in the order in which they end.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Owner, &Lease)> {
-        let leases = self.ends.iter();
-        leases.filter_map(|(_, owner)| Some((*owner, self.get(*owner)?)))
+        let only = self.only.iter().map(|(owner, lease)| (*owner, lease));
+        let by_end = self.ends.iter();
+        only.chain(by_end.filter_map(|(_, owner)| Some((*owner, self.by_owner.get(owner)?))))
     }
 
     /// The lease that ends first: the only one of a key that is held exclusively.
@@ -53,20 +61,30 @@ impl Leases {
 
     /// The instances of the first holders, each once.
     pub(super) fn instances(&self, at_most: usize) -> BTreeSet<Instance> {
-        let holders = self.ends.iter().take(at_most);
-        holders.map(|(_, owner)| owner.instance).collect()
+        let holders = self.iter().take(at_most);
+        holders.map(|(owner, _)| owner.instance).collect()
     }
 
     /// Adds a lease, or puts it in the place of the owner's present one.
     pub(super) fn set(&mut self, owner: Owner, lease: Lease) {
-        let until = lease.until;
-        if let Some(before) = self.by_owner.insert(owner, lease) {
-            self.ends.remove(&(before.until, owner));
+        let only = self.only.take_if(|(only, _)| *only != owner);
+        if only.is_none() && self.by_owner.is_empty() {
+            self.only = Some((owner, lease));
+            return;
         }
-        self.ends.insert((until, owner));
+        for (owner, lease) in only.into_iter().chain([(owner, lease)]) {
+            let until = lease.until;
+            if let Some(before) = self.by_owner.insert(owner, lease) {
+                self.ends.remove(&(before.until, owner));
+            }
+            self.ends.insert((until, owner));
+        }
     }
 
     pub(super) fn remove(&mut self, owner: Owner) -> Option<Lease> {
+        if let Some((_, lease)) = self.only.take_if(|(only, _)| *only == owner) {
+            return Some(lease);
+        }
         let removed = self.by_owner.remove(&owner)?;
         self.ends.remove(&(removed.until, owner));
         Some(removed)
@@ -74,6 +92,7 @@ impl Leases {
 
     /// Removes the leases whose time is over.
     pub(super) fn forget_expired(&mut self, now: Moment) {
+        self.only.take_if(|(_, lease)| lease.until <= now);
         while let Some((_, owner)) = self.ends.first().filter(|(until, _)| *until <= now) {
             self.remove(*owner);
         }

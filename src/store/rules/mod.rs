@@ -23,6 +23,8 @@
 // Only the tests see the rules from outside.
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub))]
 
+#[cfg(feature = "postgres")]
+mod codec;
 mod fence;
 mod leases;
 mod mode;
@@ -33,6 +35,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+#[cfg(feature = "postgres")]
+pub(super) use self::codec::Damaged;
+pub(crate) use self::mode::InTheWay;
 pub use self::{fence::Fence, moment::Moment};
 use self::{
     leases::{Lease, Leases},
@@ -57,10 +62,10 @@ pub struct Slot {
 
 /// The record in the place of a lease.
 #[derive(Debug, Clone)]
-struct Record {
-    owner: Owner,
-    until: Moment,
-    content: Bytes,
+pub(super) struct Record {
+    pub(super) owner: Owner,
+    pub(super) until: Moment,
+    pub(super) content: Bytes,
 }
 
 /// One call at a key: what the rules need beside the request, and the hints that they leave.

@@ -30,11 +30,11 @@ const SEARCHED_FOR_OTHERS: usize = 10;
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {
     pub(super) owner: Owner,
-    mode: Mode,
+    pub(super) mode: Mode,
     /// When the place expires.
     pub(super) until: Moment,
     /// Since when the attempt could have had the key.
-    offered: Option<Moment>,
+    pub(super) offered: Option<Moment>,
 }
 
 impl Slot {
@@ -55,7 +55,7 @@ impl Slot {
             leased: self.leases.mode(),
             held: self.leases.len() - ours,
             ahead,
-            all_share: ahead <= PAGE && attempts.all(|it| it.mode.is_shared()),
+            all_share: ahead <= PAGE && attempts.all(|it| it.mode.shares_turns()),
         });
         room.max(ours).min(1 + request.more.len())
     }
@@ -148,7 +148,7 @@ impl Slot {
         }
         // An instance has one attempt at a key. With the second attempt, every holder knows of one
         // that is not its own.
-        if self.queue.len() < 2 || self.leases.mode().is_some_and(Mode::is_exclusive) {
+        if self.queue.len() < 2 || self.leases.mode().is_some_and(Mode::is_alone) {
             let mut holders = self.leases.instances(HOLDERS_TOLD);
             holders.remove(&owner.instance);
             let wanted = |holder| (holder, Hint::Wanted(step.key.clone()));
@@ -209,7 +209,7 @@ impl Slot {
         for attempt in self.queue.iter_mut().take(PAGE) {
             let is_next = attempt.mode.room(way) > 0;
             way.ahead += 1;
-            way.all_share &= attempt.mode.is_shared();
+            way.all_share &= attempt.mode.shares_turns();
             if !is_next {
                 attempt.offered = None;
                 continue;

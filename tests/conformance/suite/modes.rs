@@ -600,8 +600,8 @@ pub(crate) async fn readers_and_writers_are_never_inside_together(subject: impl 
         };
         let (inside, key) = (&inside, &key);
         async move {
-            let a = owner();
             for _ in 0..10 {
+                let a = owner();
                 eventually("it is my turn", async || {
                     matches!(store.queue_as(mode, key, a).await, Acquired::Granted(_))
                 })

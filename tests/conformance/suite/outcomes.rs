@@ -14,8 +14,8 @@ pub(crate) async fn a_crowd_is_never_inside_together(subject: impl Subject) {
     let (store, key) = (subject.store(), key("k"));
     let inside = Arc::new(AtomicBool::new(false));
     let visitors = (0..16).map(|_| async {
-        let a = owner();
         for _ in 0..10 {
+            let a = owner();
             eventually("it is my turn", async || {
                 matches!(store.queue(&key, a).await, Acquired::Granted(_))
             })

@@ -50,6 +50,21 @@ impl Client {
         self.send(request, r#"{"account": "a", "amount": 5}"#).await
     }
 
+    /// A payment of the example `exactly_once`.
+    pub(crate) async fn pay_once(&mut self, key: &str, amount: &'static str) -> Answer {
+        let answer = self.try_pay_once(key, amount).await;
+        answer.expect("an answer")
+    }
+
+    pub(crate) async fn try_pay_once(
+        &mut self,
+        key: &str,
+        amount: &'static str,
+    ) -> hyper::Result<Answer> {
+        let request = Request::post("/payments").header("idempotency-key", key);
+        self.send(request, amount).await
+    }
+
     pub(crate) async fn get(&mut self, path: &str) -> Answer {
         self.send(Request::get(path), "").await.expect("an answer")
     }

@@ -18,9 +18,7 @@ use axum::{
     middleware::{Next, from_fn},
     routing::any,
 };
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
 use tower_distributed_lock::{
     DistributedLockLayer, Locks, SingleFlightLayer, Stats, key as of_request,
     rejection::{Rejection, RejectionLayer},
@@ -389,7 +387,7 @@ pub(crate) async fn the_copy_of_a_refusal_is_rendered_as_a_refusal(subject: impl
             |_| (),
             |rejection: &Rejection, (): &()| {
                 let text = format!("in our words: {}", rejection.reason().code());
-                let mut response = Response::new(Full::<Bytes>::from(text));
+                let mut response = Response::new(text);
                 *response.status_mut() = StatusCode::IM_A_TEAPOT;
                 response
             },

@@ -12,8 +12,7 @@ use axum::{
 use http::StatusCode;
 use tokio::time::sleep;
 use tower_distributed_lock::{
-    DistributedLockLayer, IdempotencyLayer, LockGuard, idempotency::IdempotencyKey, key,
-    lock::AllGuards,
+    DistributedLockLayer, IdempotencyLayer, LockGuard, idempotency::Claim, key, lock::AllGuards,
 };
 
 use crate::{
@@ -24,12 +23,13 @@ use crate::{
 
 pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let handler = async |name: IdempotencyKey, guards: AllGuards| {
+    let handler = async |claim: Claim, guards: AllGuards| {
         let guard = guards.named("idempotency").unwrap();
         assert!(guard.is_held());
         assert_eq!(guard.key().as_str(), KEY);
         assert!(guards.all().is_empty());
-        format!("{name} {}", guard.token())
+        assert_eq!(claim.token(), guard.token());
+        format!("{} {}", claim.key(), guard.token())
     };
     let app = app(layer(&locks), handler);
     let answer = send(&app, pay()).await;
@@ -39,14 +39,14 @@ pub(crate) async fn a_handler_can_extract_the_key_and_the_guard_by_its_name(subj
 
 pub(crate) async fn an_optional_key_is_none_for_a_request_without_a_key(subject: impl Subject) {
     let locks = subject.replica().build().unwrap();
-    let optional = async |name: Option<IdempotencyKey>, guards: AllGuards| {
+    let optional = async |name: Option<Claim>, guards: AllGuards| {
         assert_eq!(name.is_some(), guards.named("idempotency").is_ok());
         format!("{name:?}")
     };
     let without = || http::Request::post("/pay").header("x-tenant-id", "acme");
     let lax = app(layer(&locks), optional);
     assert_eq!(send(&lax, without()).await.text(), "None");
-    let needy = app(layer(&locks), async |_: IdempotencyKey| {});
+    let needy = app(layer(&locks), async |_: Claim| {});
     send(&needy, without())
         .await
         .assert_refused(500, "misconfigured");
@@ -115,11 +115,11 @@ pub(crate) async fn authentication_idempotency_and_lock_work_together_in_this_or
     let once = IdempotencyLayer::new(locks.clone(), key::request().extension::<Tenant>("tenant"));
     let handler = {
         let runs = runs.clone();
-        async move |name: IdempotencyKey, guard: LockGuard, guards: AllGuards| {
+        async move |claim: Claim, guard: LockGuard, guards: AllGuards| {
             let run = runs.run().await;
             assert_eq!(guard.key().as_str(), "account,tenant=acme,id=7");
             assert!(guards.named("idempotency").unwrap().is_held() && guard.is_held());
-            format!("{name}: run {run}")
+            format!("{}: run {run}", claim.key())
         }
     };
     let app = Router::new()

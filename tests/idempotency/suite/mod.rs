@@ -10,6 +10,7 @@ pub(crate) mod meanwhile;
 pub(crate) mod once;
 pub(crate) mod policy;
 pub(crate) mod reasons;
+pub(crate) mod recall;
 pub(crate) mod replay;
 pub(crate) mod reuse;
 pub(crate) mod storing;
@@ -134,6 +135,15 @@ macro_rules! idempotency {
                 a_lock_that_was_skipped_is_not_replaced_by_the_claim,
                 two_nested_layers_act_as_one,
                 two_layers_on_two_routes_share_their_keys
+            );
+            $crate::suite::idempotency!(@tests $subject, $args, recall:
+                what_the_store_forgot_is_recalled_and_recorded,
+                what_was_recalled_is_only_for_the_same_request,
+                a_tombstone_is_answered_by_the_program_if_it_knows,
+                a_question_that_fails_lets_no_handler_run,
+                a_question_that_panics_or_is_cancelled_frees_the_key,
+                an_answer_that_is_too_large_to_be_recorded_is_recalled_each_time,
+                an_error_that_frees_the_key_does_not_hide_what_was_committed
             );
             $crate::suite::idempotency!(@tests $subject, $args, flight:
                 equal_requests_at_once_run_once_in_the_whole_fleet,

@@ -87,13 +87,15 @@ impl Connection {
                 "POST /{}/{number}-{account} HTTP/1.1\r\n",
                 path.name()
             ),
-            Ask::First => write!(
+            Ask::First(once) => write!(
                 written,
-                "POST /once/{number} HTTP/1.1\r\nidempotency-key: \"{slice}-{number}-{requests}\"\r\n"
+                "POST /{}/{number} HTTP/1.1\r\nidempotency-key: \"{slice}-{number}-{requests}\"\r\n",
+                once.name()
             ),
-            Ask::Replay => write!(
+            Ask::Replay(once) => write!(
                 written,
-                "POST /once/{number} HTTP/1.1\r\nidempotency-key: \"{slice}-{number}\"\r\n"
+                "POST /{}/{number} HTTP/1.1\r\nidempotency-key: \"{slice}-{number}\"\r\n",
+                once.name()
             ),
         };
         let rest = "host: localhost\r\nx-tenant-id: acme\r\ncontent-length: 1\r\n\r\n5";

@@ -1,5 +1,6 @@
 //! The same handler over HTTP: bare, with a lock by hand, behind the layer, idempotent, replayed.
 
+mod by_hand;
 mod load;
 mod service;
 
@@ -20,7 +21,13 @@ use crate::{
 };
 
 pub const HAND_WRITTEN: &str = "hand-written lock in the handler";
+pub const SPAWNED: &str = "the same, its release spawned";
 pub const LAYER: &str = "DistributedLockLayer";
+pub const ONCE_BY_HAND: &str = "idempotency by hand, complete, first time";
+pub const ONCE: &str = "IdempotencyLayer, first time";
+pub const BARE: &str = "bare handler";
+pub const IN_MEMORY: &str = "HTTP, 32 connections, in memory";
+pub const LAYER_IN_MEMORY: &str = "DistributedLockLayer, Locks::in_memory";
 
 /// The commands that the service sends, the hand-written lock's included where that one is measured.
 const OF_HAND_WRITTEN: &[&str] = &["set", "evalsha", "eval"];
@@ -31,29 +38,61 @@ enum Ask {
     /// Another account each time.
     Account(Path),
     /// A payment that has not been made.
-    First,
+    First(Once),
     /// A payment that has been made.
-    Replay,
+    Replay(Once),
 }
 
-/// One connection, and 32.
+/// Who makes a payment once.
+#[derive(Debug, Clone, Copy)]
+enum Once {
+    ByHand,
+    Layer,
+}
+
+impl Once {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ByHand => "once-by-hand",
+            Self::Layer => "once",
+        }
+    }
+}
+
+const ABOUT: &str = "axum in a process of its own, HTTP/1.1 on loopback, POST with a body of one byte; client CPU and allocations \
+                     are those of the service, per request.";
+
+/// One connection, and 32; then 32 without a server.
 pub(super) fn http(bench: &mut Bench) {
     let service = Service::start(bench.server.url());
+    let slice = Slice::new(bench.plan.slice * 2);
     for connections in [1, 32] {
-        let about = "axum in a process of its own, HTTP/1.1 on loopback, POST with a body of one byte; client CPU and allocations are \
-                     those of the service, per request.";
         let title = title(connections);
         let contestant = |name, ask| contestant(name, ask, connections, service.clone());
         let contestants = vec![
             contestant(HAND_WRITTEN, Ask::Account(Path::HandWritten)),
-            contestant("bare handler", Ask::Account(Path::Bare)),
+            contestant(BARE, Ask::Account(Path::Bare)),
+            contestant(SPAWNED, Ask::Account(Path::Spawned)),
+            contestant("the same as a middleware", Ask::Account(Path::Middleware)),
             contestant(LAYER, Ask::Account(Path::Layer)),
-            contestant("IdempotencyLayer, first time", Ask::First),
-            contestant("IdempotencyLayer, replayed", Ask::Replay),
+            contestant(ONCE_BY_HAND, Ask::First(Once::ByHand)),
+            contestant(ONCE, Ask::First(Once::Layer)),
+            contestant("by hand, replayed", Ask::Replay(Once::ByHand)),
+            contestant("IdempotencyLayer, replayed", Ask::Replay(Once::Layer)),
         ];
-        let slice = Slice::new(bench.plan.slice * 2);
-        bench.contest(Group::new(title, about), slice, contestants);
+        bench.contest(Group::new(title, ABOUT), slice, contestants);
     }
+    let contestant = |name, path| contestant(name, Ask::Account(path), 32, service.clone());
+    let contestants = vec![
+        contestant(BARE, Path::Bare),
+        contestant("tower's ConcurrencyLimit, one for all", Path::Limit),
+        contestant(
+            "DashMap of tokio's mutexes, as a middleware",
+            Path::KeyedMutex,
+        ),
+        contestant(LAYER_IN_MEMORY, Path::LayerInMemory),
+    ];
+    bench.contest(Group::new(IN_MEMORY, ABOUT), slice, contestants);
 }
 
 /// The title of the group with so many connections.
@@ -76,7 +115,9 @@ fn contestant(name: &str, ask: Ask, connections: usize, service: Service) -> Con
         count: Box::new(move |bench, slice| {
             let actors = connect(&bench.runtime, &again, ask, connections);
             let commands = match ask {
-                Ask::Account(Path::HandWritten) => OF_HAND_WRITTEN,
+                Ask::Account(Path::HandWritten | Path::Spawned | Path::Middleware)
+                | Ask::First(Once::ByHand)
+                | Ask::Replay(Once::ByHand) => OF_HAND_WRITTEN,
                 _ => Awaited::COMMANDS,
             };
             let what = Counted {

@@ -11,10 +11,13 @@ use std::{
 use axum::{
     Router,
     extract::{Path as Segment, State},
+    middleware::{from_fn, from_fn_with_state},
     routing::{get, post},
 };
+use tower::limit::ConcurrencyLimitLayer;
 use tower_distributed_lock::{DistributedLockLayer, IdempotencyLayer, Locks, key};
 
+use super::by_hand::{KeyedMutexes, keyed_mutex, lock_around, once};
 use crate::{
     bench::runtime,
     meter::own_allocations,
@@ -25,8 +28,17 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Path {
     Bare,
+    /// The lock in the handler, its release awaited.
     HandWritten,
+    /// The same, but the response does not wait for the release.
+    Spawned,
+    /// The same as a middleware.
+    Middleware,
     Layer,
+    /// One limit for all requests.
+    Limit,
+    KeyedMutex,
+    LayerInMemory,
 }
 
 impl Path {
@@ -34,7 +46,12 @@ impl Path {
         match self {
             Self::Bare => "bare",
             Self::HandWritten => "hand-written",
+            Self::Spawned => "spawned",
+            Self::Middleware => "middleware",
             Self::Layer => "layer",
+            Self::Limit => "limit",
+            Self::KeyedMutex => "keyed-mutex",
+            Self::LayerInMemory => "in-memory",
         }
     }
 }
@@ -116,17 +133,29 @@ pub fn serve(url: &str) {
 async fn app(url: &str) -> Router {
     let locks = Locks::redis(url).await.expect("the server is up");
     let by_hand = HandWritten::connect(url).await;
-    let account = key::name("account").param("id");
-    let once = IdempotencyLayer::new(locks.clone(), key::request().header("x-tenant-id"));
-    let once = once.required().retain(Duration::from_secs(60));
+    let account = || key::name("account").param("id");
+    let idempotent = IdempotencyLayer::new(locks.clone(), key::request().header("x-tenant-id"));
+    let idempotent = idempotent.required().retain(Duration::from_secs(60));
+    let layer = DistributedLockLayer::new(locks, account());
+    let in_memory = DistributedLockLayer::new(Locks::in_memory(), account());
+    let middleware = from_fn_with_state(by_hand.clone(), lock_around);
+    let once_by_hand = from_fn_with_state(by_hand.clone(), once);
+    let mutexes = KeyedMutexes::default();
+    let keyed_mutex = from_fn(move |request, next| keyed_mutex(mutexes.clone(), request, next));
     Router::new()
         .route("/bare/{id}", post(work))
         .route("/hand-written/{id}", post(work_with_lock))
+        .route("/spawned/{id}", post(work_with_spawned_release))
+        .route("/middleware/{id}", post(work).route_layer(middleware))
+        .route("/layer/{id}", post(work).route_layer(layer))
+        .route("/once/{id}", post(work).route_layer(idempotent))
+        .route("/once-by-hand/{id}", post(work).route_layer(once_by_hand))
         .route(
-            "/layer/{id}",
-            post(work).route_layer(DistributedLockLayer::new(locks, account)),
+            "/limit/{id}",
+            post(work).route_layer(ConcurrencyLimitLayer::new(64)),
         )
-        .route("/once/{id}", post(work).route_layer(once))
+        .route("/keyed-mutex/{id}", post(work).route_layer(keyed_mutex))
+        .route("/in-memory/{id}", post(work).route_layer(in_memory))
         .route("/allocations/{is_on}", get(count_allocations))
         .with_state(by_hand)
 }
@@ -143,6 +172,17 @@ async fn work_with_lock(
     let held = locks.lock_text(&format!("account:{id}")).await;
     let done = work(Segment(id), amount).await;
     locks.release(held).await;
+    done
+}
+
+async fn work_with_spawned_release(
+    State(locks): State<HandWritten>,
+    Segment(id): Segment<String>,
+    amount: String,
+) -> String {
+    let held = locks.lock_text(&format!("account:{id}")).await;
+    let done = work(Segment(id), amount).await;
+    tokio::spawn(async move { locks.release(held).await });
     done
 }
 

@@ -118,7 +118,7 @@ impl Health {
 /// Makes the connections of a lane or of a pool.
 #[derive(Debug)]
 pub(super) struct Connector {
-    pub(super) upstream: Arc<dyn Upstream>,
+    pub(super) upstream: Arc<Upstream>,
     floors: Arc<Floors>,
     limit: Duration,
     /// The name of the connections in CLIENT LIST.
@@ -128,7 +128,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
+    pub(super) fn new(upstream: Arc<Upstream>, settings: &LaneSettings) -> Self {
         Self {
             upstream,
             floors: settings.floors.clone(),
@@ -140,7 +140,7 @@ impl Connector {
     }
 
     pub(super) fn too_late(&self) -> Error {
-        explain::cannot_connect_in_time(self.upstream.name(), self.limit)
+        explain::cannot_connect_in_time(&self.upstream.name, self.limit)
     }
 
     /// Connects within the time limit.

@@ -15,12 +15,12 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next connect, after connects that brought no reply.
+/// The pause before the next connect of a lane, after connects that brought no reply, or of the
+/// subscription.
 #[derive(Debug, Default)]
-pub(super) struct BackOff {
+pub(in super::super) struct BackOff {
     /// The number of connects that brought no reply.
     connects: u32,
-    pause: Duration,
     pub(super) until: Option<Instant>,
 }
 
@@ -35,27 +35,21 @@ impl Inner {
         // The pause lasts until the connection has brought a reply, because some connections break
         // right after they were made.
         state.back_off.lengthen(self.limit);
-        let verdict = match outcome {
+        match outcome {
             Ok(connection) => {
                 state.trouble = None;
                 state.connection = Some(connection);
                 state.was_connected = true;
                 self.send(&mut state);
-                Ok(())
             }
             Err(error) => {
                 state.trouble = Some(error.clone());
-                if state.back_off.is_first() {
-                    // The connect may have met the same fault that broke the last connection.
-                    return;
+                // The first connect may have met the same fault that broke the last connection.
+                if !state.back_off.is_first() {
+                    let refused = || Outcome::Refused(error.clone());
+                    state.queue.fail_unsent(refused);
                 }
-                let refused = || Outcome::Refused(error.clone());
-                state.queue.fail_unsent(refused);
-                Err(error)
             }
-        };
-        for waiting in state.connecting.drain(..) {
-            let _ = waiting.send(verdict.clone());
         }
     }
 }
@@ -68,11 +62,12 @@ impl BackOff {
 
     /// Counts one more connect and doubles the pause, with jitter. The pause is at most half the
     /// time limit, so that a waiting call sees the next connect before its deadline.
-    fn lengthen(&mut self, limit: Duration) {
-        self.connects = self.connects.saturating_add(1);
-        let longest = LONGEST_PAUSE.min(limit / 2);
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE.min(longest), longest);
-        self.until = Some(Instant::now() + self.pause.mul_f64(0.5 + random() / 2.0));
+    pub(in super::super) fn lengthen(&mut self, limit: Duration) -> Instant {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.connects.min(16));
+        let pause = pause.min(LONGEST_PAUSE).min(limit / 2);
+        self.connects += 1;
+        let until = Instant::now() + pause.mul_f64(0.5 + random() / 2.0);
+        *self.until.insert(until)
     }
 }
 

@@ -16,14 +16,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use redis::{RedisResult, Value};
+use redis::{RedisResult, ServerError, ServerErrorKind, Value};
+use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     super::{connection::Connection, explain, operations::NOT_YET},
     DriverId, Inner, SILENT_LIMITS, State,
     connecting::BackOff,
-    message::Replies,
+    entry::is_noscript,
+    message::{Flight, Replies},
 };
 use crate::{Error, time::can_sleep};
 
@@ -33,6 +35,46 @@ enum Step {
     /// Wait for a reply, for the end of a connect, or until the given time.
     Wait(Option<Instant>),
     End,
+}
+
+/// The reply of a joint script.
+enum JointReply {
+    /// One value for each call.
+    Each(std::vec::IntoIter<Value>),
+    /// The server has made none of the calls.
+    Refused(ServerError),
+}
+
+impl JointReply {
+    fn new(reply: Option<Value>) -> Self {
+        match reply {
+            Some(Value::Array(values)) => Self::Each(values.into_iter()),
+            Some(Value::ServerError(error)) => Self::Refused(error),
+            _ => Self::Each(Vec::new().into_iter()),
+        }
+    }
+
+    /// Whether the server never runs a script with keys of two buckets, as a proxy in front of a
+    /// Cluster.
+    fn is_never_run(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.kind() == Some(ServerErrorKind::CrossSlot))
+    }
+
+    /// The reply to the next call. `None` if the call was not made, and must be sent by itself. A
+    /// script that the server does not have is sent again as it was.
+    fn next(&mut self) -> Option<Value> {
+        match self {
+            // A missing value is a reply that no script gives.
+            Self::Each(values) => {
+                let value = values.next().unwrap_or(Value::Okay);
+                (value != Value::Nil).then_some(value)
+            }
+            Self::Refused(error) => {
+                let error = Value::ServerError(error.clone());
+                is_noscript(&error).then_some(error)
+            }
+        }
+    }
 }
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>;
@@ -155,7 +197,7 @@ impl Inner {
         }
 
         let last_moment = state.closed.map(|closed| closed + self.limit);
-        let is_idle = state.queue.is_empty() && state.connecting.is_empty();
+        let is_idle = state.queue.is_empty();
         if last_moment.is_some_and(|last| is_idle || now >= last) {
             return Step::End;
         }
@@ -197,7 +239,7 @@ impl Inner {
             let now = *now.get_or_insert_with(Instant::now);
             if let Some(flight) = state.flights.pop_front() {
                 answered += flight.calls;
-                self.heard(state, flight.calls, replies, now);
+                self.heard(state, &flight, replies, now);
                 state.spare.keep_reply_future(flight.into_spare());
             }
         }
@@ -210,7 +252,13 @@ impl Inner {
     }
 
     /// Answers the calls of the first message in flight.
-    fn heard(&self, state: &mut State, calls: usize, replies: RedisResult<Replies>, now: Instant) {
+    fn heard(
+        &self,
+        state: &mut State,
+        flight: &Flight,
+        replies: RedisResult<Replies>,
+        now: Instant,
+    ) {
         let mut replies = match replies {
             Ok(replies) => replies,
             // The calls of this message still are the first in flight.
@@ -218,10 +266,24 @@ impl Inner {
         };
         state.last_reply = Some(now);
         state.back_off = BackOff::default();
-        for _ in 0..calls {
+        let mut joints: SmallVec<[_; 4]> = (flight.joints.iter())
+            .map(|joint| (*joint, JointReply::new(replies.values.next())))
+            .collect();
+        for _ in 0..flight.calls {
             let Some(entry) = state.queue.first_in_flight() else {
                 break;
             };
+            let joint = joints.iter_mut().find(|it| entry.joint == Some(it.0));
+            if let Some((_, reply)) = joint {
+                match reply.next() {
+                    Some(value) => state.queue.answered(value),
+                    None => {
+                        state.joins &= !reply.is_never_run();
+                        state.queue.failed_jointly();
+                    }
+                }
+                continue;
+            }
             if entry.call.is_asking {
                 replies.values.next();
             }

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::super::{
     connection::Peer,
-    operations::{Call, Operation, released},
+    operations::{Call, Joint, Operation, released},
     script::By,
     topology::is_redirect,
 };
@@ -31,6 +31,10 @@ pub(super) struct Entry {
     /// The strays that the server closes right before it runs the call, which is a release in
     /// doubt.
     pub(super) strays: Vec<Peer>,
+    /// The script that the call shares with others of its message.
+    pub(super) joint: Option<Joint>,
+    /// Whether the call has failed in a joint script, and is sent by itself.
+    pub(super) is_apart: bool,
 }
 
 /// The receiver of a call's outcome.
@@ -56,6 +60,8 @@ impl Entry {
             call,
             deadline,
             strays: Vec::new(),
+            joint: None,
+            is_apart: false,
         }
     }
 

@@ -15,11 +15,14 @@ use smallvec::{SmallVec, smallvec};
 use tokio::{task::unconstrained, time::Instant};
 use tokio_util::sync::ReusableBoxFuture;
 
-use super::super::connection::Connection;
+use super::super::{connection::Connection, operations::Joint};
 
 /// Commands that are sent together: one, most of the time.
 #[derive(Default)]
 pub(super) struct Message(SmallVec<[Cmd; 1]>);
+
+/// The joint scripts of a message, in their order.
+pub(super) type Joints = SmallVec<[Joint; 4]>;
 
 /// A message that was sent.
 pub(super) struct Flight {
@@ -27,6 +30,8 @@ pub(super) struct Flight {
     /// The number of calls in the message. They are the first calls in flight when the replies
     /// come.
     pub(super) calls: usize,
+    /// The joint scripts, whose replies come first.
+    pub(super) joints: Joints,
     reply_future: ReplyFuture,
     /// The replies, if they came with the first poll.
     replies: Option<RedisResult<Replies>>,
@@ -54,6 +59,7 @@ impl Message {
     pub(super) fn send(
         self,
         calls: usize,
+        joints: Joints,
         connection: &Connection,
         spare: Option<ReplyFuture>,
         waker: &Waker,
@@ -89,6 +95,7 @@ impl Message {
         let mut flight = Flight {
             sent: Instant::now(),
             calls,
+            joints,
             reply_future,
             replies: None,
         };

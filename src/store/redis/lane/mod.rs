@@ -22,6 +22,9 @@
 //! 5. A call is sent again only if the server has said that it has not run the call. When a
 //!    connection breaks, the outcome of all calls in flight is unknown, at once; those that were
 //!    not sent wait for the next connection, until their deadlines. Lanes promise no order.
+//!    Calls of one message share a script where they can ([`Joint`]), and the joint scripts come
+//!    first. Only the first call of a bucket joins, so calls for one key keep their order. A call
+//!    that a joint script has not made is sent again, by itself.
 //! 6. One task, the driver, connects, takes the replies and keeps the time limits. The driver ends
 //!    with the lane, after the calls that were started have been answered or have run out of time.
 //!    A call starts the driver if there is none, at the store's [`Home`], and is refused if there
@@ -55,18 +58,21 @@ use std::{
 };
 
 use redis::Value;
+use smallvec::SmallVec;
 use tokio::{
     runtime,
     sync::{mpsc, oneshot},
-    time::{Instant, timeout},
+    time::Instant,
 };
 
-pub(super) use self::entry::{is_noscript, result};
-use self::{
+pub(super) use self::{
     connecting::BackOff,
+    entry::{is_noscript, result},
+};
+use self::{
     driver::Driver,
     entry::{Entry, Receiver, Told},
-    message::{Flight, Message},
+    message::{Flight, Joints, Message},
     queue::Queue,
     spare::Spare,
 };
@@ -74,8 +80,9 @@ use super::{
     connection::{BUFFERED, Connection, Connector, Peer},
     explain,
     floors::Floors,
-    names::Names,
-    operations::{Call, Dialect},
+    names::{BUCKETS, Names},
+    operations::{Call, Dialect, Joint},
+    script::By,
     topology::{LaneSettings, Upstream},
 };
 use crate::{
@@ -125,8 +132,6 @@ struct State {
     /// The reason why the last connection ended or could not be made, on the runtime of the
     /// driver.
     trouble: Option<Error>,
-    /// The callers of [`Lane::connect`] that wait for a connection.
-    connecting: Vec<oneshot::Sender<Result<(), Error>>>,
     back_off: BackOff,
     /// `None` if there is no driver.
     driver: Option<DriverId>,
@@ -139,6 +144,9 @@ struct State {
     /// When the last handle was dropped.
     closed: Option<Instant>,
     gathering: Gathering,
+    /// Whether calls of one message share scripts. Not in a Cluster, where their keys are in
+    /// different slots; nor behind a server that has refused such a script.
+    joins: bool,
     spare: Spare,
 }
 
@@ -205,8 +213,27 @@ impl Gathering {
     }
 }
 
+/// The buckets of a message's calls.
+struct Buckets([u64; BUCKETS / 64]);
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self([0; BUCKETS / 64])
+    }
+}
+
+impl Buckets {
+    /// Adds a bucket. Returns whether it is new.
+    fn insert(&mut self, bucket: usize) -> bool {
+        let (word, bit) = (&mut self.0[bucket / 64], 1 << (bucket % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+}
+
 impl Lane {
-    pub(super) fn new(upstream: Arc<dyn Upstream>, settings: &LaneSettings) -> Self {
+    pub(super) fn new(upstream: Arc<Upstream>, settings: &LaneSettings) -> Self {
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 queue: Queue::default(),
@@ -216,7 +243,6 @@ impl Lane {
                 last_reply: None,
                 leaving: None,
                 trouble: None,
-                connecting: Vec::new(),
                 back_off: BackOff::default(),
                 driver: None,
                 drivers: 0,
@@ -224,6 +250,7 @@ impl Lane {
                 wakes_at: None,
                 closed: None,
                 gathering: Gathering::No,
+                joins: !upstream.has_slots(),
                 spare: Spare::default(),
             }),
             connector: Connector::new(upstream, settings),
@@ -232,33 +259,6 @@ impl Lane {
             limit: settings.limit,
             home: settings.home.clone(),
         }))
-    }
-
-    /// Connects if there is no connection.
-    ///
-    /// # Cancel safety
-    ///
-    /// The driver goes on connecting if the future is dropped.
-    pub(super) async fn connect(&self) -> Result<(), Error> {
-        let connected = {
-            let mut state = self.0.lock();
-            if state
-                .connection
-                .as_ref()
-                .is_some_and(|it| self.0.is_fit(it))
-            {
-                return Ok(());
-            }
-            let (sender, connected) = oneshot::channel();
-            state.connecting.push(sender);
-            state.waker.wake_by_ref();
-            self.0.drive(state);
-            connected
-        };
-        match timeout(self.0.limit, connected).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(self.0.connector.too_late()),
-        }
     }
 
     /// Starts a call (invariant 1). The future waits for the outcome.
@@ -351,6 +351,7 @@ impl Inner {
             connection: Some(connection),
             flights,
             leaving: None,
+            joins,
             spare,
             waker,
             ..
@@ -368,28 +369,60 @@ impl Inner {
             fraction: connection.fraction,
         };
         while flights.len() < MOST_IN_FLIGHT {
-            let is_alone = queue.unsent() <= 1;
-            let (mut message, mut calls) = (Message::default(), 0);
+            let (first, mut calls) = (queue.in_flight(), 0);
+            let mut buckets = Buckets::default();
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
-                if entry.call.is_asking {
-                    message.push(redis::cmd("ASKING"));
-                }
+                let is_first = buckets.insert(entry.call.bucket());
+                let may_join = *joins && is_first && !entry.is_apart;
+                entry.joint = entry.call.joint().filter(|_| may_join);
                 if entry.call.is_in_doubt() {
                     entry.strays = connection.strays();
                 }
-                let kills = entry.strays.iter().map(Peer::kill);
-                kills.for_each(|kill| message.push(kill));
-                let mut command = spare.command(is_alone);
-                entry.call.write(entry.by, dialect, &mut command);
-                message.push(command);
                 calls += 1;
             }
             if calls == 0 {
                 return;
             }
-            flights.push_back(message.send(calls, connection, spare.reply_future(), waker));
+            let (mut message, mut joints) = (Message::default(), Joints::new());
+            if calls > 1 {
+                for joint in Joint::ALL {
+                    let all = queue.sent_from(first);
+                    let joined = || all.filter(|entry| entry.joint == Some(joint));
+                    let joined: SmallVec<[&Entry; 32]> = joined().collect();
+                    let [one, others @ ..] = &joined[..] else {
+                        continue;
+                    };
+                    if others.is_empty() {
+                        continue;
+                    }
+                    let is_forgotten = joined.iter().any(|it| matches!(it.by, By::Text));
+                    let by = if is_forgotten { By::Text } else { By::Hash };
+                    let others: SmallVec<[&Call; 32]> = others.iter().map(|it| &it.call).collect();
+                    let mut command = spare.command(joined.len() == calls, joined.len());
+                    let scratch = &mut spare.scratch;
+                    (one.call).write(&others, by, dialect, &mut command, scratch);
+                    message.push(command);
+                    joints.push(joint);
+                }
+            }
+            for entry in queue.sent_from(first) {
+                if entry.joint.is_some_and(|it| joints.contains(&it)) {
+                    continue;
+                }
+                if entry.call.is_asking {
+                    message.push(redis::cmd("ASKING"));
+                }
+                let kills = entry.strays.iter().map(Peer::kill);
+                kills.for_each(|kill| message.push(kill));
+                let mut command = spare.command(calls == 1, 1);
+                let scratch = &mut spare.scratch;
+                (entry.call).write(&[], entry.by, dialect, &mut command, scratch);
+                message.push(command);
+            }
+            let spare = spare.reply_future();
+            flights.push_back(message.send(calls, joints, connection, spare, waker));
         }
     }
 
@@ -434,9 +467,6 @@ impl Inner {
         state.trouble = None;
         let unknown = || Outcome::Unknown(error.clone());
         state.queue.fail_unsent(unknown);
-        for waiting in state.connecting.drain(..) {
-            let _ = waiting.send(Err(error.clone()));
-        }
     }
 }
 

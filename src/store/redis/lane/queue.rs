@@ -78,6 +78,11 @@ impl Queue {
         self.calls.get_mut(self.in_flight - 1)
     }
 
+    /// The calls in flight from a place on.
+    pub(super) fn sent_from(&self, place: usize) -> impl Iterator<Item = &Entry> {
+        self.calls.range(place..self.in_flight)
+    }
+
     /// The first call in flight, whose reply comes next.
     pub(super) fn first_in_flight(&mut self) -> Option<&mut Entry> {
         self.calls.front_mut().filter(|_| self.in_flight > 0)
@@ -94,6 +99,14 @@ impl Queue {
             } else {
                 entry.tell(Outcome::Answered(value), &mut self.told);
             }
+        }
+    }
+
+    /// Sends the first call in flight again, by itself: a joint script has not run it.
+    pub(super) fn failed_jointly(&mut self) {
+        if let Some(mut entry) = self.take_first_in_flight() {
+            entry.is_apart = true;
+            self.send_again(entry);
         }
     }
 

@@ -22,14 +22,16 @@ const USUAL_SIZE: usize = 384;
 pub(super) struct Spare {
     commands: Vec<Cmd>,
     reply_futures: Vec<ReplyFuture>,
+    /// Where an argument is put together.
+    pub(super) scratch: Vec<u8>,
 }
 
 impl Spare {
-    /// An empty command. `is_alone`: the command is the only one of its message. Commands of larger
+    /// An empty command for so many calls. `is_alone`: the command is the only one of its message. Commands of larger
     /// messages do not come back.
-    pub(super) fn command(&mut self, is_alone: bool) -> Cmd {
+    pub(super) fn command(&mut self, is_alone: bool, calls: usize) -> Cmd {
         let spare = if is_alone { self.commands.pop() } else { None };
-        spare.unwrap_or_else(|| Cmd::with_capacity(USUAL_ARGUMENTS, USUAL_SIZE))
+        spare.unwrap_or_else(|| Cmd::with_capacity(calls * USUAL_ARGUMENTS, calls * USUAL_SIZE))
     }
 
     pub(super) fn reply_future(&mut self) -> Option<ReplyFuture> {

@@ -15,39 +15,51 @@
 --
 -- All commands that can fail come before the writes that matter: an error means that the key was not taken. The branch for a free key
 -- without a queue is short, because the whole fleet shares the server's time.
+--
+-- Several calls are made by one script: their locks, their queues and their counters, and four arguments for each. The reply is an array
+-- (see joint.lua).
 
-local call, lock, value = redis.call, KEYS[1], ARGV[1]
-local count, is_contended, is_wanted = 1, nil, nil
+local function acquire(KEYS, ARGV, is_free)
+  local call, lock, value = redis.call, KEYS[1], ARGV[1]
+  local count, is_contended, is_wanted = 1, nil, nil
 
-local in_use = call('EXISTS', lock, KEYS[2])
-if in_use ~= 0 then
-  -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
-  if in_use == 1 and string.find(value, ' ', 1, true) then
-    local stored = redis.pcall('GET', lock)
-    local content = type(stored) == 'string' and string.match(stored, '^record:[%x-]+:%d+ ()')
-    if content then
-      return {'record', string.sub(stored, content)}
+  local in_use = is_free and 0 or call('EXISTS', lock, KEYS[2])
+  if in_use ~= 0 then
+    -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
+    if in_use == 1 and string.find(value, ' ', 1, true) then
+      local stored = redis.pcall('GET', lock)
+      local content = type(stored) == 'string' and string.match(stored, '^record:[%x-]+:%d+ ()')
+      if content then
+        return {'record', string.sub(stored, content)}
+      end
+    end
+    --@include value.lua
+    --@include holders.lua
+    --@include queue.lua
+    --@include contend.lua
+
+    local _, me = read(value)
+    local answer, _, _, by_others = contend(me, {}, ARGV[4], clock())
+    if answer then
+      return answer
+    end
+    is_contended, is_wanted = true, by_others
+    if head() then
+      value = wanted(value)
     end
   end
-  --@include value.lua
-  --@include holders.lua
-  --@include queue.lua
-  --@include contend.lua
 
-  local _, me = read(value)
-  local answer, _, _, by_others = contend(me, {}, ARGV[4], clock())
-  if answer then
-    return answer
+  --@include tokens.lua
+  call('PSETEX', lock, ARGV[2], value)
+  if is_contended or ARGV[5] and tokens < ARGV[5] + 0 then
+    return {'granted', last, count, is_wanted and 1 or 0, tokens}
   end
-  is_contended, is_wanted = true, by_others
-  if head() then
-    value = wanted(value)
-  end
+  return last
 end
 
---@include tokens.lua
-call('PSETEX', lock, ARGV[2], value)
-if is_contended or ARGV[5] and tokens < ARGV[5] + 0 then
-  return {'granted', last, count, is_wanted and 1 or 0, tokens}
+local calls = math.floor(#KEYS / 3)
+if calls == 1 then
+  return acquire(KEYS, ARGV)
 end
-return last
+--@include joint.lua
+return run_each(calls, acquire, {}, redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0)

@@ -8,50 +8,78 @@
 --
 -- All commands that can fail come before the writes that matter: an error means that the lease was not ended. By pcall, because the lock is
 -- not a string while others share the key.
+--
+-- Several calls are made by one script: their locks and their queues, and one argument for each, or three if all leave records. The reply is
+-- an array (see joint.lua).
 
--- The owner's lease without the mark "wanted", with or without a fingerprint: no attempt waits for it (see value.lua).
-local lease, value = ARGV[1], redis.pcall('GET', KEYS[1])
-if value == lease or type(value) == 'string' and string.sub(value, 1, #lease + 1) == lease .. ' ' then
-  if not ARGV[2] then
-    return redis.call('DEL', KEYS[1])
-  end
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-  return 1
-end
-
---@include value.lua
---@include holders.lua
---@include queue.lua
-
-local now = clock()
-local lock = look(now)
-if lock.error then
-  return lock.error
-end
-local _, me = read(ARGV[1])
-prune(now)
-leave(me)
-
-if lock.kind == 'exclusive' and lock.owner == me then
-  if ARGV[2] then
-    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    for _, attempt in ipairs(attempts(0, PAGE)) do
-      hint(instance_of(attempt), 'free')
+local function release(KEYS, ARGV)
+  -- The owner's lease without the mark "wanted", with or without a fingerprint: no attempt waits for it (see value.lua).
+  local lease, value = ARGV[1], redis.pcall('GET', KEYS[1])
+  if value == lease or type(value) == 'string' and string.sub(value, 1, #lease + 1) == lease .. ' ' then
+    if not ARGV[2] then
+      return redis.call('DEL', KEYS[1])
     end
-  else
-    redis.call('DEL', KEYS[1])
-    offer(now, {held = 0}, true)
+    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+    return 1
   end
-  return 1
+
+  --@include value.lua
+  --@include holders.lua
+  --@include queue.lua
+
+  local now = clock()
+  local lock = look(now)
+  if lock.error then
+    return lock.error
+  end
+  local _, me = read(ARGV[1])
+  prune(now)
+  leave(me)
+
+  if lock.kind == 'exclusive' and lock.owner == me then
+    if ARGV[2] then
+      redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+      for _, attempt in ipairs(attempts(0, PAGE)) do
+        hint(instance_of(attempt), 'free')
+      end
+    else
+      redis.call('DEL', KEYS[1])
+      offer(now, {held = 0}, true)
+    end
+    return 1
+  end
+
+  if lock.kind == 'shared' and not ARGV[2] then
+    local ended = redis.call('ZREM', KEYS[1], downgraded(ARGV[1]))
+    offer(now, look(now), ended == 1)
+    return ended
+  elseif lock.kind == 'exclusive' then
+    unmark_unless_queued(lock.value)
+  elseif lock.kind ~= 'record' then
+    offer(now, lock, false)
+  end
+  return lock.owner == me and 1 or 0
 end
 
-if lock.kind == 'shared' and not ARGV[2] then
-  local ended = redis.call('ZREM', KEYS[1], downgraded(ARGV[1]))
-  offer(now, look(now), ended == 1)
-  return ended
-elseif lock.kind == 'exclusive' then
-  unmark_unless_queued(lock.value)
-elseif lock.kind ~= 'record' then
-  offer(now, lock, false)
+local calls = #KEYS / 2
+if calls == 1 then
+  return release(KEYS, ARGV)
 end
-return lock.owner == me and 1 or 0
+-- Leases that nobody waits for are freed by one command, before any other write: if it fails, nothing was done.
+local answers, freed = {}, {}
+if #ARGV == calls then
+  for i, value in ipairs(redis.call('MGET', unpack(KEYS, 1, calls))) do
+    if value == ARGV[i] then
+      freed[#freed + 1] = KEYS[i]
+      answers[i] = 1
+    end
+  end
+  if freed[1] then
+    redis.call('DEL', unpack(freed))
+  end
+end
+if #freed == calls then
+  return answers
+end
+--@include joint.lua
+return run_each(calls, release, answers)

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
-use redis::{RedisWrite as _, Value};
+use redis::Value;
 
 use super::{
     super::{
@@ -70,10 +70,13 @@ impl Writer<'_> {
         let names = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
         let names = &names[..if request.ends.is_empty() { 3 } else { 4 }];
         self.script(script, &request.key, names);
-        if is_exclusive {
-            let mut lease = self.command.bufmut_for_next_arg(0);
+        self.acquire_arguments(request);
+    }
+
+    pub(super) fn acquire_arguments(&mut self, request: &Acquire) {
+        if request.mode == Mode::Exclusive {
             let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
-            value::lease(request.owner, label, fingerprint, &mut lease);
+            self.arg(|to| value::lease(request.owner, label, fingerprint, to));
         } else {
             self.holder(request.owner, request.mode);
         }
@@ -97,23 +100,24 @@ impl Writer<'_> {
     /// <ms of the head start>`. The owners that are ended first follow, each after a semicolon:
     /// the script looks at them only if the key is in use.
     fn queueing(&mut self, queueing: Queueing, ends: &[End]) {
-        let mut to = self.command.bufmut_for_next_arg(0);
-        match queueing {
-            Queueing::No => to.put_slice(b"no"),
-            Queueing::Skip => to.put_slice(b"skip"),
-            Queueing::Wait {
-                deadline,
-                head_start,
-            } => {
-                put_number(millis(deadline), &mut to);
-                to.put_u8(b' ');
-                put_number(millis(head_start), &mut to);
+        self.arg(|to| {
+            match queueing {
+                Queueing::No => to.put_slice(b"no"),
+                Queueing::Skip => to.put_slice(b"skip"),
+                Queueing::Wait {
+                    deadline,
+                    head_start,
+                } => {
+                    put_number(millis(deadline), to);
+                    to.put_u8(b' ');
+                    put_number(millis(head_start), to);
+                }
             }
-        }
-        for end in ends {
-            to.put_u8(b';');
-            value::attempt(end.owner, end.mode, &mut to);
-        }
+            for end in ends {
+                to.put_u8(b';');
+                value::attempt(end.owner, end.mode, to);
+            }
+        });
     }
 }
 

@@ -34,7 +34,7 @@ use self::{listing::Scan, questions::Inspect, writer::Writer};
 use super::{Shared, names::bucket, script::By};
 use crate::{
     LockKey,
-    store::{Acquire, Ending, Expected, Holder, Release, Renew},
+    store::{Acquire, Ending, Expected, Holder, Mode, Release, Renew},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name
@@ -86,6 +86,22 @@ pub(super) enum Operation {
     Scan(Scan),
 }
 
+/// A kind of call of which one script makes several.
+///
+/// A script that is called costs the server more than what it does for a free key, so the calls of
+/// one message share a script (`joint.lua`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joint {
+    Acquire,
+    Renew,
+    Free,
+    Record,
+}
+
+impl Joint {
+    pub(super) const ALL: [Self; 4] = [Self::Acquire, Self::Renew, Self::Free, Self::Record];
+}
+
 impl From<Operation> for Call {
     fn from(operation: Operation) -> Self {
         Self {
@@ -97,18 +113,46 @@ impl From<Operation> for Call {
 }
 
 impl Call {
-    /// The bucket of the call's key.
-    pub(super) fn bucket(&self) -> usize {
+    fn key(&self) -> Option<&LockKey> {
         match &self.operation {
             Operation::Acquire(Acquire { key, .. })
             | Operation::Renew(Renew { key, .. })
             | Operation::Release(Release { key, .. })
             | Operation::RaiseFence { key, .. }
             | Operation::Inspect(Inspect { key, .. })
-            | Operation::ForceRelease { key, .. } => bucket(key),
+            | Operation::ForceRelease { key, .. } => Some(key),
+            Operation::Ping { .. } | Operation::Scan(_) => None,
+        }
+    }
+
+    /// The bucket of the call's key.
+    pub(super) fn bucket(&self) -> usize {
+        match &self.operation {
             Operation::Ping { bucket } => *bucket,
             // A step of a listing names its node instead.
-            Operation::Scan(_) => 0,
+            _ => self.key().map_or(0, bucket),
+        }
+    }
+
+    /// The script that the call can share with others: that of an exclusive lease, with the usual
+    /// arguments.
+    pub(super) fn joint(&self) -> Option<Joint> {
+        if self.is_asking || self.has_one_key || self.is_in_doubt() || self.is_large() {
+            return None;
+        }
+        match &self.operation {
+            Operation::Acquire(it) => {
+                let is_usual = it.block <= 1 && it.ends.is_empty();
+                (it.mode == Mode::Exclusive && is_usual).then_some(Joint::Acquire)
+            }
+            Operation::Renew(it) => {
+                (it.mode == Mode::Exclusive && it.refill == 0).then_some(Joint::Renew)
+            }
+            Operation::Release(it) => match it.ending {
+                Ending::Record { .. } => Some(Joint::Record),
+                Ending::Free => (it.mode == Mode::Exclusive).then_some(Joint::Free),
+            },
+            _ => None,
         }
     }
 
@@ -139,12 +183,21 @@ impl Call {
         }
     }
 
-    /// Writes the call into an empty command.
-    pub(super) fn write(&self, by: By, dialect: Dialect<'_>, command: &mut Cmd) {
+    /// Writes the call into an empty command, together with others of the same [`Joint`].
+    pub(super) fn write(
+        &self,
+        others: &[&Self],
+        by: By,
+        dialect: Dialect<'_>,
+        command: &mut Cmd,
+        scratch: &mut Vec<u8>,
+    ) {
         let mut to = Writer {
             by,
             dialect,
+            others,
             command,
+            scratch,
         };
         match &self.operation {
             Operation::Acquire(request) => to.acquire(request),
@@ -159,6 +212,14 @@ impl Call {
             } => to.force_release(key, *expected, holder.as_ref()),
             Operation::Ping { bucket } => to.ping(*bucket),
             Operation::Scan(scan) => to.scan(scan),
+        }
+        for call in others {
+            match &call.operation {
+                Operation::Acquire(request) => to.acquire_arguments(request),
+                Operation::Renew(request) => to.renew_arguments(request, true),
+                Operation::Release(request) => to.release_arguments(request),
+                _ => {}
+            }
         }
     }
 }

@@ -137,13 +137,8 @@ impl Writer<'_> {
             Expected::Record => drop(self.command.arg("record")),
         }
         if let Some(holder) = holder {
-            let mut name = self.command.bufmut_for_next_arg(0);
-            value::holder(
-                holder.owner,
-                holder.mode,
-                holder.label.as_deref(),
-                &mut name,
-            );
+            let (owner, label) = (holder.owner, holder.label.as_deref());
+            self.arg(|to| value::holder(owner, holder.mode, label, to));
         }
     }
 }

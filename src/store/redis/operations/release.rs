@@ -76,7 +76,11 @@ impl Writer<'_> {
             (false, true) => (&RELEASE_ALONE, &[Name::Lock]),
         };
         self.script(script, &release.key, names);
-        if is_shared {
+        self.release_arguments(release);
+    }
+
+    pub(super) fn release_arguments(&mut self, release: &Release) {
+        if release.mode != Mode::Exclusive && release.ending == Ending::Free {
             return self.holder(release.owner, release.mode);
         }
         self.lease(release.owner);

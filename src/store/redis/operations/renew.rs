@@ -124,7 +124,11 @@ impl Writer<'_> {
             (false, false) => (&RENEW, 3),
         };
         self.script(script, &request.key, &all[..names]);
-        if is_shared {
+        self.renew_arguments(request, is_alone);
+    }
+
+    pub(super) fn renew_arguments(&mut self, request: &Renew, is_alone: bool) {
+        if request.mode != Mode::Exclusive {
             self.holder(request.owner, request.mode);
         } else {
             self.lease(request.owner);

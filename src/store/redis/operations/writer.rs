@@ -1,22 +1,23 @@
 //! Writes the arguments of a command.
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use redis::{Cmd, RedisWrite};
 
-use super::super::{
-    floors::{Floors, Fraction},
-    names::{Name, Names, put_number},
-    script::{By, Script},
-    value,
+use super::{
+    super::{
+        floors::{Floors, Fraction},
+        names::{Name, Names, bucket, put_number},
+        script::{By, Script},
+        value,
+    },
+    Call,
 };
 use crate::{
     LockKey,
     store::{Mode, Owner},
+    time::FAR,
 };
-
-/// The longest duration in a command. Redis can add this duration to its clock without an overflow.
-const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 /// The settings that all commands on one connection have in common.
 #[derive(Debug, Clone, Copy)]
@@ -32,17 +33,33 @@ pub(in super::super) struct Dialect<'a> {
 pub(super) struct Writer<'a> {
     pub(super) by: By,
     pub(super) dialect: Dialect<'a>,
+    /// The further calls that the script makes.
+    pub(super) others: &'a [&'a Call],
     pub(super) command: &'a mut Cmd,
+    /// Where an argument is put together: `Cmd` takes many small pieces slowly.
+    pub(super) scratch: &'a mut Vec<u8>,
 }
 
 impl Writer<'_> {
-    /// Starts the command, with the names of a key.
+    /// Starts the command, with the names of a key, and of the keys of the other calls.
     pub(super) fn script(&mut self, script: &Script, key: &LockKey, names: &[Name]) {
-        self.start(script, names.len());
+        self.start(script, names.len() * (1 + self.others.len()));
+        let (prefix, others) = (self.dialect.names, self.others);
         for name in names {
-            let mut to = self.command.bufmut_for_next_arg(0);
-            self.dialect.names.write(*name, key, &mut to);
+            for key in iter::once(key).chain(others.iter().filter_map(|call| call.key())) {
+                self.arg(|to| {
+                    prefix.start(bucket(key), to);
+                    name.write(key, to);
+                });
+            }
         }
+    }
+
+    /// Writes an argument.
+    pub(super) fn arg(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.scratch.clear();
+        write(self.scratch);
+        self.command.write_arg(self.scratch);
     }
 
     /// Starts the command, up to the number of its names.
@@ -57,25 +74,23 @@ impl Writer<'_> {
         let Dialect {
             floors, fraction, ..
         } = self.dialect;
-        floors.write(key, fraction, &mut self.command.bufmut_for_next_arg(0));
+        self.arg(|to| floors.write(key, fraction, to));
     }
 
     /// Writes a lease without its fingerprint.
     pub(super) fn lease(&mut self, owner: Owner) {
         let label = self.dialect.names.label();
-        let mut to = self.command.bufmut_for_next_arg(0);
-        value::lease(owner, label, None, &mut to);
+        self.arg(|to| value::lease(owner, label, None, to));
     }
 
     /// Writes a holder of a key that is shared or counted.
     pub(super) fn holder(&mut self, owner: Owner, mode: Mode) {
         let label = self.dialect.names.label();
-        let mut to = self.command.bufmut_for_next_arg(0);
-        value::holder(owner, mode, label, &mut to);
+        self.arg(|to| value::holder(owner, mode, label, to));
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        put_number(number, &mut self.command.bufmut_for_next_arg(0));
+        self.arg(|to| put_number(number, to));
     }
 }
 

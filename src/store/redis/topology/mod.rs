@@ -1,16 +1,14 @@
 //! The servers of a store: one server, the primary behind Sentinel, or a Cluster.
 //!
-//! [`Topology`] is the only place where a Cluster differs from a [`Primary`]. The store asks the
+//! [`Topology`] is the only place where a Cluster differs from a primary. The store asks the
 //! topology to make a call at the server of a key, for a server at which hints arrive, and for
-//! changes of either. A lane sees only its own server, as an [`Upstream`].
-//!
-//! A new kind of primary needs one file here, with a `Primary` for its lanes, and one arm in
-//! [`Servers`] (the URLs of the user).
+//! changes of either. A lane sees only its own server, as an [`Upstream`], of which a new kind of
+//! primary is a variant.
 //!
 //! | | lane of a key | connections for calls | after a fail-over | token floor |
 //! |---|---|---|---|---|
-//! | [`Single`](single::Single) | fixed | one for each lane | the same address | counters of the server |
-//! | [`Sentinel`](sentinel::Sentinel) | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
+//! | one server | fixed | one for each lane | the same address | counters of the server |
+//! | Sentinel | fixed | one for each lane | every lane and every subscription moves, see `sentinel` | follows the server's clock |
 //! | [`Cluster`] | by the slot map | one for each lane and node | the slot map is asked for again, see `cluster` | follows the node's clock |
 //!
 //! Whenever leases may be on another server than before, every instance renews its leases, because
@@ -24,13 +22,12 @@ mod credentials;
 mod sentinel;
 mod server;
 mod servers;
-mod single;
 mod upstream;
 mod uptime;
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::{BoxFuture, Either, try_join_all};
+use futures_util::future::{BoxFuture, Either};
 use redis::Value;
 use tokio::time::Instant;
 
@@ -42,7 +39,7 @@ pub(super) use self::{
     credentials::Provider,
     server::{Server, check_role},
     servers::{Access, Servers},
-    upstream::{Primary, Upstream},
+    upstream::Upstream,
 };
 use super::{
     connection::Strays,
@@ -61,7 +58,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Topology {
     Primary {
-        primary: Arc<dyn Primary>,
+        primary: Arc<Upstream>,
         lanes: Lanes,
     },
     Cluster(Arc<Cluster>),
@@ -113,7 +110,8 @@ pub(super) enum Change {
 }
 
 impl Topology {
-    fn of_primary(primary: Arc<dyn Primary>, settings: &LaneSettings) -> Self {
+    fn of_primary(primary: Upstream, settings: &LaneSettings) -> Self {
+        let primary = Arc::new(primary);
         let lanes = settings.lanes_to(primary.clone());
         Self::Primary { primary, lanes }
     }
@@ -121,7 +119,7 @@ impl Topology {
     /// The name of the servers in errors.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
-            Self::Primary { primary, .. } => primary.name(),
+            Self::Primary { primary, .. } => &primary.name,
             Self::Cluster(cluster) => cluster.name(),
         }
     }
@@ -138,7 +136,7 @@ impl Topology {
     /// lost its data.
     pub(super) fn uptime(&self) -> Duration {
         match self {
-            Self::Primary { primary, .. } => primary.uptime().get(),
+            Self::Primary { primary, .. } => primary.uptime.get(),
             Self::Cluster(_) => Duration::ZERO,
         }
     }
@@ -147,16 +145,8 @@ impl Topology {
     /// servers.
     pub(super) fn server_id(&self) -> Option<Arc<str>> {
         match self {
-            Self::Primary { primary, .. } => primary.uptime().server_id(),
+            Self::Primary { primary, .. } => primary.uptime.server_id(),
             Self::Cluster(_) => None,
-        }
-    }
-
-    /// Connects every lane that has no connection. Fails if one lane cannot connect.
-    pub(super) async fn connect(&self) -> Result<(), Error> {
-        match self {
-            Self::Primary { lanes, .. } => lanes.connect().await,
-            Self::Cluster(cluster) => cluster.connect().await,
         }
     }
 
@@ -268,11 +258,6 @@ impl Lanes {
         &self.0[bucket % self.0.len()]
     }
 
-    async fn connect(&self) -> Result<(), Error> {
-        let connecting = self.0.iter().map(|lane| lane.connect());
-        try_join_all(connecting).await.map(drop)
-    }
-
     fn move_home(&self) {
         self.0.iter().for_each(|lane| lane.move_home());
     }
@@ -280,7 +265,7 @@ impl Lanes {
 
 impl LaneSettings {
     /// Makes the lanes to one server, or to one primary and its successors.
-    fn lanes_to(&self, upstream: Arc<dyn Upstream>) -> Lanes {
+    fn lanes_to(&self, upstream: Arc<Upstream>) -> Lanes {
         let lane = |_| {
             let lane = Lane::new(upstream.clone(), self);
             Arc::new(lane)

@@ -19,31 +19,24 @@
 //! subscription: `left` resolves ──▶ subscribes at 10.0.0.2 ──▶ Hint::Reconnected ──▶ all leases are confirmed
 //! ```
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use redis::{Client, RedisResult, cmd};
 use tokio::sync::watch;
 
 use super::{
-    Primary, Upstream,
     ask_all::ask_all,
     server::{Server, without_timeouts},
-    uptime::Uptime,
 };
 use crate::{Error, store::redis::explain};
 
-/// The upstream of all lanes of a store behind Sentinel.
+/// The sentinels of a service.
 #[derive(Debug)]
-pub(crate) struct Sentinel {
-    /// The login at every server of the service. The host is the name of the service.
-    login: Server,
+pub(super) struct Sentinel {
     sentinels: Vec<Client>,
     service: String,
-    name: Arc<str>,
     /// The address of the current server (invariant 3).
     current: watch::Sender<Option<Arc<str>>>,
-    uptime: Uptime,
 }
 
 /// The primary, according to one sentinel. Ordered by the age of the configuration.
@@ -58,8 +51,8 @@ struct Named {
 }
 
 impl Sentinel {
-    /// Checks the URLs.
-    pub(super) fn new(login: Server, sentinels: Vec<Server>) -> Result<Self, Error> {
+    /// Checks the URLs. The host of the login is the name of the service.
+    pub(super) fn new(login: &Server, sentinels: &[Server]) -> Result<Self, Error> {
         // The client is dropped: this only refuses a URL that the client library cannot use.
         login.client(None)?;
         let Some(service) = login.host_name().map(str::to_owned) else {
@@ -71,28 +64,32 @@ impl Sentinel {
                 "a store behind Sentinel needs the URL of at least one sentinel",
             ));
         }
-        let mut addresses: Vec<_> = sentinels.iter().map(|at| &*at.address).collect();
-        addresses.sort();
         let clients = sentinels.iter().map(|sentinel| sentinel.client(None));
-        let clients: Result<_, _> = clients.collect();
         Ok(Self {
-            // Services of the same name differ in their sentinels.
-            name: format!("{service} behind {}", addresses.join(", ")).into(),
+            sentinels: clients.collect::<Result<_, _>>()?,
             service,
-            login,
-            sentinels: clients?,
             current: watch::Sender::new(None),
-            uptime: Uptime::default(),
         })
     }
 
+    /// The name of the service. Services of the same name differ in their sentinels.
+    pub(super) fn name(&self, sentinels: &[Server]) -> Arc<str> {
+        let mut addresses: Vec<_> = sentinels.iter().map(|at| &*at.address).collect();
+        addresses.sort();
+        format!("{} behind {}", self.service, addresses.join(", ")).into()
+    }
+
     /// Asks the sentinels for the primary.
-    async fn find_primary(&self, limit: Duration) -> Result<Server, Error> {
+    pub(super) async fn find_primary(
+        &self,
+        login: &Server,
+        limit: Duration,
+    ) -> Result<Server, Error> {
         let questions = self.sentinels.iter().map(|sentinel| self.ask(sentinel));
         let asked = ask_all(questions, limit).await;
         let none_answers = asked.answers.is_empty();
         match asked.answers.into_iter().flatten().max() {
-            Some(primary) => Ok(self.login.moved_to(primary.host, primary.port)),
+            Some(primary) => Ok(login.moved_to(primary.host, primary.port)),
             None if none_answers => Err(explain::no_sentinel(&self.service, asked.last_error)),
             None => Err(explain::unknown_service(&self.service)),
         }
@@ -114,76 +111,26 @@ impl Sentinel {
     }
 
     /// Makes a server the current one (invariant 3).
-    fn set_current(&self, address: &Arc<str>) {
+    pub(super) fn set_current(&self, address: &Arc<str>) {
         self.current.send_if_modified(|current| {
             let is_another = current.as_ref() != Some(address);
             *current = Some(address.clone());
             is_another
         });
     }
-}
 
-impl Upstream for Sentinel {
-    fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn find(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>> {
-        Box::pin(self.find_primary(limit))
-    }
-
-    fn connected(&self, address: &Arc<str>, info: Option<&str>) {
-        self.uptime.read(info);
-        self.set_current(address);
-    }
-
-    fn is_current(&self, address: &Arc<str>) -> bool {
+    pub(super) fn is_current(&self, address: &Arc<str>) -> bool {
         self.current.borrow().as_ref() == Some(address)
     }
 
-    fn can_fail_over(&self) -> bool {
-        true
-    }
-
-    fn stays_connected(&self) -> bool {
-        false
-    }
-
-    fn floor_by_clock(&self) -> bool {
-        true
-    }
-}
-
-impl Primary for Sentinel {
-    fn database(&self) -> i64 {
-        self.login.database()
-    }
-
-    fn uptime(&self) -> &Uptime {
-        &self.uptime
-    }
-
-    fn find_for_hints(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>> {
-        Box::pin(async move {
-            let server = self.find_primary(limit).await?;
-            server.ask_role().await?;
-            Ok(server)
-        })
-    }
-
-    fn subscribed(&self, address: &Arc<str>) {
-        self.set_current(address);
-    }
-
-    fn left<'a>(&'a self, address: &'a Arc<str>) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let mut current = self.current.subscribe();
-            let is_another =
-                |current: &Option<Arc<str>>| current.as_ref().is_some_and(|at| at != address);
-            if current.wait_for(is_another).await.is_err() {
-                std::future::pending().await
-            }
-        })
+    /// Resolves when another server is the current one.
+    pub(super) async fn left(&self, address: &Arc<str>) {
+        let mut current = self.current.subscribe();
+        let is_another =
+            |current: &Option<Arc<str>>| current.as_ref().is_some_and(|at| at != address);
+        if current.wait_for(is_another).await.is_err() {
+            pending().await
+        }
     }
 }
 

@@ -7,10 +7,7 @@ use redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use super::{
-    Certificates, LaneSettings, Provider, Server, Topology, cluster::Cluster, sentinel::Sentinel,
-    single::Single,
-};
+use super::{Certificates, LaneSettings, Provider, Server, Topology, Upstream, cluster::Cluster};
 use crate::{Error, ErrorKind, store::redis::explain};
 
 /// The servers of a store, as the user names them.
@@ -41,8 +38,8 @@ impl Servers {
         access.certificates.check_use(self.urls())?;
         match self {
             Self::Single(url) => {
-                let single = Single::new(access.server(url)?)?;
-                Ok(Topology::of_primary(Arc::new(single), &lanes))
+                let single = Upstream::single(access.server(url)?)?;
+                Ok(Topology::of_primary(single, &lanes))
             }
             Self::Sentinel { service, sentinels } => {
                 let login = if service.contains("://") {
@@ -55,8 +52,9 @@ impl Servers {
                     provider: None,
                     ..access.clone()
                 };
-                let sentinel = Sentinel::new(login?, sentinels_access.servers(sentinels)?)?;
-                Ok(Topology::of_primary(Arc::new(sentinel), &lanes))
+                let sentinels = sentinels_access.servers(sentinels)?;
+                let primary = Upstream::behind_sentinel(login?, &sentinels)?;
+                Ok(Topology::of_primary(primary, &lanes))
             }
             Self::Cluster(nodes) => {
                 let cluster = Cluster::new(access.servers(nodes)?, lanes)?;

@@ -1,57 +1,141 @@
-//! A server, as its lanes see it, and the primary of a store.
+//! The server of a lane: one server, the primary behind Sentinel, or a node of a Cluster.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
-
-use super::{Server, uptime::Uptime};
+use super::{Server, cluster::Node, sentinel::Sentinel, uptime::Uptime};
 use crate::Error;
 
 /// The server of a lane, which may be another one after a fail-over.
-pub(crate) trait Upstream: Debug + Send + Sync {
+#[derive(Debug)]
+pub(crate) struct Upstream {
     /// The server's name in errors.
-    fn name(&self) -> &Arc<str>;
+    pub(crate) name: Arc<str>,
+    /// The server. Behind Sentinel: the login at every server of the service.
+    server: Server,
+    /// How long the server has certainly kept its data.
+    pub(super) uptime: Uptime,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// One server, always under the same address.
+    Single,
+    Sentinel(Sentinel),
+    Node(Node),
+}
+
+impl Upstream {
+    /// Checks the URL.
+    pub(super) fn single(server: Server) -> Result<Self, Error> {
+        // The client is dropped: this only refuses a URL that the client library cannot use.
+        server.client(None)?;
+        Ok(Self::new(server.address.clone(), server, Kind::Single))
+    }
+
+    /// Checks the URLs.
+    pub(super) fn behind_sentinel(login: Server, sentinels: &[Server]) -> Result<Self, Error> {
+        let sentinel = Sentinel::new(&login, sentinels)?;
+        Ok(Self::new(
+            sentinel.name(sentinels),
+            login,
+            Kind::Sentinel(sentinel),
+        ))
+    }
+
+    pub(super) fn node(server: Server, node: Node) -> Self {
+        Self::new(server.address.clone(), server, Kind::Node(node))
+    }
+
+    fn new(name: Arc<str>, server: Server, kind: Kind) -> Self {
+        Self {
+            name,
+            server,
+            uptime: Uptime::default(),
+            kind,
+        }
+    }
+
+    /// The number of the database.
+    pub(super) fn database(&self) -> i64 {
+        self.server.database()
+    }
 
     /// Finds the server to connect to. The caller limits the time; `limit` bounds the wait for a
     /// single server that hangs.
-    fn find(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>>;
+    pub(crate) async fn find(&self, limit: Duration) -> Result<Server, Error> {
+        match &self.kind {
+            Kind::Single | Kind::Node(_) => Ok(self.server.clone()),
+            Kind::Sentinel(sentinel) => sentinel.find_primary(&self.server, limit).await,
+        }
+    }
+
+    /// Finds the server to subscribe at.
+    pub(super) async fn find_for_hints(&self, limit: Duration) -> Result<Server, Error> {
+        let server = self.find(limit).await?;
+        if self.can_fail_over() {
+            server.ask_role().await?;
+        }
+        Ok(server)
+    }
 
     /// Reports that a new connection works. `info` is the server's reply to INFO, unless the server
     /// denied INFO.
-    fn connected(&self, address: &Arc<str>, info: Option<&str>);
+    pub(crate) fn connected(&self, address: &Arc<str>, info: Option<&str>) {
+        let is_same_run = self.uptime.read(info);
+        match &self.kind {
+            Kind::Single => {}
+            Kind::Sentinel(sentinel) => sentinel.set_current(address),
+            Kind::Node(node) => node.connected(address, is_same_run),
+        }
+    }
+
+    /// Reports that a subscription at this server works.
+    pub(super) fn subscribed(&self, address: &Arc<str>) {
+        if let Kind::Sentinel(sentinel) = &self.kind {
+            sentinel.set_current(address);
+        }
+    }
+
+    /// Resolves when hints do not arrive at this server any more.
+    pub(super) async fn left(&self, address: &Arc<str>) {
+        match &self.kind {
+            Kind::Single | Kind::Node(_) => pending().await,
+            Kind::Sentinel(sentinel) => sentinel.left(address).await,
+        }
+    }
 
     /// Whether calls may still be sent to this server. A lane asks before every sending.
-    fn is_current(&self, address: &Arc<str>) -> bool;
+    pub(crate) fn is_current(&self, address: &Arc<str>) -> bool {
+        match &self.kind {
+            Kind::Single | Kind::Node(_) => true,
+            Kind::Sentinel(sentinel) => sentinel.is_current(address),
+        }
+    }
 
     /// Whether another server can become the primary under the same name. If so, a server must
     /// confirm the role of a primary (ROLE), and calls that a demoted server refuses are sent
     /// to its successor.
-    fn can_fail_over(&self) -> bool;
+    pub(crate) fn can_fail_over(&self) -> bool {
+        matches!(self.kind, Kind::Sentinel(_))
+    }
 
     /// Whether a lane replaces a broken connection at once, even if nothing is to be sent: the next
     /// handshake shows whether the server has restarted. Elsewhere, the subscription shows
     /// that.
-    fn stays_connected(&self) -> bool;
+    pub(crate) fn stays_connected(&self) -> bool {
+        matches!(self.kind, Kind::Node(_))
+    }
+
+    /// Whether the keys are spread over slots, so that no script has keys of two buckets.
+    pub(crate) fn has_slots(&self) -> bool {
+        matches!(self.kind, Kind::Node(_))
+    }
 
     /// Whether tokens follow the server's clock: necessary where a server can answer without the
-    /// counters of its predecessor.
-    fn floor_by_clock(&self) -> bool;
-}
-
-/// The upstream of all lanes of a store: one server, or the primary behind Sentinel.
-pub(crate) trait Primary: Upstream {
-    /// The number of the database.
-    fn database(&self) -> i64;
-
-    /// How long the server has certainly kept its data.
-    fn uptime(&self) -> &Uptime;
-
-    /// Finds the server to subscribe at.
-    fn find_for_hints(&self, limit: Duration) -> BoxFuture<'_, Result<Server, Error>>;
-
-    /// Reports that a subscription at this server works.
-    fn subscribed(&self, address: &Arc<str>);
-
-    /// Resolves when hints do not arrive at this server any more.
-    fn left<'a>(&'a self, address: &'a Arc<str>) -> BoxFuture<'a, ()>;
+    /// counters of its predecessor. In a Cluster, another node can have had the slot while a
+    /// connection lasted, and only a connect raises the floor to the clock.
+    pub(crate) fn floor_by_clock(&self) -> bool {
+        !matches!(self.kind, Kind::Single)
+    }
 }

@@ -36,8 +36,8 @@ struct Reading {
 
 impl Uptime {
     /// Reads the reply to INFO on a new connection. A server that denies INFO counts as started
-    /// just now.
-    pub(super) fn read(&self, info: Option<&str>) {
+    /// just now. Returns whether the server has not restarted since the connection before.
+    pub(super) fn read(&self, info: Option<&str>) -> bool {
         let field = |name| {
             let mut lines = info?.lines();
             lines
@@ -54,7 +54,8 @@ impl Uptime {
                 seconds.map_or(0, |seconds: u64| seconds.saturating_sub(1)),
             ),
         };
-        self.last_run.lock().clone_from(&new.run);
+        let last_run = std::mem::replace(&mut *self.last_run.lock(), new.run.clone());
+        let is_last_run = last_run.is_some() && last_run == new.run;
         let mut youngest = self.youngest.lock();
         let replaces = youngest.as_ref().is_none_or(|old| {
             let is_same_run = old.run.is_some() && old.run == new.run;
@@ -68,6 +69,7 @@ impl Uptime {
         if replaces {
             *youngest = Some(new);
         }
+        is_last_run
     }
 
     /// A lower bound of the uptime now. Zero before the first connection.

@@ -44,17 +44,15 @@ use std::{
     },
 };
 
-use futures_util::future::try_join_all;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::redirect::is_redirect;
+pub(crate) use self::{node::Node, redirect::is_redirect};
 use self::{
-    node::Node,
     redirect::Redirect,
     slot_map::{PAUSE, SlotMap},
 };
-use super::{Change, HintSource, LaneSettings, Lanes, Probe, Server};
+use super::{Change, HintSource, LaneSettings, Lanes, Probe, Server, Upstream};
 use crate::{
     Error,
     store::{
@@ -110,16 +108,6 @@ impl Cluster {
 
     pub(super) fn name(&self) -> &Arc<str> {
         self.slot_map.name()
-    }
-
-    /// Connects to every node that has a bucket.
-    pub(super) async fn connect(&self) -> Result<(), Error> {
-        let limit = self.settings.limit;
-        self.refresh(Instant::now() + limit).await?;
-        let nodes = self.slot_map.nodes();
-        let lanes: Vec<_> = nodes.iter().map(|node| self.lanes_to(node)).collect();
-        try_join_all(lanes.iter().map(|lanes| lanes.connect())).await?;
-        Ok(())
     }
 
     /// The lane of a bucket, unless the slot map is stale.
@@ -295,8 +283,9 @@ impl Cluster {
     fn lanes_to(&self, address: &Arc<str>) -> Arc<Lanes> {
         let mut nodes = self.nodes.lock();
         let lanes = nodes.entry(address.clone()).or_insert_with(|| {
-            let node = Node::new(self.slot_map.server(address), self.slot_map.clone());
-            Arc::new(self.settings.lanes_to(Arc::new(node)))
+            let node = Node::new(self.slot_map.clone());
+            let upstream = Upstream::node(self.slot_map.server(address), node);
+            Arc::new(self.settings.lanes_to(Arc::new(upstream)))
         });
         lanes.clone()
     }

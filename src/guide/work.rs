@@ -1,4 +1,4 @@
-//! Work behind a lock: fencing, consumers, jobs, leaders, and tests of the loss.
+//! How do I use it in jobs, consumers and leaders, and how do I fence?
 //!
 //! # Fencing in PostgreSQL and SQLite
 //!
@@ -34,8 +34,8 @@
 //! The statement locks its row until the transaction ends. A stale transaction that comes second
 //! waits, compares, and gets no row.
 //!
-//! A token orders the runs. It does not make the second run of a payment harmless: see
-//! [the paused process](crate::guide::guarantees#the-paused-process).
+//! Why the read shows its token, and what a token does not do:
+//! [the paused process](super::guarantees#the-paused-process).
 //!
 //! # Webhooks and queue consumers
 //!
@@ -138,36 +138,3 @@
 //! - Use a [`Locks`](crate::Locks) of its own for such work, so that request handlers keep their
 //!   short limits.
 //! - For a moment, two replicas can take themselves for the leader. The token decides between them.
-//!
-//! # Testing the loss of a lease
-//!
-//! With the feature `test-util`, [`FaultyStore`](crate::store::FaultyStore) plays a server that
-//! fails, hangs or forgets. The store uses tokio's clock, which a test can pause, so a test of the
-//! loss takes no time and has no race:
-//!
-//! ```
-//! # use tower_distributed_lock::{Locks, Loss, store::{Fault, FaultyStore}};
-//! # use std::time::Duration;
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)] // `#[tokio::test(start_paused = true)]`
-//! # async fn main() -> Result<(), tower_distributed_lock::Error> {
-//! let store = FaultyStore::new();
-//! let locks = Locks::builder(store.clone()).lease(Duration::from_secs(30)).build()?;
-//!
-//! // The store is away until the lease has expired.
-//! let guard = locks.lock("orders/42").await?;
-//! store.set_fault(Some(Fault::Unreachable));
-//! assert_eq!(guard.lost().await, Loss::Expired);
-//! store.set_fault(None);
-//!
-//! // The store restarts without its data.
-//! let guard = locks.lock("orders/42").await?;
-//! store.restart();
-//! assert_eq!(guard.lost().await, Loss::NotOurs);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! In a test, this is a function with `#[tokio::test(start_paused = true)]`. Two
-//! [`Locks`](crate::Locks) on clones of one store behave like two processes. For a handler behind
-//! the layer, send requests with `tower::ServiceExt::oneshot`, and expect 409 `lease-lost` after
-//! the fault.

@@ -1,11 +1,68 @@
-//! Recipes for connections to Redis: the settings of an existing client, a private certificate
-//! authority, credentials that rotate.
+//! How do I set Redis up, and connect to it?
+//!
+//! # Settings of the server
+//!
+//! | setting | effect on leases and records | recommendation |
+//! |---|---|---|
+//! | `maxmemory-policy` other than `noeviction` | a lease or record can be evicted: the key is free, or a payment is made again | `noeviction`; the store logs `redis.evicts` at start-up otherwise |
+//! | no persistence | a restart frees all keys and drops all records | acceptable for locks with tokens; not for idempotency: the store logs `redis.forgets` if an [`IdempotencyLayer`](crate::IdempotencyLayer) or [`run_once`](crate::Locks::run_once) uses such a server |
+//! | snapshots only (`save`) | a restart drops what was written since the last snapshot | as without persistence |
+//! | `appendonly yes`, `appendfsync everysec` | a crash may lose the last second | enough for most uses of idempotency |
+//! | `appendfsync always` | a crash loses nothing that was answered | if a duplicate is worse than a slow write |
+//! | replicas (Sentinel, Cluster) | replication is asynchronous: a fail-over may forget the last leases and records | [tokens](super::guarantees#the-paused-process); `min-replicas-to-write`, `min-replicas-max-lag`; perhaps [`replicas`](crate::store::RedisStoreBuilder::replicas) |
+//!
+//! # One server for several services
+//!
+//! Keys and scopes are names on the server. Two services with a key `account,tenant=1,id=7`, or with
+//! a scope `tenant=1`, exclude each other and find each other's answers. Give each service a prefix:
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_distributed_lock::Error> {
+//! use tower_distributed_lock::{Locks, store::RedisStore};
+//!
+//! let store = RedisStore::builder("redis://127.0.0.1/").prefix("shop").connect().await?;
+//! let locks = Locks::builder(store).build()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A user with few rights
+//!
+//! This user has every right that a store on one server uses, and no other:
+//!
+//! ```text
+//! ACL SETUSER shop on >secret resetkeys ~tdl:* resetchannels &tdl:* nocommands \
+//!   +eval +evalsha +script|load \
+//!   +get +mget +set +psetex +del +exists +incr +incrby +pttl +pexpire +time \
+//!   +zadd +zrem +zscore +zrange +zrangebyscore +zrevrangebyscore +zcard +zcount +zrank +zremrangebyscore \
+//!   +publish +subscribe \
+//!   +client|setname +client|info +client|kill +info \
+//!   +scan
+//! ```
+//!
+//! `tdl` is the [prefix](crate::store::RedisStoreBuilder::prefix).
+//! [Sentinel](crate::store::RedisStore#sentinel), a [Cluster](crate::store::RedisStore#cluster) and
+//! [`replicas`](crate::store::RedisStoreBuilder::replicas) need a few more. Managed servers often
+//! deny some of these commands. Locks work without them:
+//!
+//! | denied | the effect |
+//! |---|---|
+//! | `CLIENT SETNAME` | CLIENT LIST shows no names |
+//! | `CLIENT INFO`, `CLIENT KILL` | after a connection has broken, the releases of acquires without an answer are repeated until the lease would have expired |
+//! | `SCRIPT LOAD` | the first call of each script is sent twice: by hash, then by text |
+//! | `PUBLISH`, `SUBSCRIBE`, or the channels | a key is handed over to another process within [`poll_interval`](crate::LocksBuilder::poll_interval) (1 s), not at once; `redis.subscription_lost` is logged |
+//! | `INFO` | no warning about eviction and missing persistence; a node of a quorum counts as young for one lease after each connect |
+//! | `SCAN` | [`Locks::list`](crate::Locks::list) fails |
+//!
+//! The other rights are needed: without them, calls fail with an error that says that Redis denies
+//! a command. RESP3 is the default protocol, and `?protocol=resp2` in the URL chooses RESP2; locks
+//! work the same under both, but the end of a connection is noticed later under RESP2.
 //!
 //! # The settings of your own client or pool
 //!
-//! A [`RedisStore`](crate::store::RedisStore) makes its own connections, because the order of its
-//! calls depends on them. An application that has a `redis::Client` or a pool of bb8-redis gives
-//! the same URL to both:
+//! A [`RedisStore`](crate::store::RedisStore) makes its own connections. An application that has a
+//! `redis::Client` or a pool of bb8-redis gives the same URL to both:
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]
@@ -19,10 +76,8 @@
 //! # }
 //! ```
 //!
-//! No method accepts a `redis::Client` itself: this crate would then have to follow every major
-//! version of the `redis` crate with one of its own, and an application with another version could
-//! not call the method. Where only the client is at hand, a function in the application, which
-//! knows its own version, reads the settings from the client:
+//! No method accepts a `redis::Client`, because an application with another major version of that
+//! crate could not call it. Where only the client is at hand, read the settings from it:
 //!
 //! ```
 //! use std::{convert::Infallible, future::ready};

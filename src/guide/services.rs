@@ -1,4 +1,4 @@
-//! Services: the order of layers, keys, tonic, hyper and shutdown.
+//! How do I build it into a service: axum, tonic, hyper?
 //!
 //! # A full axum service
 //!
@@ -15,6 +15,13 @@
 //! | [`IdempotencyLayer`](crate::IdempotencyLayer) | outside of the lock: an answer that is given again takes no lock |
 //! | [`DistributedLockLayer`](crate::DistributedLockLayer) | around the handler |
 //! | concurrency limit | inside of the lock: a request that waits for its turn holds no permit |
+//!
+//! ```toml
+//! axum = "0.8"
+//! tower = "0.5"
+//! tower-distributed-lock = "0.1"
+//! tower-http = { version = "0.7", features = ["compression-gzip", "cors", "timeout", "trace"] }
+//! ```
 //!
 //! ```
 //! use std::time::Duration;
@@ -111,6 +118,20 @@
 //! # }
 //! ```
 //!
+//! Unless told otherwise:
+//!
+//! - GET, HEAD, OPTIONS and TRACE are not locked, and a handler that takes a `LockGuard` answers 500
+//!   to them, with the reason in the log. [`all_methods`](crate::DistributedLockLayer::all_methods) and
+//!   [`shared_when_safe`](crate::DistributedLockLayer::shared_when_safe) lock them, too; a handler
+//!   for both takes an `Option<LockGuard>`.
+//! - A request waits for up to 5 s, and is then refused with [423](crate::rejection#held).
+//! - A request without an `Idempotency-Key` passes, unless the layer has
+//!   [`required`](crate::IdempotencyLayer::required) it.
+//! - Of the answers to requests with a key, 2xx, 3xx, 402 and all 5xx but 503 are kept. Other 4xx
+//!   and 503 say that nothing was done: the next request with the key runs the handler
+//!   ([`Keep`](crate::idempotency::Keep) has other policies).
+//! - A client that goes away ends its handler; behind an idempotency layer, the handler goes on.
+//!
 //! # The tenant comes from the authentication
 //!
 //! A client that can choose the tenant of a key can block the requests of every tenant and, with
@@ -155,6 +176,9 @@
 //! let account = key::name("account").param_as::<u64>("id");
 //! let guards = locks.lock_all([account.with("id", 8), account.with("id", 7)]).await?;
 //! assert_eq!(guards[0].key().as_str(), "account,id=8");
+//!
+//! let order = locks.lock(key::name("order").value("id", "a/7")).await?; // encodes any text
+//! assert_eq!(order.key().as_str(), "order,id=a%2F7");
 //! # Ok(())
 //! # }
 //! ```
@@ -195,20 +219,54 @@
 //! # }
 //! ```
 //!
+//! # Refusals in your own form
+//!
+//! A refusal is an `application/problem+json`, or a gRPC status where the request is one of gRPC. A
+//! [`RejectionLayer`](crate::rejection::RejectionLayer) further out renders the refusals of all
+//! layers and handlers as the rest of the service answers, in one place:
+//!
+//! ```
+//! use axum::{Router, http::Response};
+//! use tower_distributed_lock::rejection::{Rejection, RejectionLayer};
+//!
+//! # fn routes(app: Router) -> Router {
+//! let refusals = RejectionLayer::new(
+//!     |request| request.uri.path().to_owned(), // what the closure below needs of the request
+//!     |rejection: &Rejection, path: &String| {
+//!         let mut response = Response::new(format!("{path}: {}", rejection.reason().code()));
+//!         *response.status_mut() = rejection.status();
+//!         response
+//!     },
+//! );
+//! app.layer(refusals)
+//! # }
+//! ```
+//!
 //! # tonic
 //!
 //! Both layers take tonic's bodies; idempotency needs
-//! [`any_body`](crate::IdempotencyLayer::any_body). Refusals become gRPC statuses. An interceptor
-//! sets the extension that the keys use:
+//! [`any_body`](crate::IdempotencyLayer::any_body). Refusals become gRPC statuses. Layers of
+//! `Server::builder()` are around **all** services, also around health checks and reflection, which
+//! have no key. Put them around the one service instead, with tonic's `named_layer`:
 //!
 //! ```
-//! use tonic::{Request, Status, service::InterceptorLayer, transport::Server};
+//! # mod payments {
+//! #     #![allow(missing_docs, unreachable_pub)]
+//! #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/grpc/payments.rs"));
+//! # }
+//! # use payments::{PayReply, PayRequest, payments_server::{Payments, PaymentsServer}};
+//! use tonic::{
+//!     Request, Response, Status,
+//!     service::{InterceptorLayer, LayerExt},
+//!     transport::{Server, server::Router},
+//! };
 //! use tower::ServiceBuilder;
-//! use tower_distributed_lock::{DistributedLockLayer, IdempotencyLayer, Locks, key};
+//! use tower_distributed_lock::{DistributedLockLayer, IdempotencyLayer, LockGuard, Locks, key};
 //!
 //! #[derive(Clone)]
 //! struct User { tenant: u64 }
 //!
+//! /// Sets the extension that the keys use.
 //! fn authenticate(mut request: Request<()>) -> Result<Request<()>, Status> {
 //!     let user = request.metadata().get("authorization").map(|_| User { tenant: 1 });
 //!     let user = user.ok_or_else(|| Status::unauthenticated("no credentials"))?;
@@ -216,17 +274,31 @@
 //!     Ok(request)
 //! }
 //!
-//! let locks = Locks::in_memory();
-//! let tenant = key::request().extension_with("tenant", |user: &User| user.tenant);
-//! // The message names the account as well: the handler checks that both agree.
-//! let account = key::name("account")
-//!     .extension_with("tenant", |user: &User| user.tenant)
-//!     .header("x-account-id");
-//! let layers = ServiceBuilder::new()
-//!     .layer(InterceptorLayer::new(authenticate))
-//!     .layer(IdempotencyLayer::new(locks.clone(), tenant).any_body())
-//!     .layer(DistributedLockLayer::new(locks, account));
-//! let server = Server::builder().layer(layers); // then: `.add_service(..)`
+//! struct Book;
+//!
+//! #[tonic::async_trait]
+//! impl Payments for Book {
+//!     async fn pay(&self, request: Request<PayRequest>) -> Result<Response<PayReply>, Status> {
+//!         let guard = LockGuard::from_extensions(request.extensions());
+//!         let guard = guard.map_err(|error| Status::internal(error.to_string()))?;
+//!         Ok(Response::new(PayReply { number: 1, token: guard.token() }))
+//!     }
+//! }
+//!
+//! fn server(locks: Locks) -> Router {
+//!     let tenant = key::request().extension_with("tenant", |user: &User| user.tenant);
+//!     // The message names the account as well: the handler checks that both agree.
+//!     let account = key::name("account")
+//!         .extension_with("tenant", |user: &User| user.tenant)
+//!         .header("x-account-id");
+//!     let layers = ServiceBuilder::new()
+//!         .layer(InterceptorLayer::new(authenticate))
+//!         .layer(IdempotencyLayer::new(locks.clone(), tenant).any_body())
+//!         .layer(DistributedLockLayer::new(locks, account));
+//!     // Then `.add_service(health)`, without the layers.
+//!     Server::builder().add_service(layers.named_layer(PaymentsServer::new(Book)))
+//! }
+//! # let _ = server(Locks::in_memory());
 //! ```
 //!
 //! `cargo run --example grpc` is a complete service.
@@ -234,7 +306,9 @@
 //! # hyper
 //!
 //! Any `tower::Service` over `http` types takes the layer. Handlers find their guard in the
-//! request's extensions:
+//! request's extensions. With an [`IdempotencyLayer`](crate::IdempotencyLayer) around them, which
+//! needs [`any_body`](crate::IdempotencyLayer::any_body) here, they get a
+//! [`gate::Body<Incoming>`](crate::gate::Body) in the place of `Incoming`:
 //!
 //! ```
 //! use bytes::Bytes;
@@ -258,9 +332,3 @@
 //!     http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
 //! }
 //! ```
-//!
-//! # Graceful shutdown
-//!
-//! [Operating](super::super::operating#shutting-down) has the recipe: on SIGTERM, the server stops
-//! accepting, requests that wait for a turn are refused with 503 and `Retry-After`, handlers finish
-//! within a grace, and [`Locks::close`](crate::Locks::close) returns what was left.

@@ -1,0 +1,136 @@
+//! Locks in PostgreSQL, and transactions that enforce them.
+//!
+//! # When the transaction is the lock
+//!
+//! If all of the work is one short transaction in one database, you need neither this crate nor a
+//! lease. `SELECT … FOR UPDATE` of the row that matters, or `pg_advisory_xact_lock` of a number,
+//! lasts exactly as long as the transaction, ends with a crash, and works behind a pooler. Use
+//! [`PostgresStore`](crate::store::PostgresStore) where that is not enough:
+//!
+//! | | a lock of the transaction | a lease, and [a fence](#a-fence) |
+//! |---|---|---|
+//! | while a request waits | holds a connection and an open transaction: a hot key empties the pool | neither |
+//! | calls to other services inside | the transaction stays open over the network, and keeps the server from cleaning up | short transactions around them |
+//! | time limit | `lock_timeout` | for the wait, the hold and the lease |
+//! | readers, permits | readers | both, in one queue |
+//! | under REPEATABLE READ | reads what was there before it waited | fails, and can be tried again |
+//! | the key | a row, or a number of 64 bits that all users share | any text |
+//! | the answer for a retried request | no | [yes](crate::IdempotencyLayer) |
+//!
+//! # Setting it up
+//!
+//! [`PostgresStore::migrate`](crate::store::PostgresStore::migrate) makes the tables, in a schema of
+//! their own. Where the service may not do that, run
+//! [`schema_sql`](crate::store::PostgresStore::schema_sql) with your own migrations. A store checks
+//! the version of the tables when it connects.
+//!
+//! ```
+//! # #[cfg(feature = "postgres")]
+//! # async fn connect() -> Result<(), tower_distributed_lock::Error> {
+//! use tower_distributed_lock::{Locks, store::PostgresStore};
+//!
+//! let store = PostgresStore::builder("postgres://app@localhost/shop").fenced(true).build()?;
+//! store.migrate().await?;
+//! let locks = Locks::builder(store).build()?;
+//! # drop(locks);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## A role with few rights
+//!
+//! The functions have the rights of their owner. The role of the service needs no right to any
+//! table; all tests of the store run with such a role.
+//!
+//! ```sql
+//! CREATE ROLE app LOGIN;
+//! GRANT USAGE ON SCHEMA tdl TO app;
+//! GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tdl TO app;
+//! ```
+//!
+//! # A fence
+//!
+//! A lease is a promise about time, and a process that is paused for longer than its lease does not
+//! know. Where the data is in the same database as the locks, the database can refuse what such a
+//! process writes: [`LockGuard::fence`](crate::LockGuard) is a call for the beginning of a
+//! transaction.
+//!
+//! ```
+//! # #[cfg(feature = "postgres")]
+//! # async fn pay(locks: tower_distributed_lock::Locks, client: &mut tokio_postgres::Client)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! let guard = locks.lock("accounts/1").await?;
+//! let transaction = client.transaction().await?;
+//! guard.fence()?.run(&transaction).await?;
+//! transaction.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 1", &[]).await?;
+//! transaction.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! From the call to the end of the transaction, nobody else is granted the key, even if the lease
+//! runs out. Once somebody else was granted the key, the call fails. No clock is involved.
+//! [`Fence`](crate::store::Fence) has the exact promises, the SQL for other drivers, and what is not
+//! promised.
+//!
+//! # The answer in the transaction
+//!
+//! The claim of an idempotent request can be fenced as well, and its answer can be written by the
+//! transaction itself: then the answer is there if and only if the data is, whatever crashes in
+//! between, and a COMMIT without an answer becomes known by asking again. No table of your own and
+//! no [`recall`](crate::IdempotencyLayer::recall) is needed.
+//!
+//! ```
+//! # #[cfg(all(feature = "postgres", feature = "axum"))]
+//! # mod payments {
+//! use axum::http::{Response, StatusCode};
+//! use tower_distributed_lock::idempotency::Claim;
+//!
+//! # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+//! # async fn pay(claim: Claim, client: &mut tokio_postgres::Client) -> Result<Response<String>, BoxError> {
+//! // In a handler behind an `IdempotencyLayer`, with the extractor `claim: Claim`:
+//! let transaction = client.transaction().await?;
+//! let paid = "INSERT INTO payments (amount) VALUES (5) RETURNING number";
+//! let number: i64 = transaction.query_one(paid, &[]).await?.get(0);
+//! let answer = Response::builder().status(StatusCode::CREATED).body(format!("payment {number}"))?;
+//! claim.keep(&answer)?.run(&transaction).await?;
+//! transaction.commit().await?; // a crash, a lost answer or a pause from here on: the retry gets this answer
+//! Ok(answer)
+//! # }
+//! # }
+//! ```
+//!
+//! For a COMMIT that fails, choose [`Keep::when_errors_do_nothing`](crate::idempotency::Keep): if it
+//! has committed after all, the retry finds the answer, and if not, nothing was done. Other drivers
+//! make the call with [`KeepAnswer::sql`](crate::store::KeepAnswer::sql) and its five values.
+//!
+//! | SQLSTATE | meaning |
+//! |---|---|
+//! | `TDL01` | the claim is lost: another owner was granted the key, or a later turn has fenced a transaction |
+//! | `TDL02` | the answer of this claim was kept already |
+//! | `40001` | under REPEATABLE READ and SERIALIZABLE: try the transaction again |
+//! | `40P01` | two transactions of one claim wanted to keep an answer: the other one has |
+//!
+//! # Operating
+//!
+//! - **The disk.** A grant, a renewal and a record wait for the disk, as `synchronous_commit` says. A
+//!   release, a refusal and a place in the queue do not: after a crash of the server, a lost release
+//!   costs the time that its lease still has.
+//! - **Long transactions.** A lock updates one row in place. Somebody's transaction that stays open
+//!   for hours, in any database of the server, keeps the old versions of that row.
+//! - **Open transactions.** A fenced transaction that is left open keeps its key. Set
+//!   `idle_in_transaction_session_timeout` for the role of the service; a client that vanishes
+//!   without a word keeps its session until TCP notices.
+//! - **Poolers.** In transaction mode, give the server's own address as
+//!   [`listen_url`](crate::store::PostgresStoreBuilder::listen_url); `postgres.no_hints` is logged
+//!   otherwise, and waiting requests ask every 20 ms. `tests/postgres/pooler.rs` runs both behind
+//!   PgBouncer.
+//! - **Replicas.** A replica that is promoted may lack the last grants and records of the old
+//!   primary, unless `synchronous_standby_names` says otherwise.
+//! - **Events.** `postgres.listener_lost` and `postgres.listening_again`: hints do not arrive, and
+//!   arrive again.
+//!
+//! # What is not there yet
+//!
+//! The answer in the transaction from Rust, TLS, labels of holders, credentials that rotate, metrics of single calls, and
+//! [`lock_all`](crate::Locks::lock_all) in one statement.

@@ -1,0 +1,599 @@
+//! A store on anything that changes a small value by compare-and-swap.
+//!
+//! An [`Engine`] keeps one value for each key and knows nothing of leases. [`EngineStore`] makes a
+//! store of it: a call reads the value, has the rules of [`store/rules`](super::rules) change it,
+//! and swaps the new value for the one that was read.
+//!
+//! ```text
+//! acquire(orders/42, A)
+//!   guess    what this process last wrote there, or nothing           no round trip
+//!   rules    granted; leases [A]
+//!   swap     tag 71 → 92: done                                        one round trip
+//!            tag 71 → 92: stale, the value is leases [B] (tag 85)
+//!   rules    held, A joins the queue
+//!   swap     tag 85 → 17: done                                        another one
+//! ```
+//!
+//! 1. A call has one swap under way at a time, and none after its answer. Only the last one can have
+//!    an effect, because a stale swap has none. So the outcome of the last swap is the outcome of the
+//!    call.
+//! 2. An answer is based on a swap that was done, or on a value that was read within the call: a
+//!    guess is never answered with.
+//! 3. Time is the engine's clock. Whether a lease of another owner has ended is judged by a time
+//!    that the clock has certainly reached, and a new lease is counted from a time that the clock
+//!    has certainly not passed ([`Clock`]).
+//! 4. A release in doubt always writes, also if there is nothing to end: the tag changes, so a swap
+//!    of an earlier call that is still on its way will be stale. So no release is answered with
+//!    [`Released::NotYet`].
+
+mod cache;
+mod clock;
+#[cfg(test)]
+mod tests;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
+
+pub(super) use self::clock::Reading;
+use self::{
+    cache::{Cache, View},
+    clock::{Clock, Times},
+};
+use super::{
+    Acquire, Acquired, Answer, Cursor, Ending, Expected, Held, Hint, Inspection, Instance, KeyPage,
+    List, Mode, Outcome, Owner, Queueing, Release, Released, Renew, RenewAnswers, Renewed,
+    StoreFuture,
+    home::Home,
+    rules::{Damaged, Fence, Moment, Record, Slot, Step},
+    types::check_floor,
+};
+use crate::{
+    Error, ErrorKind, LockKey,
+    sync::random,
+    time::{Instant, now, timeout},
+};
+
+/// How far a token counter is below the clock before a grant: enough for a block.
+const ROOM_FOR_A_BLOCK: u64 = 10_000;
+
+/// After this time an attempt asks again that has found a transaction of a former holder open.
+const WHILE_OPEN: Duration = Duration::from_millis(50);
+
+/// After this time an attempt asks again if the engine sends no hints.
+const WITHOUT_HINTS: Duration = Duration::from_millis(20);
+
+/// The longest pause after a swap that was stale.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A place that keeps a small value for each key, and changes it by compare-and-swap.
+///
+/// A value that was written is seen by every later call, from any connection. `clock` is read
+/// within the call, and is the same for all connections.
+pub(super) trait Engine: std::fmt::Debug + Send + Sync + 'static {
+    /// Reads a value.
+    fn read(
+        &self,
+        key: LockKey,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Seen, Error>> + Send;
+
+    /// Changes a value, if its tag is still the expected one, and then sends the hints.
+    fn swap(&self, swap: Swap, deadline: Instant) -> impl Future<Output = Outcome<Swapped>> + Send;
+
+    /// Lists keys with a value that has not expired, in the order of their bytes.
+    fn list(
+        &self,
+        list: KeysAfter,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Listed, Error>> + Send;
+
+    /// Whether hints arrive.
+    fn sends_hints(&self) -> bool;
+}
+
+/// A value as an engine has it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// The time when the value was read.
+    pub(super) reading: Reading,
+    /// Names this value. `None` if there is none.
+    pub(super) tag: Option<i64>,
+    /// The highest token of the key; if there is no value, the highest one that may have been
+    /// forgotten with it.
+    pub(super) token: u64,
+    /// The slot, encoded. Empty if there is no value.
+    pub(super) state: Bytes,
+    /// The record, which the engine keeps beside the value.
+    pub(super) record: Option<Record>,
+}
+
+/// A change of a value.
+#[derive(Debug)]
+pub(super) struct Swap {
+    pub(super) key: LockKey,
+    /// The tag of the value to be changed. `None`: there is no value.
+    pub(super) expect: Option<i64>,
+    /// The tag of the new value: a random number that was never used.
+    pub(super) tag: i64,
+    /// The highest token that was known before.
+    pub(super) low: u64,
+    pub(super) token: u64,
+    pub(super) state: Bytes,
+    /// When nothing is left of the value but its token.
+    pub(super) until: Option<Moment>,
+    pub(super) care: Care,
+    /// Whether the change must survive a crash of the engine once it was answered. A lost release
+    /// or place in the queue only costs time.
+    pub(super) is_durable: bool,
+    /// Sent once the change was made.
+    pub(super) hints: Vec<(Instance, Hint)>,
+}
+
+/// What a swap has to do with the record of its key, and with a transaction of its last exclusive
+/// owner.
+#[derive(Debug, Clone)]
+pub(super) enum Care {
+    /// Nothing.
+    Nothing,
+    /// If there is a record, the swap is stale.
+    NoRecord,
+    /// As [`NoRecord`](Self::NoRecord); and no transaction is open that an earlier owner has fenced,
+    /// nor can one be fenced from now on.
+    Grant,
+    /// As [`Grant`](Self::Grant), and this owner can fence its transactions.
+    Claim { owner: Owner, token: u64 },
+    /// As [`NoRecord`](Self::NoRecord), and the record is written.
+    Record(Record),
+    /// The record is removed.
+    NoRecordAnyMore,
+}
+
+/// The answer to a [`Swap`].
+#[derive(Debug)]
+pub(super) enum Swapped {
+    Done(Reading),
+    /// Nothing was changed: this is the present value.
+    Stale(Seen),
+    /// Nothing was changed, because a transaction is open that an earlier owner has fenced.
+    Open(Reading),
+}
+
+/// A question for keys.
+#[derive(Debug)]
+pub(super) struct KeysAfter {
+    pub(super) prefix: String,
+    pub(super) after: Option<String>,
+    pub(super) at_most: usize,
+}
+
+/// The answer to [`KeysAfter`].
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) keys: Vec<LockKey>,
+    /// The last key that was looked at, unless all were.
+    pub(super) until: Option<LockKey>,
+}
+
+/// The calls of a store on an engine.
+#[derive(Debug)]
+pub(super) struct EngineStore<E> {
+    pub(super) engine: E,
+    pub(super) home: Home,
+    pub(super) settings: Settings,
+    clock: Clock,
+    cache: Cache,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    /// The time limit of a call.
+    pub(super) limit: Duration,
+    /// Whether the owners of all exclusive leases can fence their transactions, and not only those
+    /// with a fingerprint.
+    pub(super) is_fenced: bool,
+}
+
+/// What the rules have made of a value.
+struct Plan<T> {
+    answer: T,
+    /// What the swap has to look at. Records are seen by comparing the slots.
+    care: Care,
+    /// Whether the change must survive a crash. Only such a change takes tokens.
+    is_durable: bool,
+    /// Whether the value is written even if it is the same as before.
+    must_write: bool,
+}
+
+impl<T> Plan<T> {
+    fn relaxed(answer: T) -> Self {
+        Self {
+            answer,
+            care: Care::Nothing,
+            is_durable: false,
+            must_write: false,
+        }
+    }
+
+    fn durable(answer: T) -> Self {
+        Self {
+            is_durable: true,
+            ..Self::relaxed(answer)
+        }
+    }
+}
+
+impl<E: Engine> EngineStore<E> {
+    pub(super) fn new(engine: E, home: Home, settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            home,
+            settings,
+            clock: Clock::default(),
+            cache: Cache::default(),
+        })
+    }
+
+    /// See [`Store::acquire`](super::Store::acquire).
+    pub(super) fn acquire(self: Arc<Self>, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
+        Box::pin(async move {
+            let held_by_transaction = Acquired::Held(Held {
+                remaining: WHILE_OPEN,
+                fingerprint: None,
+                label: None,
+            });
+            let key = request.key.clone();
+            let plan =
+                |slot: &mut Slot, step: &mut Step<'_>| self.plan_acquire(&request, slot, step);
+            self.change(&key, Some(held_by_transaction), plan).await
+        })
+    }
+
+    fn plan_acquire(
+        &self,
+        request: &Acquire,
+        slot: &mut Slot,
+        step: &mut Step<'_>,
+    ) -> Result<Plan<Acquired>, Error> {
+        let place = slot.place_until(request.owner);
+        let had_record = slot.record().is_some();
+        follow_the_clock(step);
+        let mut answer = slot.acquire(request, step)?;
+        let grant = match &mut answer {
+            Acquired::Granted(grant) => grant,
+            Acquired::Recorded(_) => return Ok(Plan::relaxed(answer)),
+            Acquired::Held(held) => {
+                if !self.engine.sends_hints() {
+                    held.remaining = held.remaining.min(WITHOUT_HINTS);
+                }
+                // A place is refreshed when half of its time is over: asking again is a read then.
+                if let Queueing::Wait { deadline, .. } = request.queueing
+                    && let Some(until) = place.filter(|until| *until >= step.now + deadline / 2)
+                {
+                    slot.set_place_until(request.owner, until);
+                }
+                debug_assert!(!had_record, "a record is answered with");
+                let plan = Plan::relaxed(answer);
+                return Ok(Plan {
+                    care: Care::NoRecord,
+                    ..plan
+                });
+            }
+        };
+        let is_claim = request.fingerprint.is_some() || self.settings.is_fenced;
+        let token = grant.tokens.first();
+        let care = match request.mode {
+            Mode::Exclusive if is_claim => Care::Claim {
+                owner: request.owner,
+                token: token.unwrap_or_default(),
+            },
+            Mode::Exclusive | Mode::Shared | Mode::Permit { .. } => Care::Grant,
+        };
+        Ok(Plan {
+            care,
+            ..Plan::durable(answer)
+        })
+    }
+
+    /// See [`Store::renew`](super::Store::renew).
+    pub(super) fn renew(self: Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
+        let renewals: FuturesUnordered<_> = (requests.into_iter().enumerate())
+            .map(|(index, request)| {
+                let store = self.clone();
+                async move {
+                    let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+                        if request.refill > 0 {
+                            follow_the_clock(step);
+                        }
+                        Ok(match slot.renew(&request, step) {
+                            Renewed::NotOurs => Plan::relaxed(Renewed::NotOurs),
+                            renewed => Plan::durable(renewed),
+                        })
+                    };
+                    let renewed = store.change(&request.key, None, plan).await;
+                    (
+                        index,
+                        renewed.into_result().unwrap_or_else(Renewed::Unknown),
+                    )
+                }
+            })
+            .collect();
+        Box::pin(renewals)
+    }
+
+    /// See [`Store::release`](super::Store::release).
+    pub(super) fn release(self: Arc<Self>, request: Release, answer: Answer) {
+        let Some(runtime) = self.home.runtime() else {
+            return answer.give(Outcome::Refused(no_runtime()));
+        };
+        runtime.spawn(async move {
+            let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+                let is_record = matches!(request.ending, Ending::Record { .. });
+                let mut plan = Plan::relaxed(slot.release(&request, step));
+                plan.is_durable = is_record && plan.answer == Released::Freed;
+                plan.must_write = request.in_doubt;
+                Ok(plan)
+            };
+            let released = self.change(&request.key, None, plan).await;
+            answer.give(released);
+        });
+    }
+
+    /// See [`Store::raise_fence`](super::Store::raise_fence).
+    pub(super) fn raise_fence(
+        self: Arc<Self>,
+        key: LockKey,
+        floor: u64,
+    ) -> StoreFuture<Result<u64, Error>> {
+        Box::pin(async move {
+            check_floor(floor)?;
+            let plan =
+                |_: &mut Slot, step: &mut Step<'_>| Ok(Plan::durable(step.fence.raise(floor)));
+            self.change(&key, None, plan).await.into_result()
+        })
+    }
+
+    /// See [`Store::inspect`](super::Store::inspect).
+    pub(super) fn inspect(self: Arc<Self>, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
+        Box::pin(async move {
+            let view = self.read(&key, self.deadline()).await?;
+            let times = self.clock.times().ok_or_else(no_time)?;
+            let mut slot = view.slot;
+            slot.forget_expired(times.at_least);
+            Ok(slot.inspect(view.token, times.at_most))
+        })
+    }
+
+    /// See [`Store::force_release_if`](super::Store::force_release_if).
+    pub(super) fn force_release(
+        self: Arc<Self>,
+        key: LockKey,
+        expected: Expected,
+    ) -> StoreFuture<Result<bool, Error>> {
+        Box::pin(async move {
+            let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+                Ok(Plan::durable(slot.force_release(expected, step)))
+            };
+            self.change(&key, None, plan).await.into_result()
+        })
+    }
+
+    /// See [`Store::list`](super::Store::list).
+    pub(super) fn list(self: Arc<Self>, request: List) -> StoreFuture<Result<KeyPage, Error>> {
+        Box::pin(async move {
+            let after = request.cursor.as_ref().map(Cursor::last_key).transpose()?;
+            let keys = KeysAfter {
+                prefix: request.prefix,
+                after,
+                at_most: request.at_most.max(1),
+            };
+            let listed = self.engine.list(keys, self.deadline()).await?;
+            Ok(KeyPage {
+                keys: listed.keys,
+                next: listed.until.as_ref().map(Cursor::after_key),
+            })
+        })
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        now() + self.settings.limit
+    }
+
+    /// Has the rules change the value of a key, until the change is made or nothing is to be
+    /// changed. `open` is the answer if a transaction of an earlier owner is open; without it, the
+    /// call waits for its end.
+    async fn change<T>(
+        &self,
+        key: &LockKey,
+        mut open: Option<T>,
+        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+    ) -> Outcome<T> {
+        let deadline = self.deadline();
+        let mut view = self.cache.guess(key);
+        let mut stale = 0;
+        loop {
+            // Invariant 3: without a time, the value has to be read even if it is known.
+            let Some(times) = self.clock.times() else {
+                view = match self.read(key, deadline).await {
+                    Ok(view) => view,
+                    Err(error) => return Outcome::Refused(error),
+                };
+                continue;
+            };
+            let planned = self.plan(key, &view, times, &plan);
+            let (answer, swap, cached) = match planned {
+                Ok((plan, Some((swap, cached)))) => (plan.answer, swap, cached),
+                // Invariant 2.
+                Ok((plan, None)) if view.is_fresh => return Outcome::Answered(plan.answer),
+                Err(error) if view.is_fresh => return Outcome::Refused(error),
+                Ok((_, None)) | Err(_) => {
+                    view = match self.read(key, deadline).await {
+                        Ok(view) => view,
+                        Err(error) => return Outcome::Refused(error),
+                    };
+                    continue;
+                }
+            };
+            let seen = match self.engine.swap(swap, deadline).await {
+                Outcome::Answered(Swapped::Done(reading)) => {
+                    self.clock.learn(reading);
+                    self.cache.keep(key, cached);
+                    return Outcome::Answered(answer);
+                }
+                Outcome::Answered(Swapped::Stale(seen)) => Some(seen),
+                Outcome::Answered(Swapped::Open(reading)) => {
+                    self.clock.learn(reading);
+                    match open.take() {
+                        Some(answer) => return Outcome::Answered(answer),
+                        None => None,
+                    }
+                }
+                Outcome::Refused(error) => return Outcome::Refused(error),
+                Outcome::Unknown(error) => {
+                    self.cache.forget(key);
+                    return Outcome::Unknown(error);
+                }
+            };
+            // A guess that was wrong is no sign of others that write at the same time.
+            stale += u32::from(view.is_fresh || seen.is_none());
+            view = match seen.map(|seen| self.view(seen)) {
+                Some(Ok(view)) => view,
+                Some(Err(error)) => return Outcome::Refused(error),
+                None => view,
+            };
+            if let Err(error) = self.pause(stale, deadline).await {
+                return Outcome::Refused(error);
+            }
+        }
+    }
+
+    /// Has the rules plan a change. Without a swap, there is nothing to change.
+    #[allow(clippy::type_complexity)] // used once
+    fn plan<T>(
+        &self,
+        key: &LockKey,
+        view: &View,
+        times: Times,
+        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+    ) -> Result<(Plan<T>, Option<(Swap, View)>), Error> {
+        let mut slot = view.slot.clone();
+        slot.forget_expired(times.at_least);
+        let mut fence = Fence::new(Moment(view.token));
+        let mut step = Step {
+            key,
+            now: times.at_most,
+            wall_clock: times.at_least,
+            fence: &mut fence,
+            hints: Vec::new(),
+        };
+        let mut plan = plan(&mut slot, &mut step)?;
+        let hints = step.hints;
+        let token = if plan.is_durable {
+            fence.last()
+        } else {
+            view.token
+        };
+        match (view.slot.record(), slot.record()) {
+            (None, Some(record)) => plan.care = Care::Record(record.clone()),
+            // One that has only expired is replaced by the next.
+            (Some(record), None) if record.until > times.at_least => {
+                plan.care = Care::NoRecordAnyMore;
+            }
+            (Some(_) | None, None) | (Some(_), Some(_)) => {}
+        }
+        let state = slot.encode();
+        let is_same = state == view.state
+            && token == view.token
+            && !plan.must_write
+            && !matches!(plan.care, Care::Record(_) | Care::NoRecordAnyMore);
+        if is_same {
+            return Ok((plan, None));
+        }
+        let tag = random_tag();
+        let swap = Swap {
+            key: key.clone(),
+            expect: view.tag,
+            tag,
+            low: view.token,
+            token,
+            state: state.clone(),
+            until: slot.latest_expiry(),
+            care: plan.care.clone(),
+            is_durable: plan.is_durable,
+            hints,
+        };
+        let cached = View {
+            tag: Some(tag),
+            token,
+            state,
+            slot,
+            is_fresh: false,
+        };
+        Ok((plan, Some((swap, cached))))
+    }
+
+    /// Reads the value of a key.
+    async fn read(&self, key: &LockKey, deadline: Instant) -> Result<View, Error> {
+        let seen = self.engine.read(key.clone(), deadline).await?;
+        self.view(seen)
+    }
+
+    /// Takes a value that was read.
+    fn view(&self, seen: Seen) -> Result<View, Error> {
+        self.clock.learn(seen.reading);
+        let mut slot = if seen.state.is_empty() {
+            Slot::default()
+        } else {
+            let damaged = |why: Damaged| Error::new(ErrorKind::Foreign, why.to_string());
+            Slot::decode(seen.state.clone()).map_err(damaged)?
+        };
+        if let Some(record) = seen.record {
+            slot.set_record(record);
+        }
+        Ok(View {
+            tag: seen.tag,
+            token: seen.token,
+            state: seen.state,
+            slot,
+            is_fresh: true,
+        })
+    }
+
+    /// Pauses before the next swap, if others write at the same time.
+    async fn pause(&self, stale: u32, deadline: Instant) -> Result<(), Error> {
+        if stale > 0 {
+            let longest = Duration::from_millis(1 << stale.min(10)).min(LONGEST_PAUSE);
+            // Not tokio's: the caller may poll this future on another runtime than before.
+            timeout(longest.mul_f64(random()), pending::<()>()).await;
+        }
+        if now() < deadline {
+            return Ok(());
+        }
+        let limit = self.settings.limit;
+        let message = format!("too many others changed the key at the same time, for {limit:?}");
+        Err(Error::new(ErrorKind::Unreachable, message))
+    }
+}
+
+/// Raises the counter of a key to the clock, less a block: so tokens rise even if the engine has
+/// forgotten the last ones.
+fn follow_the_clock(step: &mut Step<'_>) {
+    let clock = step.wall_clock.0;
+    step.fence.raise(clock.saturating_sub(ROOM_FOR_A_BLOCK));
+}
+
+fn random_tag() -> i64 {
+    let (high, _) = crate::sync::unique_id().as_u64_pair();
+    high.cast_signed()
+}
+
+fn no_time() -> Error {
+    let message = "the clock of the store was not read in time";
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+fn no_runtime() -> Error {
+    let message = "there is no tokio runtime to make the call on";
+    Error::new(ErrorKind::Unreachable, message)
+}

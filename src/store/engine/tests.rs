@@ -1,0 +1,281 @@
+//! The store on an engine in memory, whose swaps can be delayed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+
+use super::*;
+use crate::sync::Mutex;
+
+/// Values by key, shared by all stores of a test.
+#[derive(Debug, Clone, Default)]
+struct InMemory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    values: Mutex<std::collections::BTreeMap<LockKey, Seen>>,
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+    /// Swaps are left on the way, with an unknown outcome.
+    is_slow: AtomicBool,
+    late: Mutex<Vec<Swap>>,
+}
+
+impl Shared {
+    fn reading() -> Reading {
+        // Tokio's clock, which is paused, from some day on.
+        static BEGAN: std::sync::LazyLock<std::time::Instant> =
+            std::sync::LazyLock::new(std::time::Instant::now);
+        let since = now().into_std().saturating_duration_since(*BEGAN);
+        let clock = Moment(1_700_000_000_000_000) + since;
+        Reading {
+            sent: now(),
+            began: clock,
+            clock,
+        }
+    }
+
+    fn see(&self, key: &LockKey) -> Seen {
+        let known = self.values.lock().get(key).cloned();
+        let reading = Self::reading();
+        let nothing = Seen {
+            reading,
+            tag: None,
+            token: 0,
+            state: Bytes::new(),
+            record: None,
+        };
+        Seen {
+            reading,
+            ..known.unwrap_or(nothing)
+        }
+    }
+
+    fn make(&self, swap: Swap) -> Swapped {
+        let present = self.see(&swap.key);
+        if present.tag != swap.expect {
+            return Swapped::Stale(present);
+        }
+        let record = match swap.care {
+            Care::Record(record) => Some(record),
+            Care::Nothing => present.record,
+            _ if present.record.is_some() => return Swapped::Stale(present),
+            _ => None,
+        };
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let value = Seen {
+            reading: present.reading,
+            tag: Some(swap.tag),
+            token: swap.token,
+            state: swap.state,
+            record,
+        };
+        self.values.lock().insert(swap.key, value);
+        Swapped::Done(present.reading)
+    }
+}
+
+impl Engine for InMemory {
+    async fn read(&self, key: LockKey, _: Instant) -> Result<Seen, Error> {
+        self.0.reads.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        Ok(self.0.see(&key))
+    }
+
+    async fn swap(&self, swap: Swap, _: Instant) -> Outcome<Swapped> {
+        // Others come in between.
+        tokio::task::yield_now().await;
+        if self.0.is_slow.load(Ordering::Relaxed) {
+            self.0.late.lock().push(swap);
+            let error = Error::new(ErrorKind::Unreachable, "no answer");
+            return Outcome::Unknown(error);
+        }
+        Outcome::Answered(self.0.make(swap))
+    }
+
+    async fn list(&self, _: KeysAfter, _: Instant) -> Result<Listed, Error> {
+        Ok(Listed::default())
+    }
+
+    fn sends_hints(&self) -> bool {
+        true
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn store(engine: &InMemory) -> Arc<EngineStore<InMemory>> {
+    let settings = Settings {
+        limit: Duration::from_secs(10),
+        is_fenced: false,
+    };
+    EngineStore::new(engine.clone(), Home::default(), settings)
+}
+
+fn owner() -> Owner {
+    Owner {
+        instance: Instance::new(),
+        attempt: 1,
+    }
+}
+
+fn key() -> LockKey {
+    LockKey::new("k").unwrap()
+}
+
+fn attempt(owner: Owner, queueing: Queueing) -> Acquire {
+    Acquire {
+        key: key(),
+        owner,
+        lease: LEASE,
+        block: 1,
+        queueing,
+        mode: Mode::Exclusive,
+        more: Vec::new(),
+        fingerprint: None,
+        ends: Vec::new(),
+    }
+}
+
+const WAIT: Queueing = Queueing::Wait {
+    deadline: Duration::from_secs(20),
+    head_start: Duration::from_secs(1),
+};
+
+async fn ask(store: &Arc<EngineStore<InMemory>>, owner: Owner, queueing: Queueing) -> Acquired {
+    let asked = store.clone().acquire(attempt(owner, queueing)).await;
+    asked.into_result().unwrap()
+}
+
+async fn free(store: &Arc<EngineStore<InMemory>>, owner: Owner, in_doubt: bool) -> Released {
+    let (answer, outcome) = Answer::channel();
+    let release = Release {
+        key: key(),
+        owner,
+        mode: Mode::Exclusive,
+        ending: Ending::Free,
+        in_doubt,
+        lasts: LEASE,
+    };
+    store.clone().release(release, answer);
+    outcome.await.into_result().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_write_at_the_same_time_are_never_inside_together() {
+    let engine = InMemory::default();
+    let inside = AtomicBool::new(false);
+    let visitors = (0..16).map(async |_| {
+        let (store, a) = (store(&engine), owner());
+        for _ in 0..10 {
+            while !matches!(ask(&store, a, WAIT).await, Acquired::Granted(_)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+            tokio::task::yield_now().await;
+            inside.store(false, Ordering::SeqCst);
+            assert_eq!(free(&store, a, false).await, Released::Freed);
+        }
+    });
+    join_all(visitors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_this_process_has_locked_before_is_not_read() {
+    let engine = InMemory::default();
+    let (store, a) = (store(&engine), owner());
+    for _ in 0..3 {
+        assert!(matches!(ask(&store, a, WAIT).await, Acquired::Granted(_)));
+        free(&store, a, false).await;
+    }
+    // The first call reads the clock.
+    assert_eq!(engine.0.reads.load(Ordering::Relaxed), 1);
+    assert_eq!(engine.0.writes.load(Ordering::Relaxed), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_process_has_written_is_seen_before_the_answer() {
+    let engine = InMemory::default();
+    let (one, two) = (store(&engine), store(&engine));
+    let (a, b) = (owner(), owner());
+    assert!(matches!(ask(&one, a, WAIT).await, Acquired::Granted(_)));
+    free(&one, a, false).await;
+    assert!(matches!(ask(&two, b, WAIT).await, Acquired::Granted(_)));
+    // The guess of the first process is a free key.
+    assert!(matches!(
+        ask(&one, a, Queueing::No).await,
+        Acquired::Held(_)
+    ));
+    free(&two, b, false).await;
+    // And now the guess of the second one is.
+    assert!(matches!(
+        ask(&one, a, Queueing::No).await,
+        Acquired::Granted(_)
+    ));
+    assert_eq!(free(&two, b, false).await, Released::NotOurs);
+}
+
+/// Invariant 4.
+#[tokio::test(start_paused = true)]
+async fn after_a_release_in_doubt_no_earlier_call_takes_effect() {
+    for was_used in [true, false] {
+        let engine = InMemory::default();
+        let (store, before) = (store(&engine), owner());
+        if was_used {
+            ask(&store, before, WAIT).await;
+            free(&store, before, false).await;
+        } else {
+            // The clock, from another key.
+            let other = LockKey::new("other").unwrap();
+            store.read(&other, store.deadline()).await.unwrap();
+        }
+        let a = owner();
+        engine.0.is_slow.store(true, Ordering::Relaxed);
+        let outcome = store.clone().acquire(attempt(a, WAIT)).await;
+        assert!(matches!(outcome, Outcome::Unknown(_)));
+        engine.0.is_slow.store(false, Ordering::Relaxed);
+        assert_eq!(free(&store, a, true).await, Released::NotOurs);
+        let late = engine.0.late.lock().pop().unwrap();
+        let late = engine.0.make(late);
+        assert!(matches!(late, Swapped::Stale(_)), "{late:?}");
+        assert!(matches!(
+            ask(&store, owner(), WAIT).await,
+            Acquired::Granted(_)
+        ));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn asking_again_is_a_read_until_half_of_the_places_time_is_over() {
+    let engine = InMemory::default();
+    let (store, a) = (store(&engine), owner());
+    ask(&store, owner(), WAIT).await;
+    ask(&store, a, WAIT).await;
+    let written = engine.0.writes.load(Ordering::Relaxed);
+    for _ in 0..9 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(matches!(ask(&store, a, WAIT).await, Acquired::Held(_)));
+    }
+    assert_eq!(engine.0.writes.load(Ordering::Relaxed), written);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    ask(&store, a, WAIT).await;
+    assert_eq!(engine.0.writes.load(Ordering::Relaxed), written + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_cannot_be_read_is_left_alone() {
+    let engine = InMemory::default();
+    let store = store(&engine);
+    let damaged = Seen {
+        tag: Some(1),
+        state: Bytes::from_static(b"\x07what is this?"),
+        ..engine.0.see(&key())
+    };
+    engine.0.values.lock().insert(key(), damaged);
+    let refused = store.clone().acquire(attempt(owner(), WAIT)).await;
+    match refused {
+        Outcome::Refused(error) => assert_eq!(error.kind(), ErrorKind::Foreign),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(engine.0.writes.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,218 @@
+//! Connections to the server, and what each asks first.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant as StdInstant},
+};
+
+use tokio_postgres::{
+    Client, Config, Connection, NoTls, Socket, error::SqlState, tls::NoTlsStream,
+};
+
+use super::listener::Watchers;
+use crate::{
+    Error, ErrorKind,
+    store::{Hint, Outcome},
+    sync::Mutex,
+    time::timeout,
+};
+
+/// The version of the tables and functions that this crate works with.
+const VERSION: i32 = 1;
+
+/// The server, as all connections of a store see it.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) config: Config,
+    pub(super) schema: String,
+    /// The time limit of a connect.
+    pub(super) limit: Duration,
+    pub(super) watchers: Arc<Watchers>,
+    known: Mutex<Option<Known>>,
+}
+
+/// What the last connection was told.
+#[derive(Debug, Clone)]
+struct Known {
+    /// Changes when the server may have forgotten something.
+    boot: String,
+    /// How long ago that was, and when this was said.
+    age: Duration,
+    said: StdInstant,
+    server: Arc<str>,
+}
+
+impl Server {
+    pub(super) fn new(
+        config: Config,
+        schema: String,
+        limit: Duration,
+        watchers: Arc<Watchers>,
+    ) -> Self {
+        Self {
+            config,
+            schema,
+            limit,
+            watchers,
+            known: Mutex::new(None),
+        }
+    }
+
+    /// The hosts, for messages and as the name of the key space.
+    pub(super) fn name(&self) -> String {
+        let hosts = self.config.get_hosts().iter().map(|host| match host {
+            tokio_postgres::config::Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+        });
+        let hosts: Vec<String> = hosts.collect();
+        let ports: Vec<String> = (self.config.get_ports().iter())
+            .map(ToString::to_string)
+            .collect();
+        let database = self.config.get_dbname().unwrap_or_default();
+        format!("{}:{}/{database}", hosts.join(","), ports.join(","))
+    }
+
+    /// Makes a connection for calls.
+    pub(super) async fn connect(&self) -> Result<Client, Error> {
+        let connecting = async {
+            let (client, connection) = self.open(&self.config).await?;
+            tokio::spawn(connection);
+            self.greet(&client).await?;
+            Ok(client)
+        };
+        let connected = timeout(self.limit, connecting).await;
+        connected.unwrap_or_else(|| {
+            let (name, limit) = (self.name(), self.limit);
+            let message = format!("cannot connect to PostgreSQL at {name} within {limit:?}");
+            Err(Error::new(ErrorKind::Unreachable, message))
+        })
+    }
+
+    pub(super) async fn open(
+        &self,
+        config: &Config,
+    ) -> Result<(Client, Connection<Socket, NoTlsStream>), Error> {
+        config.connect(NoTls).await.map_err(|error| {
+            let message = format!(
+                "cannot connect to PostgreSQL at {}: {}",
+                self.name(),
+                text(&error)
+            );
+            Error::with_source(ErrorKind::Unreachable, message, error)
+        })
+    }
+
+    /// Checks that the server has what this crate needs, and notes who it is.
+    async fn greet(&self, client: &Client) -> Result<(), Error> {
+        let sql = format!(
+            "SELECT h.version, h.boot, h.since, h.clock, h.server, \
+             current_setting('transaction_isolation'), current_setting('server_encoding') \
+             FROM {}.hello_1() h",
+            self.schema
+        );
+        let rows = client.query_typed(&sql, &[]).await;
+        let rows = rows.map_err(|error| self.not_migrated(error))?;
+        let row = rows.first().ok_or_else(|| self.wrong_version(None))?;
+        let version: Option<i32> = row.get(0);
+        if version != Some(VERSION) {
+            return Err(self.wrong_version(version));
+        }
+        let (isolation, encoding): (String, String) = (row.get(5), row.get(6));
+        if isolation != "read committed" {
+            return Err(invalid(format!(
+                "the store needs transactions that are READ COMMITTED, and these are {isolation}: \
+                 ALTER ROLE … SET default_transaction_isolation = 'read committed'"
+            )));
+        }
+        if encoding != "UTF8" {
+            return Err(invalid(format!(
+                "keys can be any text, and the encoding of the database is {encoding}, not UTF8"
+            )));
+        }
+        let (since, clock): (i64, i64) = (row.get(2), row.get(3));
+        self.greeted(Known {
+            boot: row.get(1),
+            age: Duration::from_micros(clock.saturating_sub(since).max(0).cast_unsigned()),
+            said: StdInstant::now(),
+            server: row.get::<_, String>(4).into(),
+        });
+        Ok(())
+    }
+
+    /// Notes who the server is. Leases are doubted if it may have forgotten some.
+    fn greeted(&self, now: Known) {
+        let before = self.known.lock().replace(now.clone());
+        if before.is_some_and(|before| before.boot != now.boot) {
+            self.watchers.tell_all(&Hint::Reconnected);
+        }
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        let known = self.known.lock();
+        let known = known.as_ref();
+        known.map_or(Duration::ZERO, |it| it.age + it.said.elapsed())
+    }
+
+    pub(super) fn id(&self) -> Option<Arc<str>> {
+        self.known.lock().as_ref().map(|known| known.server.clone())
+    }
+
+    fn not_migrated(&self, error: tokio_postgres::Error) -> Error {
+        let code = error.code();
+        let is_missing = [
+            &SqlState::UNDEFINED_FUNCTION,
+            &SqlState::UNDEFINED_TABLE,
+            &SqlState::INVALID_SCHEMA_NAME,
+        ]
+        .into_iter()
+        .any(|missing| code == Some(missing));
+        if is_missing {
+            return self.wrong_version(None);
+        }
+        let message = format!("PostgreSQL at {}: {}", self.name(), text(&error));
+        Error::with_source(ErrorKind::Unreachable, message, error)
+    }
+
+    fn wrong_version(&self, found: Option<i32>) -> Error {
+        let (name, schema) = (self.name(), &self.schema);
+        let found = found.map_or_else(
+            || "are not there".to_owned(),
+            |version| format!("have version {version}, not {VERSION}"),
+        );
+        invalid(format!(
+            "the tables of the store {found}, in the schema `{schema}` at {name}: \
+             call `PostgresStore::migrate`, or run its `schema.sql`"
+        ))
+    }
+}
+
+pub(super) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, message)
+}
+
+/// The server's own words: the error of the driver says `db error`.
+fn text(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        None => match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+/// The outcome of a statement that has failed.
+///
+/// A statement is a transaction of its own. After an error that the server reports, it was rolled
+/// back; but a server that ends the session may do so after the commit.
+pub(super) fn failed<T>(error: tokio_postgres::Error) -> Outcome<T> {
+    let ends_session = |code: &SqlState| code.code().starts_with("57P") || code.code() == "25P03";
+    let message = format!("PostgreSQL: {}", text(&error));
+    match error.as_db_error() {
+        Some(said) if said.severity() == "ERROR" && !ends_session(said.code()) => {
+            Outcome::Refused(Error::with_source(ErrorKind::Unreachable, message, error))
+        }
+        _ => Outcome::Unknown(Error::broken(message, Some(error.into()))),
+    }
+}

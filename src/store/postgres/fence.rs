@@ -1,0 +1,211 @@
+//! The fence: what a transaction of the user calls.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio_postgres::{
+    Transaction,
+    types::{ToSql, Type},
+};
+
+use crate::{LockKey, store::Owner, time::FAR};
+
+/// A call for a transaction in the database of a [`PostgresStore`](super::PostgresStore), from
+/// [`LockGuard::fence`](crate::LockGuard::fence): from the call to the end of the transaction, nobody
+/// else is granted the key. No clock is involved.
+///
+/// The call is SQL with plain values, so that any driver can make it. With `tokio-postgres`,
+/// [`run`](Self::run) does:
+///
+/// ```no_run
+/// # async fn pay(locks: tower_distributed_lock::Locks, client: &mut tokio_postgres::Client)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = locks.lock("accounts/1").await?;
+/// let transaction = client.transaction().await?;
+/// guard.fence()?.run(&transaction).await?;
+/// transaction.execute("UPDATE accounts SET balance = balance - 5 WHERE id = 1", &[]).await?;
+/// transaction.commit().await?; // fails, or nobody else had the lock meanwhile
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is promised
+///
+/// For transactions that make this call before their COMMIT, and not in a savepoint that is rolled
+/// back later:
+///
+/// 1. From the call to the end of the transaction, no other owner is granted the key. A lease that
+///    runs out meanwhile changes nothing: the next attempt is told that the key is held.
+/// 2. Once another owner was granted the key, the call fails (SQLSTATE `TDL01`; under REPEATABLE READ
+///    and SERIALIZABLE it may be `40001`, and `TDL01` when the transaction is tried again). So no
+///    transaction of an earlier owner commits.
+/// 3. The same holds for the turns of one lease, by their [tokens](crate::LockGuard::token). So the
+///    effects of two turns in this database never overlap, and are in the order of the tokens.
+/// 4. If the call is the first statement of a READ COMMITTED transaction, all that it reads is at
+///    least as new as what earlier owners have committed.
+///
+/// All of this within the history of one primary: what an old primary still commits after a replica
+/// was promoted is in no one's history.
+///
+/// # What is not
+///
+/// Effects outside of this database, and transactions that do not make the call. A holder whose
+/// transaction stays open keeps the key for as long: set
+/// [`idle_in_transaction_session_timeout`](https://www.postgresql.org/docs/current/runtime-config-client.html).
+/// Two transactions of one turn are not kept apart.
+#[derive(Clone)]
+pub struct Fence {
+    key: LockKey,
+    owner: String,
+    token: i64,
+    schema: Arc<str>,
+}
+
+impl Fence {
+    pub(crate) fn new(schema: Arc<str>, key: LockKey, owner: Owner, token: u64) -> Self {
+        Self {
+            key,
+            owner: owner.to_string(),
+            // Tokens are below 2⁵³.
+            token: token.cast_signed(),
+            schema,
+        }
+    }
+
+    /// Returns the statement, with three parameters: [`key`](Self::key) and [`owner`](Self::owner) as
+    /// `text`, and [`token`](Self::token) as `bigint`.
+    ///
+    /// ```no_run
+    /// # async fn pay(locks: tower_distributed_lock::Locks) -> Result<(), tower_distributed_lock::Error> {
+    /// let fence = locks.lock("accounts/1").await?.fence()?;
+    /// assert_eq!(fence.sql(), "SELECT tdl.fence($1, $2, $3)");
+    /// // With sqlx:
+    /// // sqlx::query(&fence.sql()).bind(fence.key()).bind(fence.owner()).bind(fence.token()).execute(&mut *tx).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sql(&self) -> String {
+        format!("SELECT {}.fence($1, $2, $3)", self.schema)
+    }
+
+    /// Returns the first parameter.
+    pub fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    /// Returns the second parameter.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Returns the third parameter.
+    pub fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// Makes the call in a transaction of `tokio-postgres`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the server: `TDL01` if the lock is not held any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// The call may have been made when the future is dropped.
+    pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let key = self.key();
+        let params: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&key, Type::TEXT),
+            (&self.owner, Type::TEXT),
+            (&self.token, Type::INT8),
+        ];
+        transaction.query_typed(&self.sql(), &params).await?;
+        Ok(())
+    }
+}
+
+/// A call for the transaction of an idempotent request, from
+/// [`Claim::keep`](crate::idempotency::Claim::keep): its answer is stored with its data, or neither
+/// is.
+///
+/// The call is SQL with plain values, so that any driver can make it. With `tokio-postgres`,
+/// [`run`](Self::run) does.
+///
+/// # What is promised
+///
+/// What a [`Fence`] promises, and: the answer is there if and only if the transaction has committed,
+/// and there is one answer for a claim. So a process that dies after its COMMIT, or does not hear
+/// whether it has committed, has answered all later duplicates.
+#[derive(Debug, Clone)]
+pub struct KeepAnswer {
+    fence: Fence,
+    content: Bytes,
+    retain_ms: i64,
+}
+
+impl KeepAnswer {
+    pub(crate) fn new(fence: Fence, content: Bytes, retain: Duration) -> Self {
+        let retain = retain.min(FAR);
+        Self {
+            fence,
+            content,
+            retain_ms: retain.as_millis() as i64,
+        }
+    }
+
+    /// Returns the statement, with five parameters: key, owner and token as those of the
+    /// [`fence`](Self::fence), [`content`](Self::content) as `bytea`, and
+    /// [`retain_ms`](Self::retain_ms) as `bigint`.
+    pub fn sql(&self) -> String {
+        format!("SELECT {}.keep($1, $2, $3, $4, $5)", self.fence.schema)
+    }
+
+    /// Returns the fence, which this call includes, for the first three parameters.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Returns the fourth parameter.
+    pub fn content(&self) -> &[u8] {
+        &self.content
+    }
+
+    /// Returns the fifth parameter.
+    pub fn retain_ms(&self) -> i64 {
+        self.retain_ms
+    }
+
+    /// Makes the call in a transaction of `tokio-postgres`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the server: `TDL01` if the claim is not held any more, `TDL02` if its answer was
+    /// kept already.
+    ///
+    /// # Cancel safety
+    ///
+    /// The call may have been made when the future is dropped.
+    pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let (fence, content) = (&self.fence, self.content());
+        let key = fence.key();
+        let params: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&key, Type::TEXT),
+            (&fence.owner, Type::TEXT),
+            (&fence.token, Type::INT8),
+            (&content, Type::BYTEA),
+            (&self.retain_ms, Type::INT8),
+        ];
+        transaction.query_typed(&self.sql(), &params).await?;
+        Ok(())
+    }
+}
+
+/// The key may be personal data.
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence")
+            .field("owner", &self.owner)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
+}

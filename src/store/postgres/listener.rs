@@ -1,0 +1,321 @@
+//! The hints of all instances of a store, on one connection that only listens.
+//!
+//! Every session that listens is woken by every notification of its database, so a store has one,
+//! however many instances use it. An instance has a channel of its own.
+//!
+//! Behind a pooler, LISTEN may be accepted without anything ever arriving. So the listener sends
+//! itself a message first. If that does not arrive, there are no hints, and waiting attempts ask
+//! again after a short time.
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{self, Handle},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    time::{interval, sleep},
+};
+use tokio_postgres::{AsyncMessage, Client, Config, Notification};
+
+use super::{
+    batch::{channel, hint},
+    connect::{Server, failed},
+    sweep::Sweeper,
+};
+use crate::{
+    Error, ErrorKind,
+    store::{Hint, Hints, Instance, Outcome, home::Home},
+    sync::{HashMap, Mutex, random, unique_id},
+    time::timeout,
+    trace,
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The time between two checks of the connection.
+const CHECKED_EVERY: Duration = Duration::from_secs(5);
+/// After this many checks it is tried again whether messages arrive.
+const CHECKS_WHILE_MUTE: u32 = 12;
+
+/// The instances that receive hints.
+#[derive(Debug, Default)]
+pub(super) struct Watchers {
+    by_instance: Mutex<HashMap<Instance, UnboundedSender<Hint>>>,
+    /// Whether messages do not arrive.
+    is_mute: AtomicBool,
+    /// Tells the listener of new instances; with its runtime.
+    listener: Mutex<Option<(runtime::Id, UnboundedSender<Instance>)>>,
+}
+
+impl Watchers {
+    pub(super) fn sends_hints(&self) -> bool {
+        !self.is_mute.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn tell_all(&self, hint: &Hint) {
+        for watcher in self.by_instance.lock().values() {
+            let _ = watcher.send(hint.clone());
+        }
+    }
+
+    fn tell(&self, instance: Instance, hint: Hint) {
+        if let Some(watcher) = self.by_instance.lock().get(&instance) {
+            let _ = watcher.send(hint);
+        }
+    }
+
+    /// Removes the instances that have left, and returns them.
+    fn leave(&self) -> Vec<Instance> {
+        let mut left = Vec::new();
+        self.by_instance.lock().retain(|instance, watcher| {
+            if watcher.is_closed() {
+                left.push(*instance);
+            }
+            !watcher.is_closed()
+        });
+        left
+    }
+
+    fn instances(&self) -> Vec<Instance> {
+        self.by_instance.lock().keys().copied().collect()
+    }
+}
+
+/// Subscribes an instance. Called within the runtime that becomes the home of the store.
+pub(super) fn watch(
+    server: &Arc<Server>,
+    listen: &Config,
+    home: &Home,
+    sweeper: Sweeper,
+    instance: Instance,
+) -> Hints {
+    let (sender, hints) = unbounded_channel();
+    let watchers = &server.watchers;
+    watchers.by_instance.lock().insert(instance, sender);
+    let resident = home.settle();
+    let here = Handle::current().id();
+    let mut listener = watchers.listener.lock();
+    let known = listener.as_ref().filter(|(at, _)| *at == here);
+    if known.is_some_and(|(_, new)| new.send(instance).is_ok()) {
+        return hints;
+    }
+    let (new, arriving) = unbounded_channel();
+    *listener = Some((here, new));
+    let task = Listener {
+        server: server.clone(),
+        listen: listen.clone(),
+        arriving,
+        probe: format!("tdl_probe_{}", unique_id()),
+    };
+    tokio::spawn(async move {
+        tokio::select! {
+            () = task.run() => {}
+            () = sweeper.run() => {}
+        }
+        drop(resident);
+    });
+    hints
+}
+
+struct Listener {
+    server: Arc<Server>,
+    listen: Config,
+    arriving: UnboundedReceiver<Instance>,
+    probe: String,
+}
+
+/// Why a connection is not listened to any more.
+enum Ended {
+    /// No instance is left.
+    AllLeft,
+    /// Messages did not arrive.
+    Mute,
+    Broken(Error),
+}
+
+/// A connection that listens.
+struct Listening {
+    client: Client,
+    messages: UnboundedReceiver<Notification>,
+}
+
+impl Listener {
+    async fn run(mut self) {
+        let mut is_interrupted = false;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let ended = match self.connect().await {
+                Ok(Some(listening)) => {
+                    pause = FIRST_PAUSE;
+                    self.server.watchers.is_mute.store(false, Ordering::Relaxed);
+                    if is_interrupted {
+                        trace::listening_again();
+                        self.server.watchers.tell_all(&Hint::Reconnected);
+                    } else {
+                        self.server.watchers.tell_all(&Hint::Listening);
+                    }
+                    self.listen(listening).await
+                }
+                Ok(None) => {
+                    if !self.server.watchers.is_mute.swap(true, Ordering::Relaxed) {
+                        trace::no_hints();
+                    }
+                    self.wait_while_mute().await
+                }
+                Err(error) => Ended::Broken(error),
+            };
+            match ended {
+                Ended::AllLeft => return,
+                Ended::Mute => continue,
+                Ended::Broken(error) if !is_interrupted => trace::listener_lost(&error),
+                Ended::Broken(_) => {}
+            }
+            is_interrupted = true;
+            sleep(pause.mul_f64(0.5 + random() / 2.0)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.server.watchers.leave();
+            if self.all_left() {
+                return;
+            }
+        }
+    }
+
+    /// Whether no instance is left. The next one starts another listener.
+    fn all_left(&mut self) -> bool {
+        let mut listener = self.server.watchers.listener.lock();
+        let all_left = self.server.watchers.by_instance.lock().is_empty();
+        if all_left {
+            self.arriving.close();
+            listener.take_if(|(_, new)| new.is_closed());
+        }
+        all_left
+    }
+
+    /// Makes the connection and listens to all channels. `None` if messages do not arrive.
+    async fn connect(&mut self) -> Result<Option<Listening>, Error> {
+        let limit = self.server.limit;
+        let connecting = async {
+            let (client, mut connection) = self.server.open(&self.listen).await?;
+            let (sender, messages) = unbounded_channel();
+            tokio::spawn(async move {
+                while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                    if let AsyncMessage::Notification(message) = message {
+                        let _ = sender.send(message);
+                    }
+                }
+            });
+            let instances = self.server.watchers.instances();
+            let channels = instances.into_iter().map(channel);
+            for name in channels.chain([self.probe.clone()]) {
+                say(&client, "LISTEN", &name).await?;
+            }
+            say(&client, "NOTIFY", &self.probe).await?;
+            Ok(Listening { client, messages })
+        };
+        let listening = timeout(limit, connecting).await;
+        let mut listening = listening.unwrap_or_else(|| Err(silent(limit)))?;
+        let arrives = async {
+            while let Some(message) = listening.messages.recv().await {
+                if message.channel() == self.probe {
+                    return true;
+                }
+            }
+            false
+        };
+        Ok(match timeout(limit, arrives).await {
+            Some(true) => Some(listening),
+            Some(false) => return Err(silent(limit)),
+            None => None,
+        })
+    }
+
+    /// Passes hints on until the connection ends.
+    async fn listen(&mut self, mut listening: Listening) -> Ended {
+        let mut checks = interval(CHECKED_EVERY);
+        loop {
+            let said = tokio::select! {
+                message = listening.messages.recv() => match message {
+                    Some(message) => {
+                        self.pass_on(&message);
+                        Ok(())
+                    }
+                    None => return Ended::Broken(closed()),
+                },
+                new = self.arriving.recv() => match new {
+                    Some(instance) => {
+                        let listens = self.say(&listening, "LISTEN", &channel(instance)).await;
+                        self.server.watchers.tell(instance, Hint::Listening);
+                        listens
+                    }
+                    // The store, or another runtime, has another listener.
+                    None => return Ended::AllLeft,
+                },
+                _ = checks.tick() => self.check(&listening).await,
+            };
+            if let Err(error) = said {
+                return Ended::Broken(error);
+            }
+            if self.all_left() {
+                return Ended::AllLeft;
+            }
+        }
+    }
+
+    /// Checks that the server answers, and forgets the instances that have left.
+    async fn check(&self, listening: &Listening) -> Result<(), Error> {
+        for instance in self.server.watchers.leave() {
+            self.say(listening, "UNLISTEN", &channel(instance)).await?;
+        }
+        self.say(listening, "LISTEN", &self.probe).await
+    }
+
+    async fn say(&self, listening: &Listening, verb: &str, channel: &str) -> Result<(), Error> {
+        let limit = self.server.limit;
+        let said = timeout(limit, say(&listening.client, verb, channel)).await;
+        said.unwrap_or_else(|| Err(silent(limit)))
+    }
+
+    fn pass_on(&self, message: &Notification) {
+        let instance = message.channel().strip_prefix("tdl_");
+        let instance = instance.and_then(|instance| instance.parse().ok());
+        if let (Some(instance), Some(hint)) = (instance, hint(message.payload())) {
+            self.server.watchers.tell(instance, hint);
+        }
+    }
+
+    /// Waits before it is tried again whether messages arrive: the server may have been slow.
+    async fn wait_while_mute(&mut self) -> Ended {
+        for _ in 0..CHECKS_WHILE_MUTE {
+            sleep(CHECKED_EVERY).await;
+            self.server.watchers.leave();
+            if self.all_left() {
+                return Ended::AllLeft;
+            }
+        }
+        Ended::Mute
+    }
+}
+
+/// LISTEN and its relatives, which have no parameters.
+async fn say(client: &Client, verb: &str, channel: &str) -> Result<(), Error> {
+    let said = client.batch_execute(&format!("{verb} \"{channel}\"")).await;
+    said.map_err(|error| match failed::<()>(error) {
+        Outcome::Refused(error) | Outcome::Unknown(error) => error,
+        Outcome::Answered(()) => closed(),
+    })
+}
+
+fn closed() -> Error {
+    Error::broken("the connection to PostgreSQL has ended", None)
+}
+
+fn silent(limit: Duration) -> Error {
+    let message = format!("PostgreSQL did not answer within {limit:?}");
+    Error::new(ErrorKind::Unreachable, message)
+}

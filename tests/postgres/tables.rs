@@ -1,0 +1,165 @@
+//! The tables: how they come to be, who may use them, and what is left in them.
+
+use std::time::Duration;
+
+use tower_distributed_lock::{
+    ErrorKind, Locks,
+    store::{Acquired, PostgresStore, Store},
+};
+
+use crate::{
+    start,
+    support::{
+        postgres::{PostgresServer, ROLE, connect},
+        words::*,
+    },
+};
+
+#[tokio::test]
+async fn a_store_makes_its_tables_once_whoever_begins() {
+    let database = PostgresServer::shared().await.database().await;
+    let store = || {
+        let store = PostgresStore::builder(database.url()).schema("some_locks");
+        store.timeout(Duration::from_secs(10)).build().unwrap()
+    };
+    let refused = store().ping().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+    assert!(refused.to_string().contains("migrate"), "{refused}");
+    let stores = [store(), store(), store()];
+    let migrations = stores.iter().map(PostgresStore::migrate);
+    for migrated in futures_util::future::join_all(migrations).await {
+        migrated.unwrap();
+    }
+    stores[0].ping().await.unwrap();
+    stores[1].take(&key("k"), owner()).await;
+    stores[2].migrate().await.unwrap();
+    held(stores[2].ask(&key("k"), owner()).await);
+}
+
+#[tokio::test]
+async fn another_version_of_the_tables_is_refused() {
+    let (database, store) = start().await;
+    database.execute("INSERT INTO tdl.version VALUES (2)").await;
+    let refused = store.ping().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+    assert!(refused.to_string().contains("version 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn transactions_that_are_not_read_committed_are_refused() {
+    let (database, store) = start().await;
+    let (name, level) = (database.name(), "repeatable read");
+    let sql = format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'");
+    database.execute(&sql).await;
+    let refused = store.ping().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+    assert!(refused.to_string().contains(level), "{refused}");
+}
+
+#[tokio::test]
+async fn the_role_of_a_store_has_no_right_to_its_tables() {
+    let (database, store) = start().await;
+    store.take(&key("k"), owner()).await;
+    let client = connect(&database.url_as(ROLE)).await;
+    for table in ["keys", "claims", "floor", "boot", "version"] {
+        let refused = client.query(&format!("TABLE tdl.{table}"), &[]).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), "42501", "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_or_a_setting_that_cannot_work_is_refused() {
+    let build = |url: &str| PostgresStore::builder(url).build();
+    for url in [
+        "",
+        "postgres://",
+        "redis://localhost",
+        "postgres://host:port/",
+    ] {
+        let refused = build(url).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{url}");
+    }
+    let builder = || PostgresStore::builder("postgres://localhost/");
+    let refused = [
+        builder().schema("a b"),
+        builder().schema(""),
+        builder().schema("x; DROP TABLE y"),
+        builder().timeout(Duration::ZERO),
+        builder().connections(0),
+        builder().listen_url("nonsense"),
+    ];
+    for refused in refused {
+        let refused = refused.build().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+    }
+    let secret = "postgres://app:secret@[host/";
+    assert!(!build(secret).unwrap_err().to_string().contains("secret"));
+    let away = Locks::postgres("postgres://127.0.0.1:1/")
+        .await
+        .unwrap_err();
+    assert_eq!(away.kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test]
+async fn a_sweep_removes_what_is_not_used_and_tokens_go_on_rising() {
+    let (database, store) = start().await;
+    let [free, leased, recorded] = ["free", "leased", "recorded"].map(key);
+    let (a, b, c) = (owner(), owner(), owner());
+    // A token that the clock would not give again.
+    store.raise_fence(free.clone(), 1 << 52).await.unwrap();
+    let highest = granted(store.ask(&free, a).await).tokens.last().unwrap();
+    assert!(highest > 1 << 52);
+    store.free(&free, a).await;
+    store.take(&leased, b).await;
+    store.take(&recorded, c).await;
+    store.record(&recorded, c, b"done").await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    store.sweep(Duration::ZERO).await.unwrap();
+    assert_eq!(database.number("SELECT count(*) FROM tdl.keys").await, 2);
+    assert_eq!(store.holder(&leased).await, Some(b));
+    assert!(store.see(&recorded).await.record.is_some());
+    // This store remembers the row; another process guesses that there is none.
+    for store in [store.clone(), crate::store(&database)] {
+        let again = granted(store.ask(&free, a).await);
+        assert!(again.tokens.first().unwrap() > highest);
+        store.free(&free, a).await;
+        store.sweep(Duration::ZERO).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_leaves_the_claim_of_an_open_transaction() {
+    let (database, store) = start().await;
+    let locks = crate::locks(&store);
+    let mut client = connect(&database.url_as(ROLE)).await;
+    let guard = locks.lock("k").await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    guard.fence().unwrap().run(&transaction).await.unwrap();
+    guard.release().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    store.sweep(Duration::ZERO).await.unwrap();
+    held(store.ask(&key("k"), owner()).await);
+    transaction.commit().await.unwrap();
+    assert!(matches!(
+        store.ask(&key("k"), owner()).await,
+        Acquired::Granted(_)
+    ));
+}
+
+#[tokio::test]
+async fn the_table_does_not_grow_with_the_locks() {
+    let (database, store) = start().await;
+    let keys: Vec<_> = (0..50).map(|n| key(&format!("k/{n}"))).collect();
+    for _ in 0..100 {
+        let turns = keys.iter().map(async |key| {
+            let a = owner();
+            store.take(key, a).await;
+            store.free(key, a).await;
+        });
+        futures_util::future::join_all(turns).await;
+    }
+    // 50 rows of 5,000 locks, each written twice: without updates in place, over 1 MB.
+    let size = database.number("SELECT pg_relation_size('tdl.keys')").await;
+    assert!(size < 600_000, "{size}");
+}

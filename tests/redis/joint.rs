@@ -1,0 +1,178 @@
+//! Calls that share a script, because they are sent in one message.
+
+use futures_util::future::join_all;
+use redis::Value;
+use tower_distributed_lock::{
+    ErrorKind, LockKey,
+    store::{Acquired, Hint, Owner, RedisStore, Released, Renewed},
+};
+
+use crate::{assert_clean, server_and_store, support::words::*};
+
+const MANY: usize = 40;
+
+fn many() -> Vec<LockKey> {
+    (0..MANY).map(|n| key(&format!("k/{n}"))).collect()
+}
+
+async fn take_all(store: &RedisStore, keys: &[LockKey], owner: Owner) {
+    let taking = keys.iter().map(|key| store.ask_for(attempt(key, owner)));
+    for answer in join_all(taking).await {
+        granted(answer.unwrap());
+    }
+}
+
+async fn free_all(store: &RedisStore, keys: &[LockKey], owner: Owner) {
+    let freeing = keys.iter().map(|key| store.end(ending(key, owner)));
+    for answer in join_all(freeing).await {
+        assert_eq!(answer.unwrap(), Released::Freed);
+    }
+}
+
+#[tokio::test]
+async fn calls_of_one_message_share_a_script() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    server.reset_stats().await;
+    take_all(&store, &keys, a).await;
+    let renewals = keys.iter().map(|key| renewal(key, a, 0)).collect();
+    assert!(store.renew_all(renewals).await.iter().all(is_renewed));
+    free_all(&store, &keys, a).await;
+    let scripts = server.commands().await["evalsha"];
+    assert!(scripts < MANY as u64, "{scripts} scripts");
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_joint_script_that_the_server_has_forgotten_is_sent_again() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    for _ in 0..2 {
+        let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+        take_all(&store, &keys, a).await;
+        let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+        let renewals = keys.iter().map(|key| renewal(key, a, 0)).collect();
+        assert!(store.renew_all(renewals).await.iter().all(is_renewed));
+        let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+        free_all(&store, &keys, a).await;
+    }
+    // The text of a joint script has brought it back.
+    server.reset_stats().await;
+    take_all(&store, &keys, a).await;
+    free_all(&store, &keys, a).await;
+    assert!(server.commands().await["evalsha"] < MANY as u64);
+    assert_clean(&server).await;
+}
+
+/// Each key is in another state, and each call is answered as if it were alone.
+#[tokio::test]
+async fn every_call_of_a_joint_script_has_its_own_answer() {
+    let (server, store) = server_and_store().await;
+    let (mut keys, a, b) = (many(), owner(), owner());
+    let foreign = key("orders/42");
+    let lock = "tdl:2:{b2089}:lock:orders/42";
+    let _: Value = server.send(&["HSET", lock, "a", "b"]).await;
+    let [theirs, recorded, wanted] = ["theirs", "recorded", "wanted"].map(key);
+    store.take(&theirs, b).await;
+    store.take(&recorded, b).await;
+    store.record(&recorded, b, b"content").await;
+    keys.extend([foreign, theirs.clone(), recorded.clone(), wanted.clone()]);
+
+    let taking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
+    let mut answers = join_all(taking).await;
+    let special = answers.split_off(MANY);
+    for answer in answers {
+        granted(answer.unwrap());
+    }
+    let [foreign, held_by_b, record, last] = <[_; 4]>::try_from(special).unwrap();
+    assert_eq!(foreign.unwrap_err().kind(), ErrorKind::Foreign);
+    held(held_by_b.unwrap());
+    assert!(matches!(record.unwrap(), Acquired::Recorded(content) if content == "content"));
+    granted(last.unwrap());
+
+    held(store.queue(&wanted, b).await);
+    let renewals = keys.iter().map(|key| renewal(key, a, 0)).collect();
+    let mut renewed = store.renew_all(renewals).await;
+    let special = renewed.split_off(MANY);
+    assert!(
+        renewed
+            .iter()
+            .all(|it| is_renewed(it) && !tells_of_others(it))
+    );
+    assert!(matches!(
+        &special[..],
+        [Renewed::Unknown(_), Renewed::NotOurs, Renewed::NotOurs, last] if tells_of_others(last)
+    ));
+
+    let mut hints = store.watch_for_sure(b.instance).await;
+    let freeing = keys.iter().map(|key| store.end(ending(key, a)));
+    let mut answers = join_all(freeing).await;
+    let special = answers.split_off(MANY);
+    assert!(answers.into_iter().all(|it| it.unwrap() == Released::Freed));
+    let [foreign, theirs_still, record, last] = <[_; 4]>::try_from(special).unwrap();
+    assert_eq!(foreign.unwrap_err().kind(), ErrorKind::Foreign);
+    assert_eq!(theirs_still.unwrap(), Released::NotOurs);
+    assert_eq!(record.unwrap(), Released::NotOurs);
+    assert_eq!(last.unwrap(), Released::Freed);
+    hinted(&mut hints, Hint::Free(wanted.clone())).await;
+    held(store.ask(&wanted, owner()).await);
+    granted(store.queue(&wanted, b).await);
+    assert_eq!(store.holder(&theirs).await, Some(b));
+}
+
+#[tokio::test]
+async fn records_of_one_message_share_a_script() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    take_all(&store, &keys, a).await;
+    let lost = key("lost");
+    server.reset_stats().await;
+    let all = keys.iter().chain([&lost]);
+    let mut answers = join_all(all.map(|key| store.end(recording(key, a, b"r")))).await;
+    assert_eq!(answers.pop().unwrap().unwrap(), Released::NotOurs);
+    assert!(answers.into_iter().all(|it| it.unwrap() == Released::Freed));
+    assert!(server.commands().await["evalsha"] < MANY as u64);
+    for key in &keys {
+        assert!(
+            matches!(store.ask(key, owner()).await, Acquired::Recorded(content) if content == "r")
+        );
+    }
+}
+
+/// Nothing is taken without a token, and every caller gets the error.
+#[tokio::test]
+async fn a_full_server_refuses_every_call_of_a_joint_script() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    let (free, taken) = keys.split_at(MANY / 2);
+    take_all(&store, taken, a).await;
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let taking = free.iter().map(|key| store.ask_for(attempt(key, a)));
+    for answer in join_all(taking).await {
+        let error = answer.unwrap_err();
+        assert!(format!("{error:?}").contains("OOM"), "{error:?}");
+    }
+    // A release needs no memory.
+    free_all(&store, taken, a).await;
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_clean(&server).await;
+}
+
+/// Calls for one key run in the order in which they were started, also in one message.
+#[tokio::test]
+async fn calls_for_one_key_keep_their_order() {
+    let (server, store) = server_and_store().await;
+    let (keys, a, b) = (many(), owner(), owner());
+    take_all(&store, &keys, a).await;
+    let calls = keys.iter().map(|key| {
+        // Both calls are started here.
+        let (ended, asked) = (store.end(ending(key, a)), store.ask_for(attempt(key, b)));
+        async { (ended.await.unwrap(), asked.await.unwrap()) }
+    });
+    for (ended, asked) in join_all(calls.collect::<Vec<_>>()).await {
+        assert_eq!(ended, Released::Freed);
+        granted(asked);
+    }
+    free_all(&store, &keys, b).await;
+    assert_clean(&server).await;
+}
