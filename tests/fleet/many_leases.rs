@@ -42,7 +42,7 @@ async fn ten_thousand_leases_are_kept_for_several_times_their_length() {
     let intervals = 9.0;
     let round_trips = server.reads().await as f64 / intervals;
     // One script renews several leases, each of them by this command.
-    let renewals = server.commands().await["pexpire"] as f64 / intervals;
+    let renewals = server.stats().await["pexpire"].calls as f64 / intervals;
     println!(
         "per renewal interval: {renewals:.0} renewals in at most {round_trips:.0} round trips"
     );

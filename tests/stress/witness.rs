@@ -470,13 +470,16 @@ impl Inside {
         self.witness.check_room(&seen, self.id, view);
         let at = seen.inside.iter().position(|entry| entry.id == self.id);
         let registered = at.map(|at| seen.inside.swap_remove(at));
-        seen.turned = Some(now());
+        // Taken before the guard is asked: a turn that is lost right after that may be followed by
+        // the next one, before this thread gets on.
+        let left = now();
+        seen.turned = Some(left);
         if registered
             .as_ref()
             .is_some_and(|entry| view.is_sound(entry.asked))
             && guard.is_held()
         {
-            seen.left = Some(now());
+            seen.left = Some(left);
         }
         drop(seen);
         drop(registered);
