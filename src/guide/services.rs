@@ -177,8 +177,8 @@
 //! let guards = locks.lock_all([account.with("id", 8), account.with("id", 7)]).await?;
 //! assert_eq!(guards[0].key().as_str(), "account,id=8");
 //!
-//! let order = locks.lock(key::name("order").value("id", "a/7")).await?; // encodes any text
-//! assert_eq!(order.key().as_str(), "order,id=a%2F7");
+//! let order = locks.lock(key::name("order").value("id", "a,7")).await?; // encodes any text
+//! assert_eq!(order.key().as_str(), "order,id=a%2C7");
 //! # Ok(())
 //! # }
 //! ```
