@@ -339,7 +339,13 @@ impl<'a> Several<'a> {
         match error.kind() {
             ErrorKind::Held => self.wait == Wait::NotAtAll,
             ErrorKind::Unreachable => self.wait == Wait::NotAtAll || self.fail_fast,
-            _ => true,
+            ErrorKind::LineFull
+            | ErrorKind::TooManyKeys
+            | ErrorKind::Lost
+            | ErrorKind::Closed
+            | ErrorKind::InvalidKey
+            | ErrorKind::InvalidConfig
+            | ErrorKind::Foreign => true,
         }
     }
 
