@@ -18,7 +18,7 @@
 //! | first come, first served | no | n. d. | n. d. | `FairLock` | n. d. | n. d. | yes |
 //! | a dead waiter delays the others by | – | – | – | 5 s each (`FairLock`) | – | – | less than 0.5 s each |
 //! | waiters of one process share one place | no | no | no | n. d. | n. d. | no | yes |
-//! | several keys together | no | no | **atomically** | `MultiLock` | one after another, in the caller's order | no | one after another, in a fixed order |
+//! | several keys together | no | no | **atomically** | `MultiLock` | one after another, in the caller's order | no | all at once; holds none while it waits |
 //! | reader-writer locks | no | no | no | yes | yes | no | yes; the readers of one process share one lease |
 //! | semaphores | no | no | no | yes | yes | no | yes, except on a quorum |
 //! | independent servers (Redlock) | no | yes | no | deprecated | yes | yes | yes, with tokens |
@@ -61,8 +61,8 @@
 //! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default,
 //!   and has been in production for many years.
 //! - **DistributedLock for .NET** works on the database that you already have.
-//! - **async-redis-lock** takes several keys in one atomic step. Here the keys are taken one after
-//!   another, and the first is held while the second is waited for.
+//! - **async-redis-lock** takes several keys in one atomic step. Here they are asked for in one
+//!   message, and those that were granted are given back if another one is held.
 //! - **rslock** runs on smol, and is small enough to read in an hour.
 //! - **`idempotent`** lets you bring your own store, for example the database of the service, so
 //!   that side effect and record are one transaction.

@@ -34,7 +34,7 @@
 //!
 //! | metric | label | values |
 //! |---|---|---|
-//! | `distributed_lock_turns_total`, `distributed_lock_wait_seconds` | `outcome` | `granted`: the store granted a lease. `passed_on`: the turn before it passed its lease on, without a new grant. `held`, `line_full`, `too_many_keys`, `unreachable`, `closed`: the [kind](crate::ErrorKind) of the error. `recorded`: the work was done before. `other_request`: the key is held for other work. `failed`: another error. `cancelled`: the future was dropped |
+//! | `distributed_lock_turns_total`, `distributed_lock_wait_seconds` | `outcome` | `granted`: the store granted a lease. `passed_on`: the turn before it passed its lease on, without a new grant. `held`, `line_full`, `too_many_keys`, `unreachable`, `closed`: the [kind](crate::ErrorKind) of the error. `recorded`: the work was done before. `other_request`: the key is held for other work. `failed`: another error. `cancelled`: the future was dropped, or [`lock_all`](crate::Locks::lock_all) has withdrawn the request because the key is held, and waits with another |
 //! | `distributed_lock_hold_seconds` | `outcome` | `released`, `lost` |
 //! | `distributed_lock_losses_total` | `reason` | `not_ours`, `expired`, `gave_up`, `max_hold`, `closed`: the variants of [`Loss`](crate::Loss) |
 //! | `distributed_lock_renewals_total` | `result` | `renewed`, `not_ours`, `unknown` (no answer) |

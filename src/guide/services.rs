@@ -145,8 +145,7 @@
 //! # Two accounts
 //!
 //! Two locks that are taken one after another can wait for each other.
-//! [`key::all_of`](crate::key::all_of()) takes both in one fixed order, whatever the order in the
-//! request:
+//! [`key::all_of`](crate::key::all_of()) takes both or none, whatever the order in the request:
 //!
 //! ```
 //! use axum::{Router, routing::post};

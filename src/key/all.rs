@@ -12,8 +12,9 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
 /// Locks all of these keys for a request.
 ///
-/// The handler runs when every key is held, and the keys are released together. The keys are taken
-/// one after another, in one fixed order: two requests cannot wait for each other.
+/// The handler runs when every key is held, and the keys are released together. A request
+/// that waits for one of its keys holds none of the others, and two requests cannot wait for each
+/// other: see [`Locks::lock_all`](crate::Locks::lock_all).
 ///
 /// For both accounts of a transfer:
 #[cfg_attr(feature = "axum", doc = "```")]

@@ -182,6 +182,8 @@ pub struct Lock<'a> {
     waiting: Option<Timeout<Waiter<'a>>>,
     /// Why the request is invalid.
     invalid: Option<Error>,
+    /// A key that is held is waited for by another request of the same call, which tells of it.
+    is_attempt: bool,
     /// Set while the request waits.
     acquiring: Option<trace::Acquiring>,
 }
@@ -200,6 +202,7 @@ impl<'a> Lock<'a> {
             locks,
             waiting: key.map(request),
             invalid,
+            is_attempt: false,
             acquiring: None,
         }
     }
@@ -323,6 +326,14 @@ impl<'a> Lock<'a> {
         Now(self.wait(Wait::NotAtAll))
     }
 
+    /// Does not wait for holders of the key, but still for so long for the store. A request that
+    /// would have waited counts as withdrawn if the key is held, and not as refused.
+    pub(super) fn attempt(mut self) -> Self {
+        let waiting = self.waiting.as_ref();
+        self.is_attempt = waiting.is_some_and(|waiting| waiting.get_ref().request.patient);
+        self.change(|request| request.patient = false)
+    }
+
     /// How long the request waits.
     pub(super) fn wait(mut self, wait: Wait) -> Self {
         if let Some(waiting) = &mut self.waiting {
@@ -360,12 +371,14 @@ impl<'a> Lock<'a> {
         let turn = ready!(acquiring.scope(|| waiting.as_mut().poll(cx)));
         // The waiter is still in line.
         let outcome = turn.unwrap_or_else(|| Err(waiting.waited_in_vain().into()));
-        if matches!(outcome, Err(NoTurn::Failed(_))) {
-            this.locks.0.troubles.refused();
-        }
         let mode = waiting.get_ref().request.mode;
         let outcome = outcome.map_err(|no_turn| no_turn.in_mode(mode));
-        acquiring.end(turn::describe(&outcome));
+        if !*this.is_attempt || !outcome.as_ref().is_err_and(NoTurn::is_held) {
+            if matches!(outcome, Err(NoTurn::Failed(_))) {
+                this.locks.0.troubles.refused();
+            }
+            acquiring.end(turn::describe(&outcome));
+        }
         // Now, and not with the future, which may live on: nobody would end a turn that comes later.
         this.waiting.set(None);
         Poll::Ready(outcome)

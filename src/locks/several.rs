@@ -1,12 +1,18 @@
 //! Locking several keys in one call.
 //!
-//! The order of the keys is that of their texts, so all callers in the fleet take the same keys in
-//! the same order:
+//! All keys are asked for at once, without waiting for their holders. If one of them is held, the
+//! others are given back, and the call waits for that one while it holds nothing:
 //!
 //! ```text
-//! caller 1: lock_all([b, a])   takes a, then b      returns the guards of b, a
-//! caller 2: lock_all([a, b])   waits for a          holds nothing that caller 1 could wait for
+//! caller 1: lock_all([a, b])   asks for a, b: granted      holds both
+//! caller 2: lock_all([b, c])   asks for b, c: b is held    gives c back, waits for b
+//!                              b is granted, asks for c    holds both, or gives b back and waits for c
 //! ```
+//!
+//! Callers that want the same keys could go on like this for ever. After a few rounds
+//! ([`ROUNDS`]), the keys are therefore locked one after another, in the order of their texts, and
+//! each is held while the next one is waited for. All callers have the same order, so nobody
+//! waits in a circle: those who hold a key wait for later ones only, or for none.
 //!
 //! The wait for a later key can outlast the lease of an earlier one. All guards are therefore
 //! checked at the end, and a call that finds a lost guard starts over within the same wait limit.
@@ -18,20 +24,33 @@ use std::{
     time::Duration,
 };
 
-use super::{Holding, LockGuard, Locks, Now, Status, Wait, line};
+use futures_util::future::join_all;
+
+use super::{Holding, Lock, LockGuard, Locks, Now, Status, Wait, line};
 use crate::{
     Error, ErrorKind, LockKey,
     store::Mode,
     time::{Instant, later, now},
 };
 
+/// How often all keys are asked for at once, before they are locked one after another.
+const ROUNDS: usize = 3;
+
 impl Locks {
     /// Locks several keys, waiting for each of them.
     ///
-    /// Keys are locked one after another in one fixed order, so that two callers of this method
-    /// cannot wait for each other. The guards are returned in the order of `keys`; a key that
-    /// is given twice is one turn with two guards. All guards are held when the future
-    /// resolves.
+    /// The guards are returned in the order of `keys`; a key that is given twice is one turn with
+    /// two guards. All guards are held when the future resolves.
+    ///
+    /// All keys are asked for at once, which takes one round trip if they are free. A call that
+    /// has to wait for a key holds none of the others meanwhile, and asks for the rest when it
+    /// has that key. Two callers of this method cannot wait for each other, whatever the order
+    /// of their keys. This holds on every store. The grant is one step on none of them, so
+    /// another caller may see some of the keys held for a moment, and free again: its
+    /// [`now`](super::Lock::now) is then refused although the key was free before and is free
+    /// after. If the keys are in so much use that three such rounds fail, they are locked one
+    /// after another, in one fixed order for all callers, and held while the next one is waited
+    /// for.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -244,8 +263,8 @@ impl<'a> Several<'a> {
         }
     }
 
-    /// Returns one guard for each key, in the order of `keys`; the keys are locked in sorted order.
-    /// Some of the guards may be lost by the time that the last key is locked.
+    /// Returns one guard for each key, in the order of `keys`. Some of the guards may be lost by the
+    /// time that the last key is locked.
     async fn lock_each(
         &self,
         keys: &[LockKey],
@@ -253,29 +272,89 @@ impl<'a> Several<'a> {
     ) -> Result<Vec<LockGuard>, Error> {
         let in_hand = keys.iter().map(|key| self.in_hand(key));
         let in_hand = in_hand.collect::<Result<Vec<_>, Error>>()?;
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by_key(|&at| &keys[at]);
-        let mut guards: Vec<Option<LockGuard>> = vec![None; keys.len()];
-        let mut last: Option<LockGuard> = None;
-        for at in order {
-            let key = &keys[at];
-            let guard = match (last, in_hand[at]) {
-                (Some(last), _) if last.key() == key => last,
-                (_, Some(guard)) => guard.clone(),
-                _ => self.lock_one(key, until).await?,
-            };
-            last = Some(guard.clone());
-            guards[at] = Some(guard);
-        }
-        Ok(guards.into_iter().flatten().collect())
+        let missing = keys.iter().zip(&in_hand).filter(|(_, held)| held.is_none());
+        let mut missing: Vec<&LockKey> = missing.map(|(key, _)| key).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        let locked = self.lock_missing(&missing, until).await?;
+        let of_key = |key: &LockKey| &locked[missing.partition_point(|missing| *missing < key)];
+        let guards = keys.iter().zip(in_hand);
+        let guards = guards.map(|(key, held)| held.unwrap_or_else(|| of_key(key)).clone());
+        Ok(guards.collect())
     }
 
-    async fn lock_one(&self, key: &LockKey, until: Option<Instant>) -> Result<LockGuard, Error> {
+    /// Locks keys that are sorted, and returns their guards in the same order.
+    async fn lock_missing(
+        &self,
+        keys: &[&LockKey],
+        until: Option<Instant>,
+    ) -> Result<Vec<LockGuard>, Error> {
+        let rounds = if keys.len() > 1 { ROUNDS } else { 0 };
+        // The key that was waited for.
+        let mut first = None;
+        for round in 1..=rounds {
+            let asked = self.ask_for_all(keys, first.take(), until).await;
+            let errors = || asked.iter().filter_map(|asked| asked.as_ref().err());
+            if let Some(error) = errors().find(|error| self.is_over(error)) {
+                return Err(error.clone());
+            }
+            let Some(at) = asked.iter().position(Result::is_err) else {
+                return asked.into_iter().collect();
+            };
+            // Nothing is held during the wait.
+            drop(asked);
+            if round < rounds {
+                first = Some((at, self.lock_one(keys[at], until).await?));
+            }
+        }
+        let mut guards = Vec::with_capacity(keys.len());
+        for key in keys {
+            guards.push(self.lock_one(key, until).await?);
+        }
+        Ok(guards)
+    }
+
+    /// Asks for all keys at once, and waits for the answers of the store only. `first` is the guard
+    /// of one of the keys, by its place.
+    async fn ask_for_all(
+        &self,
+        keys: &[&LockKey],
+        first: Option<(usize, LockGuard)>,
+        until: Option<Instant>,
+    ) -> Vec<Result<LockGuard, Error>> {
+        let in_hand = first.as_ref().map(|(at, _)| *at);
+        let missing = keys.iter().enumerate();
+        let missing = missing.filter(|(at, _)| Some(*at) != in_hand);
+        let asking = missing.map(|(_, key)| self.lock_one(key, until).attempt());
+        let mut asked = join_all(asking).await;
+        if let Some((at, guard)) = first {
+            asked.insert(at, Ok(guard));
+        }
+        asked
+    }
+
+    /// Whether a key that was not granted ends the call. A key that is held is waited for, and so is
+    /// a store that is away, if others have waited for it before.
+    fn is_over(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::Held => self.wait == Wait::NotAtAll,
+            ErrorKind::Unreachable => self.wait == Wait::NotAtAll || self.fail_fast,
+            ErrorKind::LineFull
+            | ErrorKind::TooManyKeys
+            | ErrorKind::Lost
+            | ErrorKind::Closed
+            | ErrorKind::InvalidKey
+            | ErrorKind::InvalidConfig
+            | ErrorKind::Foreign => true,
+        }
+    }
+
+    /// A request for one of the keys, within what is left of the limit.
+    fn lock_one(&self, key: &LockKey, until: Option<Instant>) -> Lock<'a> {
         let left = until.map(|until| until.saturating_duration_since(now()));
         let wait = left.map_or(self.wait, Wait::AtMost);
         let locks = self.locks;
-        let lock = locks.lock_for_layer(key, self.mode, wait, self.holding, self.fail_fast);
-        lock.await
+        locks.lock_for_layer(key, self.mode, wait, self.holding, self.fail_fast)
     }
 
     /// The guard for a key among those in hand. A guard that was released through a clone holds

@@ -101,6 +101,159 @@ async fn all_keys_are_taken_or_none() {
     nothing_left(store, [locks, other]).await;
 }
 
+/// Fault: the keys that came first in order were held during the wait for the later ones.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_a_hot_key_leaves_the_others_free() {
+    for mode in ["exclusive", "shared"] {
+        let (store, [locks, other]) = fleet();
+        let hot = other.lock("hot").await.unwrap();
+        let keys = locks.lock_all(["cold", "hot", "warm"]);
+        let mut all = Box::pin(if mode == "shared" {
+            keys.shared()
+        } else {
+            keys
+        });
+        for _ in 0..8 {
+            assert!(poll_once(all.as_mut()).await.is_pending());
+            settle().await;
+        }
+        for key in ["cold", "warm"] {
+            assert!(other.lock(key).now().await.unwrap().is_some(), "{key}");
+            assert!(locks.lock(key).now().await.unwrap().is_some(), "{key}");
+        }
+        // The others are asked for when the hot key is granted, and waited for if they are held.
+        let warm = other.lock("warm").await.unwrap();
+        let began = Instant::now();
+        drop(hot);
+        for _ in 0..8 {
+            settle().await;
+            assert!(poll_once(all.as_mut()).await.is_pending());
+        }
+        assert!(other.lock("hot").now().await.unwrap().is_some());
+        drop(warm);
+        let guards = all.await.unwrap();
+        assert!(guards.iter().all(LockGuard::is_held));
+        assert!(began.elapsed() < 100 * MS, "{:?}", began.elapsed());
+        drop(guards);
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_with_crossed_keys_do_not_wait_for_each_other() {
+    let (store, [locks, other]) = fleet();
+    let calls = |locks: &Locks, keys: [&'static str; 3]| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                let guards = locks.lock_all(keys).await.unwrap();
+                tokio::task::yield_now().await;
+                assert!(guards.iter().all(LockGuard::is_held));
+                sleep(MS).await;
+            }
+        })
+    };
+    let began = Instant::now();
+    let calls = [
+        calls(&locks, ["a", "b", "c"]),
+        calls(&locks, ["c", "b", "a"]),
+        calls(&other, ["b", "c", "a"]),
+        calls(&other, ["d", "c", "b"]),
+    ];
+    for call in calls {
+        call.await.unwrap();
+    }
+    assert!(began.elapsed() < 60 * SECOND, "{:?}", began.elapsed());
+    nothing_left(store, [locks, other]).await;
+}
+
+/// One of the keys is held at every moment. A call that never held one while it waits for the other
+/// would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_call_gets_its_keys_although_they_are_never_free_at_the_same_time() {
+    let (store, [locks, other]) = fleet();
+    let alternating = tokio::spawn(async move {
+        let mut held = other.lock("a").await.unwrap();
+        for key in ["b", "a"].into_iter().cycle().take(200) {
+            sleep(10 * MS).await;
+            held = other.lock(key).await.unwrap();
+        }
+        drop(held);
+        other
+    });
+    let before = Instant::now();
+    for _ in 0..5 {
+        drop(locks.lock_all(["b", "a"]).await.unwrap());
+    }
+    assert!(before.elapsed() < SECOND, "{:?}", before.elapsed());
+    let other = alternating.await.unwrap();
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_keys_cost_one_question_each_and_a_refusal_gives_them_back() {
+    let (store, [locks, other]) = fleet();
+    drop(locks.lock_all(["a", "b", "c"]).await.unwrap());
+    settle().await;
+    assert_eq!((store.calls().acquires, store.calls().releases), (3, 3));
+    let elsewhere = other.lock("b").await.unwrap();
+    let before = store.calls();
+    assert!(
+        locks
+            .lock_all(["a", "b", "c"])
+            .now()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    settle().await;
+    assert_eq!(store.calls().acquires, before.acquires + 3, "asked once");
+    assert_eq!(store.calls().releases, before.releases + 2);
+    drop(elsewhere);
+    nothing_left(store, [locks, other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_also_ends_the_wait_for_a_store_that_hangs() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Hang));
+    let began = Instant::now();
+    let error = locks.lock_all(["a", "b"]).within(2 * SECOND).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(began.elapsed().as_secs(), 2);
+    store.set_fault(None);
+    nothing_left(store, [locks]).await;
+}
+
+/// The call is dropped after each number of steps, while it asks, gives back and waits.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_at_any_step_leaves_nothing_behind() {
+    for steps in 0..40 {
+        let (store, [locks, other]) = fleet();
+        let mut hot = other.lock("b").await.ok();
+        let mut cold = None;
+        let mut all = Box::pin(locks.lock_all(["a", "b", "c"]));
+        for step in 0..steps {
+            if poll_once(all.as_mut()).await.is_ready() {
+                break;
+            }
+            match step {
+                5 => store.set_fault(Some(Fault::Mute)),
+                8 => store.set_fault(None),
+                12 => cold = other.lock("c").await.ok(),
+                13 => drop(hot.take()),
+                20 => drop(cold.take()),
+                _ => tokio::task::yield_now().await,
+            }
+        }
+        drop(all);
+        store.set_fault(None);
+        drop((hot, cold));
+        settle().await;
+        nothing_left(store, [locks, other]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_in_hand_is_not_waited_for() {
     let (store, [locks]) = fleet();

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use futures_util::StreamExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, Loss, Status,
     store::{
@@ -266,6 +266,74 @@ async fn the_loss_of_the_next_turn_is_not_reported_to_a_turn_that_was_passed_on(
     assert_eq!(old.status(), Status::Released);
     assert!(is_told_nothing(&old).await);
     drop((old, second));
+    nothing_left(store, [locks]).await;
+}
+
+/// Fault: the caller of an awaited release was told of a loss that only the next turn had.
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_the_next_turn_does_not_answer_a_release_from_before() {
+    for loss in [Loss::MaxHold, Loss::Closed, Loss::Expired] {
+        let (store, [locks]) = fleet_with(|builder| match loss {
+            Loss::MaxHold => builder.max_hold(12 * SECOND),
+            _ => builder,
+        });
+        let first = locks.lock("k").await.unwrap();
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock("k").await }
+        });
+        settle().await;
+        // From now on, calls take effect, and are not answered.
+        store.set_fault(Some(Fault::Mute));
+        sleep(10 * SECOND).await;
+        let release = tokio::spawn(first.release());
+        let second = timeout(SECOND, waiting).await.unwrap().unwrap().unwrap();
+        if loss == Loss::Closed {
+            assert!(!locks.close(SECOND).await.is_complete());
+        }
+        assert_eq!(second.lost().await, loss);
+        settle().await;
+        assert!(!release.is_finished(), "only the store knows: {loss:?}");
+        store.set_fault(None);
+        release.await.unwrap().unwrap();
+        drop(second);
+        nothing_left(store, [locks]).await;
+    }
+}
+
+/// Fault: the failure of a renewal that was sent before the end was the answer.
+#[tokio::test(start_paused = true)]
+async fn the_failure_of_a_renewal_from_before_does_not_answer_a_release() {
+    let (store, [locks]) = fleet();
+    let guard = locks.lock("k").await.unwrap();
+    let next = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("k").await.unwrap() }
+    });
+    settle().await;
+    store.set_fault(Some(Fault::Hang));
+    sleep(10 * SECOND).await; // a renewal is under way
+    let release = tokio::spawn(guard.release());
+    let next = next.await.unwrap();
+    store.set_fault(Some(Fault::Unreachable)); // the renewal fails
+    store.set_fault(None);
+    release.await.unwrap().unwrap();
+    drop(next);
+    nothing_left(store, [locks]).await;
+}
+
+/// A caller is told of the loss of its own turn at once, even if the store hangs.
+#[tokio::test(start_paused = true)]
+async fn confirm_does_not_outlast_its_turn() {
+    let (store, [locks]) = fleet_with(|builder| builder.max_hold(5 * SECOND));
+    let guard = locks.lock("k").await.unwrap();
+    store.set_fault(Some(Fault::Hang));
+    let began = Instant::now();
+    let error = guard.confirm().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert_eq!(began.elapsed().as_secs(), 5);
+    store.set_fault(None);
+    drop(guard);
     nothing_left(store, [locks]).await;
 }
 

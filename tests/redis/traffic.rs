@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use tower_distributed_lock::store::{Acquired, Instance, Queueing};
+use tower_distributed_lock::{
+    Locks, Stats,
+    store::{Acquired, Instance, Queueing},
+};
 
-use crate::{server_and_store, support::words::*};
+use crate::{
+    server_and_store,
+    support::{eventually, words::*},
+};
 
 /// The expected counts of commands: `calls` times the command `name`, and nothing else.
 fn only(name: &str, calls: u64) -> BTreeMap<String, u64> {
@@ -86,6 +92,28 @@ async fn ten_thousand_leases_are_renewed_in_a_few_pipelines() {
         reads < 500,
         "{reads} reads of the server for 10,000 renewals"
     );
+}
+
+#[tokio::test]
+async fn several_free_keys_are_taken_in_one_round_trip() {
+    let (server, store) = server_and_store().await;
+    let locks = Locks::builder(store).build().unwrap();
+    drop(locks.lock("first").await.unwrap()); // everything is connected
+    eventually("all is released", async || {
+        locks.stats() == Stats::default()
+    })
+    .await;
+    server.reset_stats().await;
+    let first = server.reads().await;
+    let before = server.reads().await;
+    let keys = (0..8).map(|n| format!("k/{n}"));
+    let guards = locks.lock_all(keys).await.unwrap();
+    let of_the_question = before - first;
+    let reads = server.reads().await - before - of_the_question;
+    let scripts = server.commands().await["evalsha"];
+    assert!(scripts <= 8, "{scripts} scripts for 8 keys");
+    assert!(reads <= 2, "the server has read {reads} messages");
+    drop(guards);
 }
 
 async fn reads(server: &crate::support::redis_server::RedisServer) -> u64 {

@@ -138,7 +138,7 @@ pub struct DistributedLockLayer {
 impl DistributedLockLayer {
     /// Locks the key that `key` derives from each request. A key function that derives several keys
     /// ([`key::all_of`](crate::key::all_of()), [`Derived::Keys`](crate::key::Derived::Keys)) has
-    /// them locked together: one after another in one fixed order, all or none within one
+    /// them locked together, as by [`lock_all`](crate::Locks::lock_all): all or none within one
     /// [`wait`](Self::wait), and released together.
     ///
     /// ```

@@ -123,7 +123,7 @@ impl LockGuard {
         let confirmed = self.inner().confirm(&granted.lease, |line, caller, t| {
             line.downgrade(&self.0, granted, caller, t);
         });
-        self.unless_over(confirmed.await)
+        self.unless_over(confirmed).await
     }
 
     /// Asks the store whether the lease is held, and extends the lease. The turn goes on.
@@ -159,12 +159,20 @@ impl LockGuard {
         let confirmed = self.inner().confirm(&granted.lease, |line, caller, t| {
             line.confirm(granted, caller, t);
         });
-        self.unless_over(confirmed.await)
+        self.unless_over(confirmed).await
     }
 
-    /// The store's answer, unless the turn is over: a shared lease goes on for other readers after
-    /// the turn of this one was lost.
-    fn unless_over(&self, answer: Result<(), Error>) -> Result<(), Error> {
+    /// The store's answer, unless the turn is over: a turn can be lost before the store has
+    /// answered, and a shared lease goes on for other readers.
+    async fn unless_over(
+        &self,
+        answer: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            _ = self.watch() => Ok(()),
+        };
         match self.status() {
             Status::Held => answer,
             Status::Released => Ok(()),

@@ -189,10 +189,13 @@ impl HeldLease {
         self.is_doubted_anew = true;
     }
 
-    /// Ends the lease as lost, and tells everybody who waits for it.
+    /// Ends the lease as lost. Callers whose turns have ended before are told what the store says,
+    /// now or in the answer to the release: the loss may be that of the next turn only.
     pub(super) fn lose(&mut self, loss: Loss, t: &mut Transition<'_>) {
         self.lease.lose(loss);
-        t.tell(self.take_callers(), Err(lost_error(Some(loss))));
+        if loss == Loss::NotOurs {
+            t.tell(take(&mut self.callers), Err(lost_error(Some(loss))));
+        }
         t.follow_up.lost.push((self.lease.clone(), loss));
     }
 
@@ -218,10 +221,10 @@ impl HeldLease {
         self.renew_now(t);
     }
 
-    /// Takes the callers, of which the renewal under way answers none any more.
-    pub(super) fn take_callers(&mut self) -> Callers {
-        self.asked = 0;
-        take(&mut self.callers)
+    /// Takes the callers that the renewal under way was sent for.
+    pub(super) fn take_asked(&mut self) -> Callers {
+        let asked = take(&mut self.asked).min(self.callers.len());
+        self.callers.drain(..asked).collect()
     }
 
     /// Renews the lease at once.

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::{Away, Callers, HeldLease, Line, Transition};
+use super::{Away, HeldLease, Line, Transition};
 use crate::{Error, ErrorKind, Loss, lease::Lease, store::Tokens, time::Instant};
 
 /// The smallest refill of tokens, so that 32 turns of a short line cost one command.
@@ -109,7 +109,7 @@ impl Line {
         held.is_doubted = false;
         held.renewal.renewed();
         held.away = None;
-        let confirmed: Callers = held.callers.drain(..held.asked).collect();
+        let confirmed = held.take_asked();
         if !held.callers.is_empty() {
             held.renewal.renew_now(t.now);
         }
@@ -161,7 +161,7 @@ impl Line {
             held.schedule(t);
             return None;
         }
-        t.tell(held.take_callers(), Err(error.clone()));
+        t.tell(held.take_asked(), Err(error.clone()));
         let gives_up = held.renewal.unknown(t.pace, t.now);
         held.schedule(t);
         let away = held.away.get_or_insert(Away {

@@ -2,7 +2,7 @@
 //!
 //! Every end is followed by [`Line::serve`], which passes the lease on or releases it.
 
-use std::sync::Arc;
+use std::{mem::take, sync::Arc};
 
 use bytes::Bytes;
 
@@ -51,7 +51,7 @@ impl Line {
     fn end_outlived(&mut self, lease: u64, t: &mut Transition<'_>) {
         if let Some(mut held) = self.leases.remove(lease) {
             let loss = held.lease.loss();
-            t.tell(held.take_callers(), Err(lost_error(loss)));
+            t.tell(take(&mut held.callers), Err(lost_error(loss)));
             if loss != Some(Loss::NotOurs) {
                 t.release(held);
             }
@@ -87,7 +87,7 @@ impl Line {
         let lease = &granted.lease;
         if let Some(mut held) = self.leases.remove(lease.owner.attempt) {
             held.unschedule(t);
-            t.tell(held.take_callers(), Ok(()));
+            t.tell(take(&mut held.callers), Ok(()));
             if !is_confirmed && let Some((content, retain)) = lease.recording() {
                 let release = Release {
                     key: lease.key.clone(),

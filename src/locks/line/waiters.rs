@@ -97,6 +97,11 @@ impl NoTurn {
         }
     }
 
+    /// Whether the turn of another is in the way.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.kind() == ErrorKind::Held)
+    }
+
     /// Names the permits that are in the way of a request in this mode.
     pub(crate) fn in_mode(self, mode: Mode) -> Self {
         match (self, mode) {
