@@ -19,6 +19,9 @@
 -- Several calls are made by one script: their locks, their queues and their counters, and four arguments for each. The reply is an array
 -- (see joint.lua).
 
+-- The number of calls at keys in use that the script may still make (see joint.lua).
+local contended = 4
+
 local function acquire(KEYS, ARGV, is_free)
   local call, lock, value = redis.call, KEYS[1], ARGV[1]
   local count, is_contended, is_wanted = 1, nil, nil
@@ -32,6 +35,10 @@ local function acquire(KEYS, ARGV, is_free)
       if content then
         return {'record', string.sub(stored, content)}
       end
+    end
+    contended = contended - 1
+    if contended < 0 then
+      return false
     end
     --@include value.lua
     --@include holders.lua

@@ -12,6 +12,9 @@
 -- Several calls are made by one script: their locks and their queues, and one argument for each, or three if all leave records. The reply is
 -- an array (see joint.lua).
 
+-- The number of calls at keys that others want, or that are not ours, that the script may still make (see joint.lua).
+local contended = 4
+
 local function release(KEYS, ARGV)
   -- The owner's lease without the mark "wanted", with or without a fingerprint: no attempt waits for it (see value.lua).
   local lease, value = ARGV[1], redis.pcall('GET', KEYS[1])
@@ -23,6 +26,10 @@ local function release(KEYS, ARGV)
     return 1
   end
 
+  contended = contended - 1
+  if contended < 0 then
+    return false
+  end
   --@include value.lua
   --@include holders.lua
   --@include queue.lua

@@ -41,6 +41,10 @@ use crate::{
 /// of the owner included.
 const LARGE: usize = 1024 * 1024 - 256;
 
+/// The size of a record that shares a script with others. A longer one takes the server longer than
+/// the script.
+const SMALL: usize = 16 * 1024;
+
 /// One call.
 ///
 /// A call keeps its operation and is written as a command each time the call is sent, because the
@@ -148,8 +152,8 @@ impl Call {
             Operation::Renew(it) => {
                 (it.mode == Mode::Exclusive && it.refill == 0).then_some(Joint::Renew)
             }
-            Operation::Release(it) => match it.ending {
-                Ending::Record { .. } => Some(Joint::Record),
+            Operation::Release(it) => match &it.ending {
+                Ending::Record { content, .. } => (content.len() <= SMALL).then_some(Joint::Record),
                 Ending::Free => (it.mode == Mode::Exclusive).then_some(Joint::Free),
             },
             _ => None,
