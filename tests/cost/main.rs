@@ -1,6 +1,8 @@
 //! The cost of a call at the server, which the whole fleet shares. These tests have a binary to
 //! themselves and run one after another, so that no other test runs beside them.
 
+mod instructions;
+
 use std::time::Duration;
 use test_support as support;
 
@@ -197,10 +199,10 @@ fn free(
 const WAITING: usize = 1_000;
 /// The most commands that a call may run before such a queue. Each of them takes the server some
 /// microseconds.
-const MOST_WORK: u64 = 200;
+const MOST_WORK: u64 = 80;
 
 /// The most expired places that a call may remove. Each of them has up to three members.
-const MOST_REMOVED: u64 = 50;
+const MOST_REMOVED: u64 = 20;
 
 /// The commands that each script of a call runs on the server, beside the script itself.
 async fn work<T>(server: &RedisServer, call: impl Future<Output = T>) -> (T, u64) {

@@ -13,14 +13,14 @@ use super::{
 
 /// How many attempts from the head of the queue on an offer looks at, and how many are told of a
 /// record.
-pub(super) const PAGE: usize = 32;
+pub(super) const PAGE: usize = 16;
 
 /// How many attempts behind those that are next are sent [`Hint::Next`]: if the next have crashed,
 /// the first of them that is alive takes the key.
 const HINTED_BEHIND_THE_NEXT: usize = 4;
 
 /// How many holders are told that an attempt waits.
-const HOLDERS_TOLD: usize = 100;
+const HOLDERS_TOLD: usize = 40;
 
 /// Among how many attempts another instance's is looked for. An instance has one attempt at a key,
 /// or a few while it gives others up.

@@ -366,13 +366,17 @@ impl Inner {
         };
         while flights.len() < MOST_IN_FLIGHT {
             let (first, mut calls) = (queue.in_flight(), 0);
-            let mut buckets = Buckets::default();
+            let (mut buckets, mut kinds) = (Buckets::default(), Joints::new());
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
                 let is_first = buckets.insert(entry.call.bucket());
                 let may_join = connection.joins && is_first && !entry.is_apart;
                 entry.joint = entry.call.joint().filter(|_| may_join);
+                let is_new = |joint: &Joint| !kinds.contains(joint);
+                if let Some(joint) = entry.joint.filter(is_new) {
+                    kinds.push(joint);
+                }
                 if entry.call.is_in_doubt() {
                     entry.strays = connection.strays();
                 }
@@ -383,7 +387,7 @@ impl Inner {
             }
             let (mut message, mut joints) = (Message::default(), Joints::new());
             if calls > 1 {
-                for joint in Joint::ALL {
+                for joint in kinds {
                     let all = queue.sent_from(first);
                     let joined = || all.filter(|entry| entry.joint == Some(joint));
                     let joined: SmallVec<[&Entry; 32]> = joined().collect();

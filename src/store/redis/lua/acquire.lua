@@ -16,17 +16,17 @@
 -- All commands that can fail come before the writes that matter: an error means that the key was not taken. The branch for a free key
 -- without a queue is short, because the whole fleet shares the server's time.
 --
--- Several calls are made by one script: their locks, their queues and their counters, and four arguments for each. The reply is an array
--- (see joint.lua).
+-- Several calls are made by one script (see joint.lua): their locks, their queues and their counters; the lease in ms and the fourth argument,
+-- which all of them have in common; and for each call the first and the third argument. The reply is an array.
 
 -- The number of calls at keys in use that the script may still make (see joint.lua).
 local contended = 4
 
-local function acquire(KEYS, ARGV, is_free)
+local function acquire(KEYS, ARGV)
   local call, lock, value = redis.call, KEYS[1], ARGV[1]
   local count, is_contended, is_wanted = 1, nil, nil
 
-  local in_use = is_free and 0 or call('EXISTS', lock, KEYS[2])
+  local in_use = call('EXISTS', lock, KEYS[2])
   if in_use ~= 0 then
     -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
     if in_use == 1 and string.find(value, ' ', 1, true) then
@@ -69,4 +69,16 @@ if calls == 1 then
   return acquire(KEYS, ARGV)
 end
 --@include joint.lua
-return run_each(calls, acquire, {}, redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0)
+local lease, queueing, answers = ARGV[1], ARGV[2], {}
+local are_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0
+for i = 1, calls do
+  local lock, fence, value, given = KEYS[i], KEYS[2 * calls + i], ARGV[2 * i + 1], ARGV[2 * i + 2]
+  if are_free then
+    --@include floor.lua
+    local last = redis.pcall('INCR', fence)
+    local is_token = type(last) == 'number' and last > floor + 0 and last < 9007199254740992
+    answers[i] = is_token and redis.pcall('PSETEX', lock, lease, value).ok and last
+  end
+  answers[i] = answers[i] or alone(acquire, {lock, KEYS[calls + i], fence}, {value, lease, given, queueing})
+end
+return answers

@@ -70,13 +70,13 @@ impl Writer<'_> {
         let names = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
         let names = &names[..if request.ends.is_empty() { 3 } else { 4 }];
         self.script(script, &request.key, names);
-        self.acquire_arguments(request);
-    }
-
-    pub(super) fn acquire_arguments(&mut self, request: &Acquire) {
-        if request.mode == Mode::Exclusive {
-            let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
-            self.arg(|to| value::lease(request.owner, label, fingerprint, to));
+        if !self.others.is_empty() {
+            self.number(millis(request.lease));
+            self.queueing(request.queueing, &[]);
+            return self.acquire_jointly(request);
+        }
+        if is_exclusive {
+            self.lease_for(request);
         } else {
             self.holder(request.owner, request.mode);
         }
@@ -94,6 +94,17 @@ impl Writer<'_> {
         for owner in more {
             self.holder(*owner, request.mode);
         }
+    }
+
+    /// Writes the arguments that no other call of a joint script has.
+    pub(super) fn acquire_jointly(&mut self, request: &Acquire) {
+        self.lease_for(request);
+        self.floor(&request.key);
+    }
+
+    fn lease_for(&mut self, request: &Acquire) {
+        let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
+        self.arg(|to| value::lease(request.owner, label, fingerprint, to));
     }
 
     /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place>

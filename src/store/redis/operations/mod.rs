@@ -21,6 +21,8 @@ mod renew;
 mod reply;
 mod writer;
 
+use std::time::Duration;
+
 use redis::Cmd;
 use tokio::time::Instant;
 
@@ -34,7 +36,7 @@ use self::{listing::Scan, questions::Inspect, writer::Writer};
 use super::{Shared, names::bucket, script::By};
 use crate::{
     LockKey,
-    store::{Acquire, Ending, Expected, Holder, Mode, Release, Renew},
+    store::{Acquire, Ending, Expected, Holder, Mode, Queueing, Release, Renew},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name
@@ -96,14 +98,14 @@ pub(super) enum Operation {
 /// one message share a script (`joint.lua`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joint {
-    Acquire,
+    /// With the arguments that all calls have in common.
+    Acquire {
+        lease: Duration,
+        queueing: Queueing,
+    },
     Renew,
     Free,
     Record,
-}
-
-impl Joint {
-    pub(super) const ALL: [Self; 4] = [Self::Acquire, Self::Renew, Self::Free, Self::Record];
 }
 
 impl From<Operation> for Call {
@@ -147,7 +149,10 @@ impl Call {
         match &self.operation {
             Operation::Acquire(it) => {
                 let is_usual = it.block <= 1 && it.ends.is_empty();
-                (it.mode == Mode::Exclusive && is_usual).then_some(Joint::Acquire)
+                (it.mode == Mode::Exclusive && is_usual).then_some(Joint::Acquire {
+                    lease: it.lease,
+                    queueing: it.queueing,
+                })
             }
             Operation::Renew(it) => {
                 (it.mode == Mode::Exclusive && it.refill == 0).then_some(Joint::Renew)
@@ -219,7 +224,7 @@ impl Call {
         }
         for call in others {
             match &call.operation {
-                Operation::Acquire(request) => to.acquire_arguments(request),
+                Operation::Acquire(request) => to.acquire_jointly(request),
                 Operation::Renew(request) => to.renew_arguments(request, true),
                 Operation::Release(request) => to.release_arguments(request),
                 _ => {}
