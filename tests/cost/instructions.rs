@@ -52,8 +52,8 @@ impl Sent {
         let (names, in_common, of_each) = match (&self.arguments[..], calls) {
             (arguments, 1) => (&self.names[..], vec![], arguments.to_vec()),
             ([value, lease, floor, queueing], _) => {
-                let of_each = vec![value.clone(), floor.clone()];
-                (&self.names[..], vec![lease, queueing], of_each)
+                let in_common = vec![lease, floor, queueing];
+                (&self.names[..], in_common, vec![value.clone()])
             }
             (arguments, _) => (&self.names[..1], vec![], arguments.to_vec()),
         };

@@ -7,7 +7,7 @@ use redis::Value;
 use tokio::time::timeout;
 use tower_distributed_lock::{
     ErrorKind, LockKey,
-    store::{Acquired, Hint, Owner, RedisStore, Released, Renewed},
+    store::{Acquired, Hint, Owner, RedisStore, Released, Renewed, Store},
 };
 
 use crate::{
@@ -253,6 +253,27 @@ async fn a_full_server_refuses_every_call_of_a_joint_script() {
     // A release needs no memory.
     free_all(&store, taken, a).await;
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_clean(&server).await;
+}
+
+/// A joint script does not know the floors of its counters.
+#[tokio::test]
+async fn tokens_rise_in_a_joint_script_that_has_lost_its_counters() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    let ahead = store.see(&keys[0]).await.fence + 1_000_000_000_000;
+    for key in &keys {
+        store.raise_fence(key.clone(), ahead).await.unwrap();
+    }
+    take_all(&store, &keys, a).await;
+    free_all(&store, &keys, a).await;
+    let _: Value = server.send(&["FLUSHALL"]).await;
+    let taking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
+    for answer in join_all(taking).await {
+        let first = granted(answer.unwrap()).tokens.first().unwrap();
+        assert!(first > ahead + 1, "{first} after {ahead}");
+    }
+    free_all(&store, &keys, a).await;
     assert_clean(&server).await;
 }
 

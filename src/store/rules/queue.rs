@@ -20,7 +20,7 @@ pub(super) const PAGE: usize = 16;
 const HINTED_BEHIND_THE_NEXT: usize = 4;
 
 /// How many holders are told that an attempt waits.
-const HOLDERS_TOLD: usize = 40;
+const HOLDERS_TOLD: usize = 100;
 
 /// Among how many attempts another instance's is looked for. An instance has one attempt at a key,
 /// or a few while it gives others up.

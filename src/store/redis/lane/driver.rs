@@ -276,7 +276,8 @@ impl Inner {
             };
             let joint = joints.iter_mut().find(|it| entry.joint == Some(it.0));
             if let Some((_, reply)) = joint {
-                match reply.next() {
+                let made = |value: &Value| !entry.call.is_granted_too_low(value, &self.floors);
+                match reply.next().filter(made) {
                     Some(value) => state.queue.answered(value),
                     None => {
                         if let Some(connection) = &mut state.connection {

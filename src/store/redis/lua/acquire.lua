@@ -16,8 +16,9 @@
 -- All commands that can fail come before the writes that matter: an error means that the key was not taken. The branch for a free key
 -- without a queue is short, because the whole fleet shares the server's time.
 --
--- Several calls are made by one script (see joint.lua): their locks, their queues and their counters; the lease in ms and the fourth argument,
--- which all of them have in common; and for each call the first and the third argument. The reply is an array.
+-- Several calls are made by one script (see joint.lua): their locks, their queues and their counters; the second to fourth argument, which all
+-- of them have in common; and the first argument of each. The reply is an array. The floor is one that all counters have in common: a client
+-- that has seen a higher token of a counter makes the call again by itself.
 
 -- The number of calls at keys in use that the script may still make (see joint.lua).
 local contended = 4
@@ -69,14 +70,15 @@ if calls == 1 then
   return acquire(KEYS, ARGV)
 end
 --@include joint.lua
-local lease, queueing, answers = ARGV[1], ARGV[2], {}
+local lease, given, queueing, answers = ARGV[1], ARGV[2], ARGV[3], {}
+--@include floor.lua
+floor = floor + 0
 local are_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0
 for i = 1, calls do
-  local lock, fence, value, given = KEYS[i], KEYS[2 * calls + i], ARGV[2 * i + 1], ARGV[2 * i + 2]
+  local lock, fence, value = KEYS[i], KEYS[2 * calls + i], ARGV[3 + i]
   if are_free then
-    --@include floor.lua
     local last = redis.pcall('INCR', fence)
-    local is_token = type(last) == 'number' and last > floor + 0 and last < 9007199254740992
+    local is_token = type(last) == 'number' and last > floor and last < 9007199254740992
     answers[i] = is_token and redis.pcall('PSETEX', lock, lease, value).ok and last
   end
   answers[i] = answers[i] or alone(acquire, {lock, KEYS[calls + i], fence}, {value, lease, given, queueing})

@@ -1,7 +1,7 @@
 -- An attempt at a key that is held or has a queue. Needs value.lua, holders.lua and queue.lua.
 
 -- The number of holders that are told that an attempt waits.
-local HOLDERS_TOLD = 40
+local HOLDERS_TOLD = 100
 
 -- The number of attempts ahead of this one in the queue: all of them if this one is not queued. Expired places that are left do not count for
 -- an attempt that is not queued; one that is queued asks again until they are removed.

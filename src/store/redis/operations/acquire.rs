@@ -20,7 +20,7 @@ use super::{
         script::{ACQUIRE, ACQUIRE_SHARED},
         value,
     },
-    Operation, Writer,
+    Dialect, Operation, Writer,
     reply::{read, remaining, text, tokens},
     writer::millis,
 };
@@ -72,8 +72,12 @@ impl Writer<'_> {
         self.script(script, &request.key, names);
         if !self.others.is_empty() {
             self.number(millis(request.lease));
+            let Dialect {
+                floors, fraction, ..
+            } = self.dialect;
+            self.arg(|to| floors.write_least(fraction, to));
             self.queueing(request.queueing, &[]);
-            return self.acquire_jointly(request);
+            return self.lease_for(request);
         }
         if is_exclusive {
             self.lease_for(request);
@@ -96,13 +100,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the arguments that no other call of a joint script has.
-    pub(super) fn acquire_jointly(&mut self, request: &Acquire) {
-        self.lease_for(request);
-        self.floor(&request.key);
-    }
-
-    fn lease_for(&mut self, request: &Acquire) {
+    pub(super) fn lease_for(&mut self, request: &Acquire) {
         let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
         self.arg(|to| value::lease(request.owner, label, fingerprint, to));
     }
@@ -130,6 +128,20 @@ impl Writer<'_> {
             }
         });
     }
+}
+
+/// Whether a token in the reply of a joint script is below the floor of its counter. The server has
+/// lost the counter then, and its clock was set back.
+pub(in super::super) fn is_too_low(reply: &Value, floor: Floor<'_>) -> bool {
+    let last = match reply {
+        Value::Int(last) => Some(last),
+        Value::Array(parts) => match &parts[..] {
+            [_, Value::Int(last), _, _, _] => Some(last),
+            _ => None,
+        },
+        _ => None,
+    };
+    last.is_some_and(|last| u64::try_from(*last).is_ok_and(|last| last <= floor.get()))
 }
 
 /// Reads the reply of `acquire.lua` or `acquire_shared.lua`.

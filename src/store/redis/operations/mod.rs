@@ -23,7 +23,7 @@ mod writer;
 
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 pub(super) use self::{
@@ -33,7 +33,7 @@ pub(super) use self::{
     writer::{Dialect, millis},
 };
 use self::{listing::Scan, questions::Inspect, writer::Writer};
-use super::{Shared, names::bucket, script::By};
+use super::{Shared, floors::Floors, names::bucket, script::By};
 use crate::{
     LockKey,
     store::{Acquire, Ending, Expected, Holder, Mode, Queueing, Release, Renew},
@@ -165,6 +165,15 @@ impl Call {
         }
     }
 
+    /// Whether a joint script has granted the key with a token that is too low. The call is then
+    /// made again, by the same owner, with the floor of its own counter.
+    pub(super) fn is_granted_too_low(&self, reply: &Value, floors: &Floors) -> bool {
+        match &self.operation {
+            Operation::Acquire(it) => acquire::is_too_low(reply, floors.of(&it.key)),
+            _ => false,
+        }
+    }
+
     /// Whether the call is the release of an owner whose acquire may still take effect.
     pub(super) fn is_in_doubt(&self) -> bool {
         matches!(&self.operation, Operation::Release(release) if release.in_doubt)
@@ -224,7 +233,7 @@ impl Call {
         }
         for call in others {
             match &call.operation {
-                Operation::Acquire(request) => to.acquire_jointly(request),
+                Operation::Acquire(request) => to.lease_for(request),
                 Operation::Renew(request) => to.renew_arguments(request, true),
                 Operation::Release(request) => to.release_arguments(request),
                 _ => {}
