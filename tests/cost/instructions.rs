@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// The number of locks in a message, and the most instructions of a lock and its release, as a
-/// multiple of those by hand.
-const BAR: (usize, f64) = (16, 1.25);
+/// multiple of those by hand. 1.13 was counted; counts of one server vary by 3 %.
+const BAR: (usize, f64) = (16, 1.2);
 /// Messages that are counted beside, for the record.
 const SMALLER: [usize; 3] = [1, 2, 4];
 /// The locks of the shorter and of the longer run.
