@@ -1,6 +1,8 @@
 //! The cost of a call at the server, which the whole fleet shares. These tests have a binary to
 //! themselves and run one after another, so that no other test runs beside them.
 
+mod instructions;
+
 use std::time::Duration;
 use test_support as support;
 
@@ -197,10 +199,10 @@ fn free(
 const WAITING: usize = 1_000;
 /// The most commands that a call may run before such a queue. Each of them takes the server some
 /// microseconds.
-const MOST_WORK: u64 = 200;
+const MOST_WORK: u64 = 120;
 
 /// The most expired places that a call may remove. Each of them has up to three members.
-const MOST_REMOVED: u64 = 50;
+const MOST_REMOVED: u64 = 20;
 
 /// The commands that each script of a call runs on the server, beside the script itself.
 async fn work<T>(server: &RedisServer, call: impl Future<Output = T>) -> (T, u64) {
@@ -360,7 +362,7 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         while rounds < ROUNDS {
             rounds += 1;
             measure_mode(&server, &store, mode, &mut costs).await;
-            let is_cheap = costs.acquire.get() <= 2.2 && costs.beside.get() <= 3.0;
+            let is_cheap = costs.acquire.get() <= 2.6 && costs.beside.get() <= 3.7;
             if rounds > 20 && is_cheap && costs.release.get() <= 5.5 {
                 break;
             }
@@ -370,9 +372,9 @@ async fn shared_leases_and_permits_cost_little_more_than_exclusive_ones() {
         println!(
             "{mode}, {rounds} rounds: acquire {acquire:.2} ×, beside another holder {beside:.2} ×, release {release:.2} × exclusive"
         );
-        assert!(acquire <= 2.2, "{mode}: an acquire costs {acquire:.2} ×");
+        assert!(acquire <= 2.6, "{mode}: an acquire costs {acquire:.2} ×");
         assert!(release <= 5.5, "{mode}: a release costs {release:.2} ×");
-        assert!(beside <= 3.0, "{mode}: beside another {beside:.2} ×");
+        assert!(beside <= 3.7, "{mode}: beside another {beside:.2} ×");
     }
 }
 

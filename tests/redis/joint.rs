@@ -1,13 +1,19 @@
 //! Calls that share a script, because they are sent in one message.
 
+use std::{collections::HashSet, time::Duration};
+
 use futures_util::future::join_all;
 use redis::Value;
+use tokio::time::timeout;
 use tower_distributed_lock::{
     ErrorKind, LockKey,
-    store::{Acquired, Hint, Owner, RedisStore, Released, Renewed},
+    store::{Acquired, Hint, Owner, RedisStore, Released, Renewed, Store},
 };
 
-use crate::{assert_clean, server_and_store, support::words::*};
+use crate::{
+    assert_clean, server_and_store,
+    support::{eventually, redis_server::RedisServer, words::*},
+};
 
 const MANY: usize = 40;
 
@@ -120,6 +126,98 @@ async fn every_call_of_a_joint_script_has_its_own_answer() {
     assert_eq!(store.holder(&theirs).await, Some(b));
 }
 
+/// A script with many calls would delay all other clients of the server.
+#[tokio::test]
+async fn no_script_makes_many_calls() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    take_all(&store, &keys, a).await;
+    server.reset_stats().await;
+    let renewals = keys.iter().map(|key| renewal(key, a, 0)).collect();
+    assert!(store.renew_all(renewals).await.iter().all(is_renewed));
+    let scripts = server.commands().await["evalsha"];
+    assert!(scripts >= 2, "{scripts} scripts for {MANY} renewals");
+}
+
+/// A call at a key that others want takes the server long.
+#[tokio::test]
+async fn no_script_makes_many_calls_that_others_wait_for() {
+    const MOST: u64 = 4;
+    let (server, store) = server_and_store().await;
+    let (keys, a, b) = (many(), owner(), owner());
+    take_all(&store, &keys, a).await;
+    server.reset_stats().await;
+    for answer in join_all(keys.iter().map(|key| store.ask_for(waiting(key, b)))).await {
+        held(answer.unwrap());
+    }
+    let asked = server.commands().await["evalsha"];
+    let mut hints = store.watch_for_sure(b.instance).await;
+    server.reset_stats().await;
+    free_all(&store, &keys, a).await;
+    let freed = server.commands().await["evalsha"];
+    let mut told = HashSet::new();
+    eventually("every key is offered", async || {
+        while let Ok(Some(hint)) = timeout(Duration::from_millis(100), hints.recv()).await {
+            if let Hint::Free(key) = hint {
+                told.insert(key);
+            }
+        }
+        keys.iter().all(|key| told.contains(key))
+    })
+    .await;
+    for scripts in [asked, freed] {
+        assert!(scripts * MOST >= MANY as u64, "{scripts} scripts");
+    }
+}
+
+/// A proxy that does not know CLIENT INFO may spread the keys over several servers.
+#[tokio::test]
+async fn calls_share_no_script_at_a_server_that_is_not_known_to_be_one() {
+    let (server, _) = server_and_store().await;
+    let _: Value = (server.send(&["ACL", "SETUSER", "default", "-client|info"])).await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let (keys, a) = (many(), owner());
+    server.reset_stats().await;
+    take_all(&store, &keys, a).await;
+    free_all(&store, &keys, a).await;
+    assert_eq!(server.commands().await["evalsha"], 2 * MANY as u64);
+    assert_clean(&server).await;
+}
+
+/// A node of a Cluster refuses joint scripts, also where the store does not know that it is one.
+#[tokio::test]
+async fn a_server_that_refuses_joint_scripts_is_asked_for_one_once() {
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+    let _: Value = (server.send(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])).await;
+    eventually("the Cluster is up", async || {
+        let info: String = server.send(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:ok")
+    })
+    .await;
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let (keys, a) = (many(), owner());
+    for _ in 0..3 {
+        take_all(&store, &keys, a).await;
+        free_all(&store, &keys, a).await;
+    }
+    let refused = server.errors("CROSSSLOT").await;
+    assert!((1..=5).contains(&refused), "{refused} scripts were refused");
+    assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn long_records_share_no_script() {
+    let (server, store) = server_and_store().await;
+    const CONTENT: &[u8] = &[b'r'; 20 * 1024];
+    let (keys, a) = (many(), owner());
+    take_all(&store, &keys, a).await;
+    server.reset_stats().await;
+    for answer in join_all(keys.iter().map(|key| store.end(recording(key, a, CONTENT)))).await {
+        assert_eq!(answer.unwrap(), Released::Freed);
+    }
+    assert_eq!(server.commands().await["evalsha"], MANY as u64);
+}
+
 #[tokio::test]
 async fn records_of_one_message_share_a_script() {
     let (server, store) = server_and_store().await;
@@ -155,6 +253,27 @@ async fn a_full_server_refuses_every_call_of_a_joint_script() {
     // A release needs no memory.
     free_all(&store, taken, a).await;
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_clean(&server).await;
+}
+
+/// A joint script does not know the floors of its counters.
+#[tokio::test]
+async fn tokens_rise_in_a_joint_script_that_has_lost_its_counters() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    let ahead = store.see(&keys[0]).await.fence + 1_000_000_000_000;
+    for key in &keys {
+        store.raise_fence(key.clone(), ahead).await.unwrap();
+    }
+    take_all(&store, &keys, a).await;
+    free_all(&store, &keys, a).await;
+    let _: Value = server.send(&["FLUSHALL"]).await;
+    let taking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
+    for answer in join_all(taking).await {
+        let first = granted(answer.unwrap()).tokens.first().unwrap();
+        assert!(first > ahead + 1, "{first} after {ahead}");
+    }
+    free_all(&store, &keys, a).await;
     assert_clean(&server).await;
 }
 

@@ -62,11 +62,12 @@ impl Floors {
 
     /// Writes the floor of a key's counter, as an argument of a script.
     pub(super) fn write(&self, key: &LockKey, fraction: Option<Fraction>, to: &mut impl BufMut) {
-        put_number(self.of(key).get(), to);
-        if let Some(Fraction(fraction)) = fraction {
-            to.put_u8(b' ');
-            put_number(fraction, to);
-        }
+        put_floor(self.of(key).get(), fraction, to);
+    }
+
+    /// Writes the floor that all counters have in common.
+    pub(super) fn write_least(&self, fraction: Option<Fraction>, to: &mut impl BufMut) {
+        put_floor(self.clock.load(Ordering::Relaxed).max(1), fraction, to);
     }
 
     /// Raises all floors to the server's clock, in microseconds.
@@ -86,6 +87,14 @@ impl Floor<'_> {
     pub(super) fn get(self) -> u64 {
         let [clock, seen] = [self.clock, self.seen].map(|part| part.load(Ordering::Relaxed));
         clock.max(seen).max(1)
+    }
+}
+
+fn put_floor(floor: u64, fraction: Option<Fraction>, to: &mut impl BufMut) {
+    put_number(floor, to);
+    if let Some(Fraction(fraction)) = fraction {
+        to.put_u8(b' ');
+        put_number(fraction, to);
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
 
 /// How many attempts from the head of the queue on an offer looks at, and how many are told of a
 /// record.
-pub(super) const PAGE: usize = 32;
+pub(super) const PAGE: usize = 16;
 
 /// How many attempts behind those that are next are sent [`Hint::Next`]: if the next have crashed,
 /// the first of them that is alive takes the key.

@@ -57,6 +57,10 @@ pub(super) struct Connection {
     pub(super) fraction: Option<Fraction>,
     /// The server's name for the connection. `None` if CLIENT INFO is denied.
     peer: Option<Peer>,
+    /// Whether one script may have the names of several buckets. Not in a Cluster; nor where CLIENT
+    /// INFO is not answered, because a proxy may spread the buckets over several servers, and would
+    /// send the script to that of its first name; nor where such a script was refused.
+    pub(super) joins: bool,
     strays: Arc<Strays>,
 }
 
@@ -163,6 +167,7 @@ impl Connector {
             health,
             fraction: floor_by_clock.then(|| Fraction::of(&server.address)),
             address: server.address,
+            joins: peer.is_some() && !self.upstream.has_slots(),
             peer,
             strays: self.strays.clone(),
         })

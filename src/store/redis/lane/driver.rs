@@ -54,10 +54,11 @@ impl JointReply {
         }
     }
 
-    /// Whether the server never runs a script with keys of two buckets, as a proxy in front of a
-    /// Cluster.
+    /// Whether the server never runs a script with keys of two buckets, as a node of a Cluster or a
+    /// proxy in front of one, which may have an error of its own for that.
     fn is_never_run(&self) -> bool {
-        matches!(self, Self::Refused(error) if error.kind() == Some(ServerErrorKind::CrossSlot))
+        use ServerErrorKind::{CrossSlot, ResponseError};
+        matches!(self, Self::Refused(error) if matches!(error.kind(), Some(CrossSlot | ResponseError)))
     }
 
     /// The reply to the next call. `None` if the call was not made, and must be sent by itself. A
@@ -275,10 +276,13 @@ impl Inner {
             };
             let joint = joints.iter_mut().find(|it| entry.joint == Some(it.0));
             if let Some((_, reply)) = joint {
-                match reply.next() {
+                let made = |value: &Value| !entry.call.is_granted_too_low(value, &self.floors);
+                match reply.next().filter(made) {
                     Some(value) => state.queue.answered(value),
                     None => {
-                        state.joins &= !reply.is_never_run();
+                        if let Some(connection) = &mut state.connection {
+                            connection.joins &= !reply.is_never_run();
+                        }
                         state.queue.failed_jointly();
                     }
                 }

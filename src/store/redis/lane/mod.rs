@@ -91,8 +91,9 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// The number of calls in one message: enough to save round trips, few enough not to delay others.
-pub(super) const BATCH: usize = 128;
+/// The number of calls in one message, and so in one script: enough to save round trips, few enough
+/// not to delay others.
+const BATCH: usize = 32;
 /// The number of messages in flight (invariant 3).
 const MOST_IN_FLIGHT: usize = BUFFERED - 1;
 /// The number of calls that are worth a message while further calls are about to follow.
@@ -144,9 +145,6 @@ struct State {
     /// When the last handle was dropped.
     closed: Option<Instant>,
     gathering: Gathering,
-    /// Whether calls of one message share scripts. Not in a Cluster, where their keys are in
-    /// different slots; nor behind a server that has refused such a script.
-    joins: bool,
     spare: Spare,
 }
 
@@ -250,7 +248,6 @@ impl Lane {
                 wakes_at: None,
                 closed: None,
                 gathering: Gathering::No,
-                joins: !upstream.has_slots(),
                 spare: Spare::default(),
             }),
             connector: Connector::new(upstream, settings),
@@ -351,7 +348,6 @@ impl Inner {
             connection: Some(connection),
             flights,
             leaving: None,
-            joins,
             spare,
             waker,
             ..
@@ -370,13 +366,17 @@ impl Inner {
         };
         while flights.len() < MOST_IN_FLIGHT {
             let (first, mut calls) = (queue.in_flight(), 0);
-            let mut buckets = Buckets::default();
+            let (mut buckets, mut kinds) = (Buckets::default(), Joints::new());
             while calls < BATCH
                 && let Some(entry) = queue.next_unsent()
             {
                 let is_first = buckets.insert(entry.call.bucket());
-                let may_join = *joins && is_first && !entry.is_apart;
+                let may_join = connection.joins && is_first && !entry.is_apart;
                 entry.joint = entry.call.joint().filter(|_| may_join);
+                let is_new = |joint: &Joint| !kinds.contains(joint);
+                if let Some(joint) = entry.joint.filter(is_new) {
+                    kinds.push(joint);
+                }
                 if entry.call.is_in_doubt() {
                     entry.strays = connection.strays();
                 }
@@ -387,7 +387,7 @@ impl Inner {
             }
             let (mut message, mut joints) = (Message::default(), Joints::new());
             if calls > 1 {
-                for joint in Joint::ALL {
+                for joint in kinds {
                     let all = queue.sent_from(first);
                     let joined = || all.filter(|entry| entry.joint == Some(joint));
                     let joined: SmallVec<[&Entry; 32]> = joined().collect();

@@ -16,14 +16,18 @@
 -- All commands that can fail come before the writes that matter: an error means that the key was not taken. The branch for a free key
 -- without a queue is short, because the whole fleet shares the server's time.
 --
--- Several calls are made by one script: their locks, their queues and their counters, and four arguments for each. The reply is an array
--- (see joint.lua).
+-- Several calls are made by one script (see joint.lua): their locks, their queues and their counters; the second to fourth argument, which all
+-- of them have in common; and the first argument of each. The reply is an array. The floor is one that all counters have in common: a client
+-- that has seen a higher token of a counter makes the call again by itself.
 
-local function acquire(KEYS, ARGV, is_free)
+-- The number of calls at keys in use that the script may still make (see joint.lua).
+local contended = 4
+
+local function acquire(KEYS, ARGV)
   local call, lock, value = redis.call, KEYS[1], ARGV[1]
   local count, is_contended, is_wanted = 1, nil, nil
 
-  local in_use = is_free and 0 or call('EXISTS', lock, KEYS[2])
+  local in_use = call('EXISTS', lock, KEYS[2])
   if in_use ~= 0 then
     -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
     if in_use == 1 and string.find(value, ' ', 1, true) then
@@ -32,6 +36,10 @@ local function acquire(KEYS, ARGV, is_free)
       if content then
         return {'record', string.sub(stored, content)}
       end
+    end
+    contended = contended - 1
+    if contended < 0 then
+      return false
     end
     --@include value.lua
     --@include holders.lua
@@ -62,4 +70,17 @@ if calls == 1 then
   return acquire(KEYS, ARGV)
 end
 --@include joint.lua
-return run_each(calls, acquire, {}, redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0)
+local lease, given, queueing, answers = ARGV[1], ARGV[2], ARGV[3], {}
+--@include floor.lua
+floor = floor + 0
+local are_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0
+for i = 1, calls do
+  local lock, fence, value = KEYS[i], KEYS[2 * calls + i], ARGV[3 + i]
+  if are_free then
+    local last = redis.pcall('INCR', fence)
+    local is_token = type(last) == 'number' and last > floor and last < 9007199254740992
+    answers[i] = is_token and redis.pcall('PSETEX', lock, lease, value).ok and last
+  end
+  answers[i] = answers[i] or alone(acquire, {lock, KEYS[calls + i], fence}, {value, lease, given, queueing})
+end
+return answers

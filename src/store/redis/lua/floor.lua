@@ -1,1 +1,1 @@
-local floor = ARGV[3]
+local floor = given

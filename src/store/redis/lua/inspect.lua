@@ -11,7 +11,7 @@
 --@include queue.lua
 
 -- The number of holders, and of attempts, in one reply: a call must not take the server long. PAGE in questions.rs.
-local LISTED = 50
+local LISTED = 25
 
 -- The members behind the last one of the page before. If that one has left or moved, all members from its score on follow: members only
 -- move towards the end of their set, so none is missed, and some are there twice.

@@ -28,10 +28,10 @@ local OFFERS = 100000000000000
 local TOLD = 4
 
 -- The number of attempts from the head on that an offer looks at, and that are told of a record.
-local PAGE = 32
+local PAGE = 16
 
 -- The number of expired places that one call removes. The next call removes more.
-local PRUNED = 50
+local PRUNED = 20
 
 -- The number of expired places that prune has left.
 local expired = 0

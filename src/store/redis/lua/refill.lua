@@ -3,6 +3,7 @@
 -- By pcall, because a full server, which cannot count, must not fail the renewal: the lease goes on without further tokens.
 local function refill()
   --@include fence.lua
+  local given = ARGV[3]
   --@include floor.lua
   local last, tokens = redis.pcall('INCRBY', KEYS[3], ARGV[4]), nil
   if type(last) ~= 'number' then

@@ -9,8 +9,12 @@
 -- All commands that can fail come before the writes that matter: an error means that the lease was not ended. By pcall, because the lock is
 -- not a string while others share the key.
 --
--- Several calls are made by one script: their locks and their queues, and one argument for each, or three if all leave records. The reply is
--- an array (see joint.lua).
+-- Several calls are made by one script (see joint.lua): their locks, and one argument for each, or three if all leave records. The reply is an
+-- array. A name costs the server as much as a command, and few calls need their queue, whose name follows from that of the lock: no server of
+-- a Cluster is asked for joint scripts, and a server that refuses a name which it was not told gets the call again by itself.
+
+-- The number of calls at keys that others want, or that are not ours, that the script may still make (see joint.lua).
+local contended = 4
 
 local function release(KEYS, ARGV)
   -- The owner's lease without the mark "wanted", with or without a fingerprint: no attempt waits for it (see value.lua).
@@ -23,6 +27,10 @@ local function release(KEYS, ARGV)
     return 1
   end
 
+  contended = contended - 1
+  if contended < 0 then
+    return false
+  end
   --@include value.lua
   --@include holders.lua
   --@include queue.lua
@@ -61,13 +69,14 @@ local function release(KEYS, ARGV)
   return lock.owner == me and 1 or 0
 end
 
-local calls = #KEYS / 2
-if calls == 1 then
+-- One call has two names, and one or three arguments.
+if #ARGV % #KEYS ~= 0 then
   return release(KEYS, ARGV)
 end
+local calls, parts = #KEYS, #ARGV / #KEYS
 -- Leases that nobody waits for are freed by one command, before any other write: if it fails, nothing was done.
 local answers, freed = {}, {}
-if #ARGV == calls then
+if parts == 1 then
   for i, value in ipairs(redis.call('MGET', unpack(KEYS, 1, calls))) do
     if value == ARGV[i] then
       freed[#freed + 1] = KEYS[i]
@@ -82,4 +91,10 @@ if #freed == calls then
   return answers
 end
 --@include joint.lua
-return run_each(calls, release, answers)
+for i = 1, calls do
+  if not answers[i] then
+    local queue = string.gsub(KEYS[i], '({b%d+}:)lock:', '%1queue:', 1)
+    answers[i] = alone(release, {KEYS[i], queue}, {unpack(ARGV, (i - 1) * parts + 1, i * parts)})
+  end
+end
+return answers

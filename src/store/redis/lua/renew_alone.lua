@@ -50,13 +50,10 @@ local calls = #KEYS
 if calls == 1 then
   return renew(KEYS, ARGV)
 end
+--@include joint.lua
 local answers = {}
 for i, value in ipairs(redis.call('MGET', unpack(KEYS))) do
-  local lease, ms = ARGV[2 * i - 1], ARGV[2 * i]
-  if value == lease then
-    local is_done, answer = pcall(renew, {KEYS[i]}, {lease, ms}, value)
-    answers[i] = is_done and answer
-  end
+  local lease = ARGV[2 * i - 1]
+  answers[i] = alone(renew, {KEYS[i]}, {lease, ARGV[2 * i]}, value == lease and value)
 end
---@include joint.lua
-return run_each(calls, renew, answers)
+return answers

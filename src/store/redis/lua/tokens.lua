@@ -1,6 +1,6 @@
 -- Takes the tokens of a grant of `count` leases: as many as ARGV 5 says, or one. `last` is the last of them, and `tokens` is their number. Ends
 -- the script with an error if there are no tokens left, before anything was granted.
-local last, tokens = nil, ARGV[5]
+local last, tokens, given = nil, ARGV[5], ARGV[3]
 if tokens then
   last = call('INCRBY', KEYS[3], tokens)
 else

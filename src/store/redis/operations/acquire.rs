@@ -20,7 +20,7 @@ use super::{
         script::{ACQUIRE, ACQUIRE_SHARED},
         value,
     },
-    Operation, Writer,
+    Dialect, Operation, Writer,
     reply::{read, remaining, text, tokens},
     writer::millis,
 };
@@ -70,13 +70,17 @@ impl Writer<'_> {
         let names = &[Name::Lock, Name::Queue, Name::Fence, Name::None];
         let names = &names[..if request.ends.is_empty() { 3 } else { 4 }];
         self.script(script, &request.key, names);
-        self.acquire_arguments(request);
-    }
-
-    pub(super) fn acquire_arguments(&mut self, request: &Acquire) {
-        if request.mode == Mode::Exclusive {
-            let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
-            self.arg(|to| value::lease(request.owner, label, fingerprint, to));
+        if !self.others.is_empty() {
+            self.number(millis(request.lease));
+            let Dialect {
+                floors, fraction, ..
+            } = self.dialect;
+            self.arg(|to| floors.write_least(fraction, to));
+            self.queueing(request.queueing, &[]);
+            return self.lease_for(request);
+        }
+        if is_exclusive {
+            self.lease_for(request);
         } else {
             self.holder(request.owner, request.mode);
         }
@@ -94,6 +98,11 @@ impl Writer<'_> {
         for owner in more {
             self.holder(*owner, request.mode);
         }
+    }
+
+    pub(super) fn lease_for(&mut self, request: &Acquire) {
+        let (label, fingerprint) = (self.dialect.names.label(), request.fingerprint.as_ref());
+        self.arg(|to| value::lease(request.owner, label, fingerprint, to));
     }
 
     /// Writes the argument that says whether an attempt queues: `no`, `skip`, or `<ms of the place>
@@ -119,6 +128,20 @@ impl Writer<'_> {
             }
         });
     }
+}
+
+/// Whether a token in the reply of a joint script is below the floor of its counter. The server has
+/// lost the counter then, and its clock was set back.
+pub(in super::super) fn is_too_low(reply: &Value, floor: Floor<'_>) -> bool {
+    let last = match reply {
+        Value::Int(last) => Some(last),
+        Value::Array(parts) => match &parts[..] {
+            [_, Value::Int(last), _, _, _] => Some(last),
+            _ => None,
+        },
+        _ => None,
+    };
+    last.is_some_and(|last| u64::try_from(*last).is_ok_and(|last| last <= floor.get()))
 }
 
 /// Reads the reply of `acquire.lua` or `acquire_shared.lua`.

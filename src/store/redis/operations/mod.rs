@@ -21,7 +21,9 @@ mod renew;
 mod reply;
 mod writer;
 
-use redis::Cmd;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 pub(super) use self::{
@@ -31,15 +33,19 @@ pub(super) use self::{
     writer::{Dialect, millis},
 };
 use self::{listing::Scan, questions::Inspect, writer::Writer};
-use super::{Shared, names::bucket, script::By};
+use super::{Shared, floors::Floors, names::bucket, script::By};
 use crate::{
     LockKey,
-    store::{Acquire, Ending, Expected, Holder, Mode, Release, Renew},
+    store::{Acquire, Ending, Expected, Holder, Mode, Queueing, Release, Renew},
 };
 
 /// The size of a record that every server takes: `proto-max-bulk-len` is at least 1 MiB, the name
 /// of the owner included.
 const LARGE: usize = 1024 * 1024 - 256;
+
+/// The size of a record that shares a script with others. A longer one takes the server longer than
+/// the script.
+const SMALL: usize = 16 * 1024;
 
 /// One call.
 ///
@@ -92,14 +98,14 @@ pub(super) enum Operation {
 /// one message share a script (`joint.lua`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Joint {
-    Acquire,
+    /// With the arguments that all calls have in common.
+    Acquire {
+        lease: Duration,
+        queueing: Queueing,
+    },
     Renew,
     Free,
     Record,
-}
-
-impl Joint {
-    pub(super) const ALL: [Self; 4] = [Self::Acquire, Self::Renew, Self::Free, Self::Record];
 }
 
 impl From<Operation> for Call {
@@ -143,16 +149,28 @@ impl Call {
         match &self.operation {
             Operation::Acquire(it) => {
                 let is_usual = it.block <= 1 && it.ends.is_empty();
-                (it.mode == Mode::Exclusive && is_usual).then_some(Joint::Acquire)
+                (it.mode == Mode::Exclusive && is_usual).then_some(Joint::Acquire {
+                    lease: it.lease,
+                    queueing: it.queueing,
+                })
             }
             Operation::Renew(it) => {
                 (it.mode == Mode::Exclusive && it.refill == 0).then_some(Joint::Renew)
             }
-            Operation::Release(it) => match it.ending {
-                Ending::Record { .. } => Some(Joint::Record),
+            Operation::Release(it) => match &it.ending {
+                Ending::Record { content, .. } => (content.len() <= SMALL).then_some(Joint::Record),
                 Ending::Free => (it.mode == Mode::Exclusive).then_some(Joint::Free),
             },
             _ => None,
+        }
+    }
+
+    /// Whether a joint script has granted the key with a token that is too low. The call is then
+    /// made again, by the same owner, with the floor of its own counter.
+    pub(super) fn is_granted_too_low(&self, reply: &Value, floors: &Floors) -> bool {
+        match &self.operation {
+            Operation::Acquire(it) => acquire::is_too_low(reply, floors.of(&it.key)),
+            _ => false,
         }
     }
 
@@ -215,7 +233,7 @@ impl Call {
         }
         for call in others {
             match &call.operation {
-                Operation::Acquire(request) => to.acquire_arguments(request),
+                Operation::Acquire(request) => to.lease_for(request),
                 Operation::Renew(request) => to.renew_arguments(request, true),
                 Operation::Release(request) => to.release_arguments(request),
                 _ => {}

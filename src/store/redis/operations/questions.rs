@@ -28,7 +28,7 @@ use crate::{
 
 /// The number of holders, and of attempts, on one page of an inspection (`LISTED` in
 /// `inspect.lua`).
-const PAGE: usize = 50;
+const PAGE: usize = 25;
 
 impl Shared {
     /// Raises the tokens of a key above a number. Fails for a number that Lua and JSON cannot

@@ -72,6 +72,7 @@ impl Writer<'_> {
         let (script, names): (_, &[Name]) = match (is_shared, has_one_key) {
             (true, false) => (&RELEASE_SHARED, &[Name::Lock, Name::Queue, Name::None]),
             (true, true) => (&RELEASE_SHARED, &[Name::Lock]),
+            (false, false) if !self.others.is_empty() => (&RELEASE, &[Name::Lock]),
             (false, false) => (&RELEASE, &[Name::Lock, Name::Queue]),
             (false, true) => (&RELEASE_ALONE, &[Name::Lock]),
         };

@@ -16,7 +16,7 @@ use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        lane::{BATCH, Lane},
+        lane::Lane,
         names::{Name, bucket},
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
         topology::{Topology, is_redirect},
@@ -56,12 +56,11 @@ impl Shared {
             }
         }
         for (lane, indices) in groups {
-            // Batches are answered one after another, so each batch gets more time than the one
+            // The renewals are answered one after another, so each gets more time than the one
             // before.
-            let starts = indices.into_iter().enumerate().map(|(place, index)| {
-                let behind = u32::try_from(place / BATCH).unwrap_or(u32::MAX);
+            let starts = (0..).zip(indices).map(|(behind, index)| {
                 let asked = &mut asked[index];
-                asked.deadline += self.timeout / 10 * behind;
+                asked.deadline += self.timeout / 1000 * behind;
                 (index, renewal_of(&asked.request), asked.deadline)
             });
             lane.call_all(starts, &sender);
