@@ -16,7 +16,7 @@ use tower_distributed_lock::{
 use crate::{
     demo::Server,
     payment,
-    support::{eventually, redis_server::RedisServer},
+    support::{PATIENCE, eventually, redis_server::RedisServer},
 };
 
 /// A place for the locks of several instances.
@@ -42,8 +42,9 @@ impl Fleet {
         match self {
             Self::Memory(store) => Locks::builder(store.clone()),
             Self::Redis(server) => {
+                // A busy machine may need more than the second that is the default.
                 let store = RedisStore::builder(server.url()).label(label);
-                Locks::builder(store.build().unwrap())
+                Locks::builder(store.timeout(PATIENCE).build().unwrap())
             }
         }
     }

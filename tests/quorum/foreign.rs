@@ -29,9 +29,9 @@ async fn write(fleet: &Fleet, nodes: usize, name: &str) {
     }
 }
 
-/// Every call for the key fails with this kind.
-async fn assert_all_fail(fleet: &Fleet, kind: ErrorKind) {
-    let (store, key, a) = (&fleet.store, key("orders/42"), owner());
+/// Every call for the key fails with this kind. The owner held it before.
+async fn assert_all_fail(fleet: &Fleet, a: Owner, kind: ErrorKind) {
+    let (store, key) = (&fleet.store, key("orders/42"));
     assert_kind(store.ask_for(attempt(&key, owner())).await, kind);
     assert_kind(store.ask_for(waiting(&key, owner())).await, kind);
     assert_kind(store.inspect(key.clone()).await, kind);
@@ -46,9 +46,12 @@ async fn assert_all_fail(fleet: &Fleet, kind: ErrorKind) {
 #[tokio::test]
 async fn a_foreign_value_on_a_majority_of_nodes_is_no_outage() {
     let mut fleet = Fleet::start(3).await;
+    let a = owner();
+    let granted = fleet.store.ask_for(attempt(&key("orders/42"), a)).await;
+    granted.unwrap();
     for nodes in [2, 3] {
         write(&fleet, nodes, LOCK).await;
-        assert_all_fail(&fleet, ErrorKind::Foreign).await;
+        assert_all_fail(&fleet, a, ErrorKind::Foreign).await;
     }
     // A request that waits for ever would wait for the end of an outage.
     let locks = fleet.locks();
@@ -59,7 +62,7 @@ async fn a_foreign_value_on_a_majority_of_nodes_is_no_outage() {
     let _: Value = fleet.servers[1].send(&["DEL", LOCK]).await;
     let _: Value = fleet.servers[2].send(&["DEL", LOCK]).await;
     fleet.servers[2].kill();
-    assert_all_fail(&fleet, ErrorKind::Unreachable).await;
+    assert_all_fail(&fleet, a, ErrorKind::Unreachable).await;
 }
 
 #[tokio::test]

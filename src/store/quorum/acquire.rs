@@ -23,17 +23,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-
-use super::{
-    Shared,
-    attempts::{Attempt, can_be_named},
-    ballot::Verdict,
-    vote::Vote,
-};
+use super::{Shared, attempts::Attempt, ballot::Verdict, vote::Vote};
 use crate::{
     Error, ErrorKind,
-    store::{Acquire, Acquired, Grant, Held, Outcome, Queueing, StoreFuture},
+    store::{Acquire, Acquired, Grant, Outcome, Queueing, StoreFuture},
     sync::random,
     time::{Instant, timeout},
 };
@@ -68,61 +61,45 @@ impl Shared {
         self: &Arc<Self>,
         request: Acquire,
     ) -> StoreFuture<Outcome<Acquired>> {
-        if let Err(error) = check(&request) {
+        if request.mode.is_permit() {
+            let message = "a quorum has no permits, because holders of different majorities would together exceed the number: use a store on one server for permits";
+            let error = Error::new(ErrorKind::InvalidConfig, message);
             return Box::pin(ready(Outcome::Refused(error)));
         }
         let asked = Instant::now();
         self.note_lease(request.lease);
         let (attempt, was_known) = self.attempts.enter(&request, asked);
         let vote = self.open_vote(&attempt, &request, request.queueing);
-        let mut entered = Entered {
+        let entered = Entered {
             store: self.clone(),
             attempt,
             request,
             is_answered: false,
         };
-        Box::pin(async move {
-            match entered.vote_until_decided(vote, asked).await {
-                Ok(acquired) => {
-                    entered.disarm();
-                    Outcome::Answered(acquired)
-                }
-                // The nodes end what the attempt leaves behind. Without places from before, the
-                // attempt has nothing, and the caller nothing to end.
-                Err(error) if !was_known => Outcome::Refused(error),
-                Err(error) => Outcome::Unknown(error),
-            }
-        })
+        Box::pin(entered.run(vote, asked, was_known))
     }
 
     /// Ends an attempt that has failed, or that does not wait. Returns the nodes that had granted a
     /// lease.
     fn abandon(&self, attempt: &Arc<Attempt>) -> Vec<usize> {
-        let parts = attempt.give_up_all();
-        for (node, part) in &parts {
-            self.nodes[*node].end(attempt.end_of(part.name, part.is_asked));
-        }
+        let parts = self.give_back(attempt, |_, _| true);
         self.attempts.remove(attempt);
         let leases = parts.iter().filter(|(_, part)| part.is_held());
         leases.map(|(node, _)| *node).collect()
     }
-
-    /// Ends an attempt that found a record. Nodes where the attempt had a lease have missed or lost
-    /// the record, and get it.
-    fn recorded(self: &Arc<Self>, attempt: &Arc<Attempt>, record: Bytes) {
-        let missing = self.abandon(attempt);
-        if !missing.is_empty() {
-            let attempt = attempt.clone();
-            self.home
-                .spawn(self.clone().copy_record(attempt, record, missing));
-        }
-    }
 }
 
 impl Entered {
-    /// A method, because the future would take only a copy of the field.
-    fn disarm(&mut self) {
-        self.is_answered = true;
+    async fn run(mut self, vote: Vote, asked: Instant, was_known: bool) -> Outcome<Acquired> {
+        let decided = self.vote_until_decided(vote, asked).await;
+        self.is_answered = decided.is_ok();
+        match decided {
+            Ok(acquired) => Outcome::Answered(acquired),
+            // The nodes end what the attempt leaves behind. Without places from before, the attempt
+            // has nothing, and the caller nothing to end.
+            Err(error) if !was_known => Outcome::Refused(error),
+            Err(error) => Outcome::Unknown(error),
+        }
     }
 
     /// Votes until the key is granted, until another attempt has the key, or until this attempt
@@ -136,11 +113,13 @@ impl Entered {
         loop {
             store.count(&mut vote, request).await;
             store.check_servers()?;
-            let (held, split) = match vote.ballot.verdict() {
+            let (mut held, split) = match vote.ballot.verdict() {
                 Verdict::Granted => return self.granted(vote, asked).await,
                 Verdict::Held { held, split } => (held, split),
                 Verdict::Recorded(record) => {
-                    store.recorded(attempt, record.clone());
+                    // Nodes where the attempt had a lease have missed or lost the record.
+                    let missing = store.abandon(attempt);
+                    store.copy_record(attempt, record.clone(), missing);
                     return Ok(Acquired::Recorded(record));
                 }
                 Verdict::Failed(error) => return Err(error),
@@ -156,18 +135,21 @@ impl Entered {
                 VOTES
             };
             if !leads || votes == most_votes || asked.elapsed() > store.node_timeout + limit {
-                for (node, _) in attempt.parts() {
-                    store.give_back(attempt, node);
-                }
                 if waits {
+                    store.give_back(attempt, |_, part| part.is_held());
                     attempt.lose_vote();
                     store.hear_the_rest(vote, attempt);
                 } else {
                     drop(vote);
                     store.abandon(attempt);
                 }
-                let gives_way = split && !is_refused;
-                return Ok(Acquired::Held(if gives_way { soon(held) } else { held }));
+                if split && !is_refused {
+                    // The leading attempt may fail, and then no node has a lease whose end could be
+                    // waited for.
+                    let pause = GIVING_WAY.mul_f64(0.5 + random());
+                    held.remaining = held.remaining.min(pause);
+                }
+                return Ok(Acquired::Held(held));
             }
             // Other nodes may have refused a waiting attempt only because of their queues.
             let (pause, queueing) = if waits {
@@ -186,7 +168,7 @@ impl Entered {
     async fn granted(&self, vote: Vote, asked: Instant) -> Result<Acquired, Error> {
         let (store, lease) = (&self.store, self.request.lease);
         let tokens = vote.ballot.tokens();
-        let tokens = store.agree(&self.attempt.key, &tokens).await?;
+        let tokens = store.agree(&self.request.key, &tokens).await?;
         let until = store.valid_until(asked, lease);
         let until = until.ok_or_else(|| too_late(asked, lease))?;
         self.attempt.confirm(until);
@@ -205,32 +187,10 @@ fn back_off(took: Duration) -> Duration {
     ((took + Duration::from_millis(1)) * 2).mul_f64(random())
 }
 
-/// Shortens the pause of an attempt that has given way: the leading attempt may fail, and then no
-/// node has a lease whose end could be waited for.
-fn soon(held: Held) -> Held {
-    let pause = GIVING_WAY.mul_f64(0.5 + random());
-    Held {
-        remaining: held.remaining.min(pause),
-        ..held
-    }
-}
-
 fn too_late(asked: Instant, lease: Duration) -> Error {
     let took = asked.elapsed();
     let message = format!(
         "the nodes took {took:?} to grant a lease of {lease:?}: too little of the lease was left"
     );
     Error::new(ErrorKind::Unreachable, message)
-}
-
-/// Refuses what a quorum cannot do.
-fn check(request: &Acquire) -> Result<(), Error> {
-    let message = if request.mode.is_permit() {
-        "a quorum has no permits, because holders of different majorities would together exceed the number: use a store on one server for permits"
-    } else if !can_be_named(request.owner) {
-        "an instance on a quorum is limited to 2^48 attempts: create a new `Locks`"
-    } else {
-        return Ok(());
-    };
-    Err(Error::new(ErrorKind::InvalidConfig, message))
 }

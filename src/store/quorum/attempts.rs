@@ -40,14 +40,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::super::{Acquire, Acquired, Ending, Mode, Outcome, Owner, Queueing, Release};
+use super::super::{Acquire, Acquired, Ending, Outcome, Owner, Queueing, Release};
 use crate::{LockKey, sync::Mutex, time::later};
 
-/// The number of bits that count the attempts of an instance. The bits above count the names that
-/// were given up.
+/// The number of bits that count the attempts of an instance, which are enough for 89 years with a
+/// hundred thousand attempts a second. The bits above count the names that were given up.
 const NAMES: u32 = 48;
 /// The table is swept when at least this many attempts are in it.
 const SMALLEST_SWEEP: usize = 64;
@@ -75,10 +74,8 @@ struct Table {
 /// One attempt, with its part on each node.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    pub(super) key: LockKey,
-    pub(super) owner: Owner,
-    pub(super) mode: Mode,
-    pub(super) fingerprint: Option<Bytes>,
+    /// The first question of the attempt.
+    pub(super) request: Acquire,
     names: Names,
     state: Mutex<State>,
 }
@@ -123,7 +120,11 @@ impl Names {
     }
 
     fn name(&self, owner: Owner) -> Owner {
-        later_name(owner, self.0.load(Ordering::Relaxed))
+        let names = self.0.load(Ordering::Relaxed);
+        Owner {
+            attempt: owner.attempt.wrapping_add(names << NAMES),
+            ..owner
+        }
     }
 }
 
@@ -145,10 +146,7 @@ impl Attempts {
         let entry = (request.key.clone(), request.owner);
         let attempt = table.attempts.entry(entry).or_insert_with(|| {
             was_known = false;
-            let Acquire { key, owner, .. } = request;
-            let fingerprint = request.fingerprint.clone();
-            let lasts = Duration::ZERO;
-            Arc::new(self.attempt(key.clone(), *owner, request.mode, fingerprint, lasts))
+            Arc::new(self.attempt(request))
         });
         let mut state = attempt.state.lock();
         state.lasts = state.lasts.max(lasts(request));
@@ -162,47 +160,24 @@ impl Attempts {
         table.attempts.get(&(key.clone(), owner)).cloned()
     }
 
-    /// The attempt of an owner. One that is not known may hold every node under the name of its
-    /// owner.
-    pub(super) fn find_or_guess(&self, key: &LockKey, owner: Owner, mode: Mode) -> Arc<Attempt> {
-        self.find(key, owner).unwrap_or_else(|| {
-            let attempt = self.attempt(key.clone(), owner, mode, None, Duration::ZERO);
-            attempt.state.lock().parts.fill(Some(Part {
-                name: owner,
-                has: Some(Has::Lease),
-                is_asked: false,
-                is_too_late: false,
-            }));
-            Arc::new(attempt)
-        })
-    }
-
     /// The same attempt for nodes that have no part in it, for a record: in new names, because this
     /// one has ended.
-    pub(super) fn successor(&self, attempt: &Attempt, lasts: Duration) -> Attempt {
+    pub(super) fn successor(&self, attempt: &Attempt) -> Arc<Attempt> {
         self.names.give_up();
-        let (key, mode) = (attempt.key.clone(), Mode::Exclusive);
-        self.attempt(key, attempt.owner, mode, None, lasts)
+        Arc::new(self.attempt(&attempt.request))
     }
 
-    fn attempt(
-        &self,
-        key: LockKey,
-        owner: Owner,
-        mode: Mode,
-        fingerprint: Option<Bytes>,
-        lasts: Duration,
-    ) -> Attempt {
+    fn attempt(&self, request: &Acquire) -> Attempt {
         let now = Instant::now();
         Attempt {
-            key,
-            owner,
-            mode,
-            fingerprint,
+            request: Acquire {
+                ends: Vec::new(),
+                ..request.clone()
+            },
             names: self.names.clone(),
             state: Mutex::new(State {
                 parts: vec![None; self.nodes],
-                lasts,
+                lasts: lasts(request),
                 entered: now,
                 valid_until: now,
                 is_ending: false,
@@ -212,7 +187,7 @@ impl Attempts {
 
     /// Removes an attempt that has ended.
     pub(super) fn remove(&self, attempt: &Arc<Attempt>) {
-        let entry = (attempt.key.clone(), attempt.owner);
+        let entry = (attempt.request.key.clone(), attempt.request.owner);
         let mut table = self.table.lock();
         let known = table.attempts.get(&entry);
         if known.is_some_and(|known| Arc::ptr_eq(known, attempt)) {
@@ -240,7 +215,7 @@ impl Attempt {
             return None;
         }
         let part = state.parts[node].get_or_insert_with(|| Part {
-            name: self.names.name(self.owner),
+            name: self.names.name(self.request.owner),
             has: None,
             is_asked: false,
             is_too_late: false,
@@ -292,31 +267,19 @@ impl Attempt {
         }
     }
 
-    /// Gives up a name, after a question was given up or the lease was lost.
-    pub(super) fn give_up(&self, node: usize, name: Owner) {
+    /// Gives up the names of parts, unless the attempt ends. Returns each part with its node.
+    pub(super) fn give_up(&self, which: impl Fn(usize, &Part) -> bool) -> Vec<(usize, Part)> {
         let mut state = self.state.lock();
-        if state.part(node, name).is_some() {
-            state.parts[node] = None;
-            self.names.give_up();
+        if state.is_ending {
+            return Vec::new();
         }
-    }
-
-    /// Gives up the lease on a node. Returns its name there.
-    pub(super) fn give_back(&self, node: usize) -> Option<Owner> {
-        let mut state = self.state.lock();
-        let part = state.parts[node].filter(|part| part.is_held());
-        let part = part.filter(|_| !state.is_ending)?;
-        state.parts[node] = None;
-        self.names.give_up();
-        Some(part.name)
-    }
-
-    /// Gives up all parts. Returns each with its node.
-    pub(super) fn give_up_all(&self) -> Vec<(usize, Part)> {
-        let mut state = self.state.lock();
         let parts = state.parts.iter_mut().enumerate();
-        let parts = parts.filter_map(|(node, part)| Some((node, part.take()?)));
-        parts.inspect(|_| self.names.give_up()).collect()
+        let parts = parts.filter_map(|(node, part)| {
+            let part = part.take_if(|part| which(node, part))?;
+            self.names.give_up();
+            Some((node, part))
+        });
+        parts.collect()
     }
 
     /// Notes that the attempt holds a majority until the given time.
@@ -356,20 +319,28 @@ impl Attempt {
         self.state.lock().may_heal()
     }
 
-    /// Ends the attempt, which gets no new part from now on. The names are kept for a release that
-    /// is repeated, until the attempt is removed.
-    pub(super) fn end(&self) -> Vec<(usize, Part)> {
+    /// Ends the attempt, which gets no new part from now on. Returns the release of each part. The
+    /// names are kept for a release that is repeated, until the attempt is removed.
+    pub(super) fn end(&self, request: &Release) -> Vec<(usize, Release)> {
         self.state.lock().is_ending = true;
-        self.parts()
+        let release = |(node, part): (usize, Part)| {
+            let release = Release {
+                owner: part.name,
+                in_doubt: request.in_doubt || part.is_asked,
+                ..request.clone()
+            };
+            (node, release)
+        };
+        self.parts().into_iter().map(release).collect()
     }
 
     /// Ends what a node may have under this name. `in_doubt`: a question may still take effect.
     pub(super) fn end_of(&self, name: Owner, in_doubt: bool) -> Release {
         let lasts = self.state.lock().lasts;
         Release {
-            key: self.key.clone(),
+            key: self.request.key.clone(),
             owner: name,
-            mode: self.mode,
+            mode: self.request.mode,
             ending: Ending::Free,
             in_doubt,
             lasts,
@@ -414,20 +385,6 @@ fn lasts(request: &Acquire) -> Duration {
     match request.queueing {
         Queueing::Wait { deadline, .. } => request.lease.max(deadline),
         Queueing::No | Queueing::Skip => request.lease,
-    }
-}
-
-/// Whether the owner's number leaves room for names. An instance with a hundred thousand attempts a
-/// second runs out after 89 years.
-pub(super) fn can_be_named(owner: Owner) -> bool {
-    owner.attempt >> NAMES == 0
-}
-
-/// A name that follows this one on a node.
-pub(super) fn later_name(owner: Owner, names: u64) -> Owner {
-    Owner {
-        attempt: owner.attempt.wrapping_add(names << NAMES),
-        ..owner
     }
 }
 

@@ -1,21 +1,17 @@
 //! The settings of a quorum, and the check that refuses nodes that cannot form one.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     QuorumStore, Shared,
     attempts::{Attempts, Names},
     health::Health,
-    millis,
     node::Node,
 };
 use crate::{
     Error, ErrorKind,
     store::{Store, home::Home},
+    sync::Mutex,
 };
 
 /// No call succeeds within less.
@@ -153,8 +149,8 @@ impl QuorumStoreBuilder {
     /// succeed, or one of more than an hour.
     pub fn build(self) -> Result<QuorumStore, Error> {
         let mut spaces: Vec<Arc<str>> = self.nodes.iter().map(|node| node.space()).collect();
-        self.check(&spaces)?;
         spaces.sort_unstable();
+        self.check(&spaces)?;
         let home = Home::default();
         let health = Arc::new(Health::new(self.nodes.len()));
         let names = Names::default();
@@ -168,7 +164,7 @@ impl QuorumStoreBuilder {
             health,
             node_timeout: self.node_timeout,
             fencing: self.fencing,
-            longest_lease: AtomicU64::new(millis(self.longest_lease)),
+            longest_lease: Mutex::new(self.longest_lease),
             space: format!("quorum:{}", spaces.join(",")).into(),
             home,
         })))
@@ -188,8 +184,8 @@ impl QuorumStoreBuilder {
                 "a quorum needs an odd number of nodes, not {nodes}: {odd} nodes tolerate as many failures"
             ));
         }
-        let mut seen = HashSet::new();
-        if let Some(twice) = spaces.iter().find(|space| !seen.insert(*space)) {
+        // Sorted, so that equal ones follow each other.
+        if let Some([twice, ..]) = spaces.windows(2).find(|pair| pair[0] == pair[1]) {
             return refuse(format!(
                 "a quorum needs independent nodes, and `{twice}` is there twice"
             ));

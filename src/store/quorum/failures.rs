@@ -81,11 +81,6 @@ pub(super) fn is_answer(error: &Error) -> bool {
     error.kind() != ErrorKind::Unreachable
 }
 
-/// Whether a node has answered a call, possibly with an error.
-pub(super) fn is_answered<T>(outcome: &Result<T, Error>) -> bool {
-    outcome.as_ref().err().is_none_or(is_answer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

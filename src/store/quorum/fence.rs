@@ -32,8 +32,9 @@ impl Shared {
     ) -> Result<Tokens, Error> {
         let counter = |(node, tokens): &(usize, Tokens)| (*node, tokens.last().unwrap_or(0));
         let counters: Vec<(usize, u64)> = tokens.iter().map(counter).collect();
-        let highest = counters.iter().map(|(_, counter)| *counter).max();
-        let highest = highest.unwrap_or(0);
+        let highest = counters
+            .iter()
+            .fold(0, |highest, (_, counter)| highest.max(*counter));
         let shortest = tokens.iter().map(|(_, tokens)| tokens.left()).min();
         let shortest = shortest.unwrap_or(0);
         let agreed_on = Tokens::new((highest + 1).saturating_sub(shortest.into()), shortest);

@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use super::{
     Shared,
     attempts::Attempt,
-    failures::{Failures, is_answered},
+    failures::{Failures, is_answer},
 };
 use crate::{
     Error,
@@ -40,7 +40,7 @@ impl Shared {
                 .iter()
                 .map(|(request, lease)| self.heal(request, lease));
             let mut healed = join_all(healing).await.into_iter().flatten();
-            if !healed.all(|(_, healed)| is_answered(&healed)) {
+            if !healed.all(|(_, healed)| healed.as_ref().err().is_none_or(is_answer)) {
                 return; // a node is away again; the next renewal heals the rest
             }
         }
@@ -57,7 +57,7 @@ impl Shared {
         let healing = attempt.gaps().into_iter().map(async |node| {
             let mut healed = self.join(attempt, node, lease, block, request.mode).await;
             if !attempt.may_heal() {
-                self.give_back(attempt, node);
+                self.give_back(attempt, |at, part| at == node && part.is_held());
             }
             if !attempt.holds(node) {
                 healed = healed.map(|_| None);
@@ -81,15 +81,12 @@ impl Shared {
             return Ok(None);
         };
         let request = Acquire {
-            key: attempt.key.clone(),
             owner: name,
             lease,
             block,
             queueing: Queueing::Skip,
             mode,
-            fingerprint: attempt.fingerprint.clone(),
-            more: Vec::new(),
-            ends: Vec::new(),
+            ..attempt.request.clone()
         };
         let asking = self.nodes[node].acquire(attempt, request);
         let Some(outcome) = timeout(self.node_timeout, asking).await else {

@@ -66,15 +66,10 @@ impl Health {
         took[took.len() / 2] * 3 + SLACK
     }
 
-    /// The nodes that may lead, in the order that all instances share. While a majority answers, at
+    /// The nodes that may lead, the leading node first, in the order that all instances share. While a majority answers, at
     /// least one of them is in time, because half of all nodes are.
     pub(super) fn leaders(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|node| self.is_in_time(*node))
-    }
-
-    /// The leading node.
-    pub(super) fn leading(&self) -> Option<usize> {
-        self.leaders().next()
     }
 
     /// Notes whether a node's last call was answered.
@@ -115,7 +110,7 @@ mod tests {
     #[test]
     fn the_first_node_that_answers_in_time_leads() {
         let health = Health::new(3);
-        assert_eq!(health.leading(), Some(0));
+        assert_eq!(health.leaders().next(), Some(0));
         let vote = |millis: [u64; 3]| {
             for (node, millis) in millis.into_iter().enumerate() {
                 health.took(node, Duration::from_millis(millis));
@@ -132,11 +127,11 @@ mod tests {
         for _ in 0..10 {
             vote([1, 1, 1]);
         }
-        assert_eq!(health.leading(), Some(0));
+        assert_eq!(health.leaders().next(), Some(0));
         // All of them are far away, or on a slow machine.
         for _ in 0..10 {
             vote([100, 60, 70]);
         }
-        assert_eq!(health.leading(), Some(0));
+        assert_eq!(health.leaders().next(), Some(0));
     }
 }

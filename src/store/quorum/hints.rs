@@ -31,7 +31,9 @@ impl Shared {
                         // The head of another queue would only take that node away from the
                         // leading attempt, and so asks later, in case that the leading attempt
                         // does not come.
-                        Some(Hint::Free(key)) if health.leading() != Some(at) => Hint::Next(key),
+                        Some(Hint::Free(key)) if health.leaders().next() != Some(at) => {
+                            Hint::Next(key)
+                        }
                         Some(hint) => hint,
                         None => return,
                     };

@@ -47,14 +47,7 @@ mod round;
 mod tests;
 mod vote;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -65,7 +58,7 @@ use super::{
     Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
     Release, Renew, RenewAnswers, Store, StoreFuture, home::Home, sealed::Sealed,
 };
-use crate::{Error, LockKey, lease::validity, time::later};
+use crate::{Error, LockKey, lease::validity, sync::Mutex, time::later};
 
 /// A [`Store`] on a majority of other stores, which keeps working while a majority of them does.
 /// Its nodes are typically 3 or 5 independent Redis servers.
@@ -144,8 +137,8 @@ struct Shared {
     nodes: Vec<Node>,
     node_timeout: Duration,
     fencing: bool,
-    /// In milliseconds. A node with a shorter uptime may have forgotten a lease.
-    longest_lease: AtomicU64,
+    /// A node with a shorter uptime may have forgotten a lease.
+    longest_lease: Mutex<Duration>,
     attempts: Attempts,
     health: Arc<Health>,
     space: Arc<str>,
@@ -182,15 +175,14 @@ impl QuorumStore {
 
 impl Shared {
     fn note_lease(&self, lease: Duration) {
-        self.longest_lease
-            .fetch_max(millis(lease), Ordering::Relaxed);
+        let mut longest = self.longest_lease.lock();
+        *longest = longest.max(lease);
     }
 
     /// Whether a node may have forgotten a lease that is still valid. Called after the node has
     /// answered.
     fn is_young(&self, node: usize) -> bool {
-        let longest = Duration::from_millis(self.longest_lease.load(Ordering::Relaxed));
-        self.nodes[node].uptime() < longest
+        self.nodes[node].uptime() < *self.longest_lease.lock()
     }
 
     /// When a lease that was asked for at `asked` ends, if at least a tenth of the lease is left.
@@ -199,11 +191,6 @@ impl Shared {
         let left = valid.saturating_sub(asked.elapsed());
         (left >= lease / 10).then(|| later(asked, valid))
     }
-}
-
-/// Rounded up, so that no lease is longer.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 impl Sealed for QuorumStore {}

@@ -111,14 +111,13 @@ impl Node {
             queueing: request.queueing,
             is_answered: false,
         };
-        let (is_away, carried) = {
+        let (has_enough, carried) = {
             let state = self.0.state.lock();
             let has_enough = state.ends.len() >= MOST_ENDINGS && !state.answers;
-            let is_away = has_enough && self.0.health.is_silent(self.0.at);
-            (is_away, state.ends.to_carry(&request.key))
+            (has_enough, state.ends.to_carry(&request.key))
         };
         self.0.go_on();
-        if is_away {
+        if has_enough && self.0.health.is_silent(self.0.at) {
             let refused = Outcome::Refused(unreachable("the node does not answer"));
             return Box::pin(ready(question.answered(refused)));
         }
@@ -247,11 +246,10 @@ impl Endings for Inner {
         if matches!(outcome, Outcome::Unknown(_)) {
             self.names.give_up();
         }
-        let told = {
-            let mut state = self.state.lock();
-            state.answers = matches!(outcome, Outcome::Answered(_));
-            state.ends.released(key, owner, outcome, now())
-        };
+        let mut state = self.state.lock();
+        state.answers = matches!(outcome, Outcome::Answered(_));
+        let told = state.ends.released(key, owner, outcome, now());
+        drop(state);
         if let Some((callers, result)) = told.callers {
             tell(callers, &result);
         }
@@ -288,7 +286,9 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.attempt.give_up(self.node.at, self.name);
+            let (node, name) = (self.node.at, self.name);
+            self.attempt
+                .give_up(|at, part| at == node && part.name == name);
             let end = self.attempt.end_of(self.name, true);
             self.node.end(end, Callers::new());
         }

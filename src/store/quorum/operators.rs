@@ -1,6 +1,6 @@
 //! The methods for operators, which ask all nodes.
 
-use std::{future::ready, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     Shared,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockKey,
-    store::{Expected, Holder, Inspection, Mode, Owner, StoreFuture, types::check_floor},
+    store::{Expected, Holder, Inspection, Mode, Owner, StoreFuture},
 };
 
 impl Shared {
@@ -35,34 +35,32 @@ impl Shared {
     }
 
     /// Collects the answers of all nodes to a call. Fails if fewer than a majority answers without
-    /// an error.
+    /// an error, with a message that names the other nodes.
     fn ask_all<T: Send + 'static>(
         &self,
         calls: impl Iterator<Item = StoreFuture<Result<T, Error>>>,
     ) -> StoreFuture<Result<Vec<T>, Error>> {
-        let nodes = self.nodes.len();
+        let nodes = self.nodes.clone();
         let asking = Round::new(calls.enumerate(), self.node_timeout);
         Box::pin(async move {
-            let (mut answers, mut failures) = (Vec::new(), Failures::default());
-            let mut heard = asking.all().await;
-            heard.sort_by_key(|(node, _)| *node);
-            for (_, answer) in heard {
+            let (mut answers, mut failures) = (BTreeMap::new(), Failures::default());
+            for (node, answer) in asking.all().await {
                 match answer {
-                    Ok(answer) => answers.push(answer),
+                    Ok(answer) => drop(answers.insert(node, answer)),
                     Err(error) => failures.add(error),
                 }
             }
-            if answers.len() < majority(nodes) {
-                return Err(failures.no_quorum(nodes, answers.len()));
+            if answers.len() >= majority(nodes.len()) {
+                return Ok(answers.into_values().collect());
             }
-            Ok(answers)
+            let silent = (0..nodes.len()).filter(|node| !answers.contains_key(node));
+            let silent: Vec<_> = silent.map(|node| nodes[node].space()).collect();
+            let missing = failures.missing(nodes.len(), answers.len());
+            Err(failures.no_majority(nodes.len(), format!("{missing}: {}", silent.join(", "))))
         })
     }
 
     pub(super) fn raise_fence(&self, key: &LockKey, floor: u64) -> StoreFuture<Result<u64, Error>> {
-        if let Err(error) = check_floor(floor) {
-            return Box::pin(ready(Err(error)));
-        }
         let nodes = self.nodes.iter();
         let raised = self.ask_all(nodes.map(|node| node.raise_fence(key.clone(), floor)));
         Box::pin(async move { Ok(raised.await?.into_iter().max().unwrap_or(floor)) })
@@ -94,26 +92,15 @@ impl Shared {
         Box::pin(async move { Ok(freed.await?.contains(&true)) })
     }
 
-    /// Fails if fewer than a majority of nodes is ready, with a message that names the other nodes,
-    /// or if two nodes are one server.
+    /// Fails if fewer than a majority of nodes is ready, or if two nodes are one server.
     pub(super) fn ping(self: &Arc<Self>) -> StoreFuture<Result<(), Error>> {
-        let pings = self.nodes.iter().map(|node| node.ping()).enumerate();
-        let asking = Round::new(pings, self.node_timeout);
-        let store = self.clone();
+        let (store, ready) = (
+            self.clone(),
+            self.ask_all(self.nodes.iter().map(|node| node.ping())),
+        );
         Box::pin(async move {
-            let mut silent: Vec<Arc<str>> = store.nodes.iter().map(|node| node.space()).collect();
-            let (nodes, mut failures) = (silent.len(), Failures::default());
-            for (node, answer) in asking.all().await {
-                match answer {
-                    Ok(()) => silent.retain(|name| *name != store.nodes[node].space()),
-                    Err(error) => failures.add(error),
-                }
-            }
-            if nodes - silent.len() >= majority(nodes) {
-                return store.check_servers();
-            }
-            let missing = failures.missing(nodes, nodes - silent.len());
-            Err(failures.no_majority(nodes, format!("{missing}: {}", silent.join(", "))))
+            ready.await?;
+            store.check_servers()
         })
     }
 

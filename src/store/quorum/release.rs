@@ -4,7 +4,7 @@
 //! The answer is that of a majority: *freed* if a majority held the lease until now, *not ours* if
 //! a majority did not.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
@@ -18,28 +18,25 @@ use super::{
     round::Round,
 };
 use crate::{
-    Error, LockKey,
-    store::{Answer, Ending, Inspection, Mode, Outcome, Release, Released},
+    Error,
+    store::{Answer, Ending, Mode, Outcome, Release, Released},
 };
 
 impl Shared {
     /// Starts the release on all nodes that may have a part in the attempt. The nodes finish the
     /// release by themselves.
     pub(super) fn start_release(self: &Arc<Self>, request: Release, answer: Answer) {
-        let Release { key, owner, .. } = &request;
-        if request.in_doubt && self.attempts.find(key, *owner).is_none() {
+        let attempt = self.attempts.find(&request.key, request.owner);
+        let all = 0..self.nodes.len();
+        let parts = match &attempt {
+            Some(attempt) => attempt.end(&request),
             // The nodes have ended the attempt, or will.
-            return answer.give(Outcome::Answered(Released::NotOurs));
-        }
-        let attempt = self.attempts.find_or_guess(key, *owner, request.mode);
-        let releasing = attempt.end().into_iter().map(|(node, part)| {
-            let release = Release {
-                owner: part.name,
-                in_doubt: request.in_doubt || part.is_asked,
-                ..request.clone()
-            };
-            (node, self.nodes[node].release(release))
-        });
+            None if request.in_doubt => Vec::new(),
+            // The nodes may have its record.
+            None => all.map(|node| (node, request.clone())).collect(),
+        };
+        let releasing = parts.into_iter();
+        let releasing = releasing.map(|(node, part)| (node, self.nodes[node].release(part)));
         let releasing = Round::new(releasing, self.node_timeout);
         let ending = self.clone().end(request.ending, attempt, releasing);
         let mut ending = Box::pin(async move {
@@ -61,19 +58,21 @@ impl Shared {
     async fn end(
         self: Arc<Self>,
         ending: Ending,
-        attempt: Arc<Attempt>,
+        attempt: Option<Arc<Attempt>>,
         releasing: Round<Result<bool, Error>>,
     ) -> Result<Released, Error> {
         let released = self.count_released(releasing).await?;
-        self.attempts.remove(&attempt);
-        if released == Released::Freed && matches!(ending, Ending::Record { .. }) {
+        if let Some(attempt) = attempt {
+            self.attempts.remove(&attempt);
+            if released != Released::Freed || ending == Ending::Free {
+                return Ok(released);
+            }
             // Nodes without a part get the record as well: with more copies, fewer failures can
             // lose the record.
             let others = (0..self.nodes.len()).filter(|node| !attempt.holds(*node));
-            let adding = self
-                .clone()
-                .add_record(attempt.clone(), ending, others.collect());
-            self.home.spawn(adding);
+            let others = others.collect();
+            self.home
+                .spawn(self.clone().add_record(attempt, ending, others));
         }
         Ok(released)
     }
@@ -104,44 +103,42 @@ impl Shared {
     /// Adds a record to nodes that lack it, if the key is free there, in new names of the attempt.
     async fn add_record(self: Arc<Self>, attempt: Arc<Attempt>, record: Ending, to: Vec<usize>) {
         let lease = self.node_timeout * 10;
-        let attempt = Arc::new(self.attempts.successor(&attempt, lease));
+        let attempt = self.attempts.successor(&attempt);
         let adding = to.into_iter().map(async |node| {
             let taking = self.join(&attempt, node, lease, 1, Mode::Exclusive);
-            if let Ok(Some(_)) = taking.await
-                && let Some(name) = attempt.give_back(node)
-            {
-                self.nodes[node].end(Release {
-                    ending: record.clone(),
-                    ..attempt.end_of(name, false)
-                });
+            if let Ok(Some(_)) = taking.await {
+                for (_, part) in attempt.give_up(|at, _| at == node) {
+                    self.nodes[node].end(Release {
+                        ending: record.clone(),
+                        ..attempt.end_of(part.name, false)
+                    });
+                }
             }
         });
         join_all(adding).await;
     }
 
-    /// Adds the record to nodes that granted a lease to an attempt which found the record on
-    /// another node.
-    pub(super) async fn copy_record(
-        self: Arc<Self>,
-        attempt: Arc<Attempt>,
+    /// Adds the record that an attempt has found to nodes that lack it.
+    pub(super) fn copy_record(
+        self: &Arc<Self>,
+        attempt: &Arc<Attempt>,
         content: Bytes,
         to: Vec<usize>,
     ) {
-        let asked = Instant::now();
-        if let Some(retain) = self.record_remaining(&attempt.key, &content).await {
-            let retain = retain.saturating_sub(asked.elapsed());
-            let record = Ending::Record { content, retain };
-            self.add_record(attempt, record, to).await;
+        if to.is_empty() {
+            return;
         }
-    }
-
-    /// How long the record is kept on the node that keeps it longest.
-    async fn record_remaining(&self, key: &LockKey, record: &Bytes) -> Option<Duration> {
-        let looking = self.nodes.iter().map(|node| node.inspect(key.clone()));
-        let looking = Round::new(looking.enumerate(), self.node_timeout);
-        let seen = looking.all().await.into_iter();
-        let seen = seen.filter_map(|(_, seen)| seen.ok());
-        let same = seen.filter(|seen: &Inspection| seen.record.as_ref() == Some(record));
-        same.filter_map(|seen| seen.record_remaining).max()
+        let (store, attempt, asked) = (self.clone(), attempt.clone(), Instant::now());
+        let seen = self.inspect(&attempt.request.key);
+        self.home.spawn(async move {
+            if let Ok(seen) = seen.await
+                && let Some(retain) = seen.record_remaining
+                && seen.record.as_ref() == Some(&content)
+            {
+                let retain = retain.saturating_sub(asked.elapsed());
+                let record = Ending::Record { content, retain };
+                store.add_record(attempt, record, to).await;
+            }
+        });
     }
 }

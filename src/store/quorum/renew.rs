@@ -16,22 +16,14 @@
 
 use std::sync::Arc;
 
-use futures_util::{
-    StreamExt,
-    future::{Either, join_all, select},
-    stream,
-};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use futures_util::{StreamExt, future::join_all, stream};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     Shared,
-    attempts::Attempt,
+    attempts::{Attempt, Part},
     ballot::majority,
     failures::{Failures, is_answer},
-    node::Node,
     round::Round,
 };
 use crate::store::{Owner, Renew, RenewAnswers, Renewed, StoreFuture, Tokens};
@@ -43,7 +35,7 @@ struct Renewal {
     attempt: Arc<Attempt>,
     sent: Instant,
     /// The answers that are to come, each with the attempt's name at that node.
-    asked: Round<(Owner, Option<Renewed>)>,
+    asked: Round<(Owner, Option<(usize, Renewed)>)>,
     /// How many nodes hold the lease.
     ours: usize,
     not_ours: usize,
@@ -53,71 +45,42 @@ struct Renewal {
     failures: Failures,
 }
 
-/// The renewals that a node is asked for in one call, and where each answer goes.
-#[derive(Default)]
-struct Batch {
-    requests: Vec<Renew>,
-    answers: Vec<Option<oneshot::Sender<Renewed>>>,
-}
-
-impl Batch {
-    /// Sends the renewals now. The future hands the answers to their leases.
-    fn send(mut self, node: &Node) -> impl Future<Output = ()> + use<> {
-        let mut renewed = node.renew(self.requests);
-        async move {
-            while let Some((at, answer)) = renewed.next().await {
-                let waiting = self.answers[at].take();
-                let _ = waiting.map(|waiting| waiting.send(answer));
-            }
-        }
-    }
-}
-
 impl Shared {
     /// Sends all renewals now. The leases are judged in the background, where slow nodes are heard
     /// after the answers.
     pub(super) fn start_renewal(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
         let (answers, mut receiver) = mpsc::unbounded_channel();
         let asked = requests.len();
-        let mut batches: Vec<Batch> = self.nodes.iter().map(|_| Batch::default()).collect();
         let mut renewals = Vec::new();
         for (lease, request) in requests.into_iter().enumerate() {
             let answers = answers.clone();
-            let renewal = Renewal::new(self, request, &mut batches);
-            renewals.push(renewal.run(move |answer| drop(answers.send((lease, answer)))));
+            let answer = move |answer| drop(answers.send((lease, answer)));
+            match self.attempts.find(&request.key, request.owner) {
+                Some(attempt) => renewals.push(Renewal::send(self, request, attempt).run(answer)),
+                None => answer(Renewed::NotOurs),
+            }
         }
-        let sending = batches.into_iter().zip(&self.nodes);
-        let hearing = join_all(sending.map(|(batch, node)| batch.send(node)));
         let store = self.clone();
         self.home.spawn(async move {
-            // The renewals do not wait for a node that takes too long.
-            let renewed = match select(join_all(renewals), hearing).await {
-                Either::Left((renewed, _)) => renewed,
-                Either::Right((_, renewals)) => renewals.await,
-            };
-            let renewed: Vec<_> = renewed.into_iter().flatten().collect();
-            store.heal_all(&renewed).await;
+            let renewed = join_all(renewals).await.into_iter().flatten();
+            store.heal_all(&renewed.collect::<Vec<_>>()).await;
         });
         Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx)).take(asked))
     }
 }
 
 impl Renewal {
-    /// Adds the renewal to the batches of the nodes that have a part in the lease.
-    fn new(store: &Arc<Shared>, request: Renew, batches: &mut [Batch]) -> Self {
+    /// Asks the nodes that have a part in the lease.
+    fn send(store: &Arc<Shared>, request: Renew, attempt: Arc<Attempt>) -> Self {
         store.note_lease(request.lease);
-        let Renew { key, owner, .. } = &request;
-        let attempt = store.attempts.find_or_guess(key, *owner, request.mode);
         let mut held = attempt.parts();
         held.retain(|(_, part)| part.is_held());
-        let asked = held.into_iter().map(|(node, part)| {
-            let (sender, answer) = oneshot::channel();
-            batches[node].answers.push(Some(sender));
-            batches[node].requests.push(Renew {
-                owner: part.name,
+        let asked = held.into_iter().map(|(node, Part { name, .. })| {
+            let mut renewed = store.nodes[node].renew(vec![Renew {
+                owner: name,
                 ..request.clone()
-            });
-            let answer = async move { (part.name, answer.await.ok()) };
+            }]);
+            let answer = async move { (name, renewed.next().await) };
             (node, Box::pin(answer) as StoreFuture<_>)
         });
         Self {
@@ -145,14 +108,10 @@ impl Renewal {
         is_renewed.then_some((self.request, self.attempt))
     }
 
-    fn majority(&self) -> usize {
-        majority(self.store.nodes.len())
-    }
-
     /// Whether the nodes that have not answered cannot change the result, or are not worth waiting
     /// for.
     fn is_known(&self) -> bool {
-        let (majority, health) = (self.majority(), &self.store.health);
+        let (majority, health) = (majority(self.store.nodes.len()), &self.store.health);
         let is_answer_due = self.asked.pending().any(|node| !health.is_silent(node));
         self.ours >= majority
             || self.not_ours >= majority
@@ -165,7 +124,7 @@ impl Renewal {
             self.store.health.mark_silent(&self.asked);
             return false;
         };
-        let Some(answer) = answer else {
+        let Some((_, answer)) = answer else {
             return true;
         };
         let is_unreachable = matches!(&answer, Renewed::Unknown(error) if !is_answer(error));
@@ -183,7 +142,8 @@ impl Renewal {
                 // The part is healed under a new name. The answer of another renewal, which the
                 // node gave before that and which is heard later, is about the old
                 // one.
-                self.attempt.give_up(node, name);
+                self.attempt
+                    .give_up(|at, part| at == node && part.name == name);
                 self.not_ours += 1;
             }
             Renewed::Unknown(error) => self.failures.add(error),
@@ -194,7 +154,8 @@ impl Renewal {
     /// The answer for the lease: heals the nodes that a majority needs, and makes the token
     /// counters agree.
     async fn judge(&mut self) -> Renewed {
-        let (nodes, majority) = (self.store.nodes.len(), self.majority());
+        let nodes = self.store.nodes.len();
+        let majority = majority(nodes);
         if self.not_ours >= majority {
             return Renewed::NotOurs;
         }
@@ -249,14 +210,11 @@ mod tests {
             refill: 0,
             mode: Mode::Exclusive,
         };
-        let mut batches = [(); 3].map(|()| Batch::default());
-        let mut late = Renewal::new(&store.0, renewal.clone(), &mut batches);
-        let sending = batches.into_iter().zip(&store.0.nodes);
-        let hearing: Vec<_> = sending.map(|(batch, node)| batch.send(node)).collect();
+        let attempt = store.0.attempts.find(&renewal.key, a).unwrap();
+        let mut late = Renewal::send(&store.0, renewal.clone(), attempt);
         store.renew(vec![renewal]).collect::<Vec<_>>().await;
         tokio::time::sleep(std::time::Duration::from_millis(1)).await; // node 2 is healed
         assert!(!nodes[2].is_empty());
-        join_all(hearing).await;
         while late.hear_next().await {}
         let releasing = store.end(release(a, Ending::Free));
         releasing.await.unwrap();

@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep};
 use super::{
     super::*,
     QuorumStore,
-    attempts::{Attempts, Names, later_name},
+    attempts::{Attempts, Names},
     health::Health,
     node::Node,
 };
@@ -136,19 +136,6 @@ async fn no_background_task_is_left() {
     sleep(MINUTE).await;
     assert_eq!(tasks(), 0);
     assert!(nodes.iter().all(FaultyStore::is_empty));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_attempt_number_without_room_for_names_is_refused() {
-    let (_nodes, store) = quorum();
-    let last = owner((1 << 48) - 1);
-    store.ask_for(request(last, Queueing::No)).await.unwrap();
-    let next = later_name(owner(0), 1);
-    let error = store
-        .ask_for(request(next, Queueing::No))
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), crate::ErrorKind::InvalidConfig);
 }
 
 /// A node, and its store.

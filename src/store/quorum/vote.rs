@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    attempts::Attempt,
+    attempts::{Attempt, Part},
     ballot::{Ballot, Verdict},
     round::Round,
 };
@@ -146,30 +146,35 @@ impl Shared {
 
     /// Waits in the background for nodes that are slower than the majority. Until their time is
     /// over, they may still join the lease, or queue the attempt.
-    pub(super) fn hear_the_rest(self: &Arc<Self>, vote: Vote, attempt: &Arc<Attempt>) {
-        if vote.questions.pending().next().is_some() {
-            let hearing = self.clone().hear_late(vote, attempt.clone());
-            self.home.spawn(hearing);
+    pub(super) fn hear_the_rest(self: &Arc<Self>, mut vote: Vote, attempt: &Arc<Attempt>) {
+        if vote.questions.pending().next().is_none() {
+            return;
         }
+        let (store, key) = (self.clone(), attempt.request.key.clone());
+        self.home.spawn(async move {
+            let is_granted = vote.ballot.is_granted();
+            while let Some((node, outcome)) = vote.questions.next().await {
+                store.note(&mut vote, node, outcome);
+            }
+            store.health.mark_silent(&vote.questions);
+            drop(vote.questions);
+            if is_granted {
+                // Makes the counters agree, so that the next turn does not have to wait for that.
+                let _ = store.agree(&key, &vote.ballot.tokens()).await;
+            }
+        });
     }
 
-    async fn hear_late(self: Arc<Self>, mut vote: Vote, attempt: Arc<Attempt>) {
-        let is_granted = vote.ballot.is_granted();
-        while let Some((node, outcome)) = vote.questions.next().await {
-            self.note(&mut vote, node, outcome);
+    /// Gives up parts of an attempt, and ends them at their nodes.
+    pub(super) fn give_back(
+        &self,
+        attempt: &Attempt,
+        which: impl Fn(usize, &Part) -> bool,
+    ) -> Vec<(usize, Part)> {
+        let parts = attempt.give_up(which);
+        for (node, part) in &parts {
+            self.nodes[*node].end(attempt.end_of(part.name, part.is_asked));
         }
-        self.health.mark_silent(&vote.questions);
-        drop(vote.questions);
-        if is_granted {
-            // Makes the counters agree, so that the next turn does not have to wait for that.
-            let _ = self.agree(&attempt.key, &vote.ballot.tokens()).await;
-        }
-    }
-
-    /// Returns the grant of one node.
-    pub(super) fn give_back(&self, attempt: &Attempt, node: usize) {
-        if let Some(name) = attempt.give_back(node) {
-            self.nodes[node].end(attempt.end_of(name, false));
-        }
+        parts
     }
 }

@@ -138,13 +138,9 @@ fn loses_leases(facts: &Facts<'_>, from: u64, until: u64) -> bool {
         };
         loses && fault.at <= until && from <= fault.until + lease
     });
-    // A lease is renewed every third of its length. A machine that stands still for that long
-    // leaves no time for a second renewal where a connection was cut as well.
-    let was_cut = facts.faults.iter().any(|fault| {
-        fault.kind == Kind::CutConnections && fault.at <= until && from <= fault.until
-    });
-    let too_long = if was_cut { lease / 3 } else { lease / 2 };
-    let lagged = |(at, end): &(u64, u64)| end - at > too_long && *at <= until && from <= *end;
+    // A lease is renewed every third of its length, and again at once after a connection was cut. A
+    // machine that stands still for half of it leaves no time for that.
+    let lagged = |(at, end): &(u64, u64)| end - at > lease / 2 && *at <= until && from <= *end;
     fault || facts.lags.iter().any(lagged)
 }
 
