@@ -99,7 +99,7 @@ where
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Err(instead) => Ok(instead.into_response(&keyed)),
+        Err(instead) => Ok(instead.into_response(&settings, &keyed)),
     }
 }
 
@@ -128,8 +128,10 @@ impl Keyed {
     }
 
     /// The response of the layer for a refusal of this request.
-    pub(super) fn refuse(&self, rejection: Rejection) -> Response<Bytes> {
-        let rejection = rejection.with_idempotency_key(&self.name);
+    pub(super) fn refuse(&self, settings: &Settings, rejection: Rejection) -> Response<Bytes> {
+        let rejection = rejection
+            .with_retry_after(settings.retry_after)
+            .with_idempotency_key(&self.name);
         rejection.to(self.asked).refuse()
     }
 }
