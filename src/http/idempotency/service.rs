@@ -181,14 +181,9 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
         scope,
         name,
         asked: Asked::by(parts),
-        wait: wait_of(settings, parts),
+        wait: match settings.wait {
+            Wait::AtMost(wait) => Wait::AtMost(grpc::within_deadline(&parts.headers, wait)),
+            wait @ (Wait::NotAtAll | Wait::ForEver) => wait,
+        },
     }))
-}
-
-/// A gRPC request waits no longer than its own deadline.
-fn wait_of(settings: &Settings, parts: &Parts) -> Wait {
-    match (settings.wait, grpc::timeout(&parts.headers)) {
-        (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
-        (wait, _) => wait,
-    }
 }
