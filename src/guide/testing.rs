@@ -122,6 +122,6 @@
 //! - A handler as a plain function needs no layer: call it with a guard of `locks.lock(..)`.
 //! - After a test, [`FaultyStore::is_empty`](crate::store::FaultyStore::is_empty) tells whether
 //!   anything was left behind, once the releases in the background are through:
-//!   `locks.close(Duration::ZERO).await`.
+//!   `locks.close(Duration::ZERO).await`. The kept answers of an idempotency layer count.
 //! - Give each test its own store. Against a real Redis, give each test its own
 //!   [prefix](crate::store::RedisStoreBuilder::prefix).

@@ -11,6 +11,12 @@ enum Then {
     Retry,
     /// A later try would be refused, too.
     GiveUp,
+    /// A later try would be refused, too, until the program is changed: the layers are put together
+    /// wrongly.
+    Mistake,
+    /// An earlier request with the same key was begun, and has no answer to give. The program may
+    /// know the answer.
+    BegunBefore,
     /// The layer that refuses the request had called the inner service, and the handler may have
     /// acted.
     HadBegun,
@@ -33,6 +39,12 @@ macro_rules! then_docs {
     };
     (GiveUp) => {
         ""
+    };
+    (Mistake) => {
+        ""
+    };
+    (BegunBefore) => {
+        ": the handler of an earlier request had begun"
     };
     (HadBegun) => {
         ": the handler had begun"
@@ -153,13 +165,13 @@ reasons! {
     /// A request with the same `Idempotency-Key` was completed, and its answer could not be kept:
     /// the answer was too large, or a stream.
     AnswerNotKept = "answer-not-kept", "Completed, answer not kept",
-        409, FAILED_PRECONDITION, GiveUp;
+        409, FAILED_PRECONDITION, BegunBefore;
 
     /// A request with the same `Idempotency-Key` was begun, and its outcome is not known: the
     /// handler was cancelled, its lock was lost, the inner service failed, or the process of a
     /// request that runs at most once has died. The handler does not run a second time.
     OutcomeUnknown = "outcome-unknown", "Begun, outcome unknown",
-        409, FAILED_PRECONDITION, GiveUp;
+        409, FAILED_PRECONDITION, BegunBefore;
 
     /// The request's body is larger than the limit of a layer that reads it.
     BodyTooLarge = "body-too-large", "Request body too large",
@@ -189,7 +201,7 @@ reasons! {
 
     /// The kept answer cannot be read. The handler does not run a second time.
     RecordUnreadable = "record-unreadable", "Kept answer unreadable",
-        500, INTERNAL, GiveUp;
+        500, INTERNAL, BegunBefore;
 
     /// A layer is in a place where its key cannot be derived, or an extractor is used without its
     /// layer. Or a handler has locked the key of its own request, for which it would wait for ever.
@@ -197,7 +209,7 @@ reasons! {
     /// data of another program; the layers of one key want different modes; the store has no
     /// permits. A later try does not help, and the log says what to change.
     Misconfigured = "misconfigured", "Server misconfigured",
-        500, INTERNAL, GiveUp;
+        500, INTERNAL, Mistake;
 
     /// Too many requests wait for the key already.
     LineFull = "line-full", "Too many requests wait",
@@ -227,7 +239,7 @@ impl Reason {
     pub fn is_retryable(self) -> bool {
         match self.then() {
             Then::Retry => true,
-            Then::GiveUp | Then::HadBegun => false,
+            Then::GiveUp | Then::Mistake | Then::BegunBefore | Then::HadBegun => false,
         }
     }
 
@@ -235,13 +247,24 @@ impl Reason {
     pub(crate) fn had_begun(self) -> bool {
         match self.then() {
             Then::HadBegun => true,
-            Then::Retry | Then::GiveUp => false,
+            Then::Retry | Then::GiveUp | Then::Mistake | Then::BegunBefore => false,
+        }
+    }
+
+    /// Whether an earlier request with the same key was begun, and the program may know its answer.
+    pub(crate) fn was_begun_before(self) -> bool {
+        match self.then() {
+            Then::BegunBefore => true,
+            Then::Retry | Then::GiveUp | Then::Mistake | Then::HadBegun => false,
         }
     }
 
     /// Whether the layers are put together wrongly.
     pub(super) fn is_mistake(self) -> bool {
-        self == Self::Misconfigured
+        match self.then() {
+            Then::Mistake => true,
+            Then::Retry | Then::GiveUp | Then::BegunBefore | Then::HadBegun => false,
+        }
     }
 }
 

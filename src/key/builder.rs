@@ -15,6 +15,7 @@ use super::{
     digest::Secret,
     parts::{Absent, Part, Source},
 };
+use crate::defaults::key::MAX_VALUE_LEN;
 
 type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
@@ -48,14 +49,11 @@ pub struct RequestKey {
 }
 
 impl RequestKey {
-    /// The default of [`max_value_len`](Self::max_value_len), in bytes.
-    pub const DEFAULT_MAX_VALUE_LEN: usize = crate::defaults::key::MAX_VALUE_LEN;
-
     /// A key without parts, to which at least one is added.
     pub(super) fn new() -> Self {
         Self {
             parts: Vec::new(),
-            max_value_len: Self::DEFAULT_MAX_VALUE_LEN,
+            max_value_len: MAX_VALUE_LEN,
             secret: None,
             condition: None,
         }
@@ -201,12 +199,10 @@ impl RequestKey {
         self
     }
 
-    /// The longest value of one part, in bytes. Default:
-    /// [`DEFAULT_MAX_VALUE_LEN`](Self::DEFAULT_MAX_VALUE_LEN).
+    /// The longest value of one part, in bytes. Default: 512.
     ///
-    /// A longer header, query parameter, path parameter, host or method is refused. A path, route,
-    /// extension, value or text of a closure that is longer in its encoded form is replaced by
-    /// its SHA-256.
+    /// A longer value that a client has chosen is refused. A longer path, and a longer text of the
+    /// program, in its encoded form, is replaced by its SHA-256.
     ///
     /// ```
     /// use http::Request;

@@ -36,7 +36,7 @@ pub struct KeyError {
 /// | [`Doubled`](Self::Doubled) | `/orders?id=1&id=2` |
 /// | [`Empty`](Self::Empty) | `/orders?id=` |
 /// | [`Malformed`](Self::Malformed) | `/orders?id=%FF` |
-/// | [`TooLong`](Self::TooLong) | `/orders?id=…`, with more than 512 bytes |
+/// | [`TooLong`](Self::TooLong) | `/orders?id=…`, with an id that is longer than [`max_value_len`](super::RequestKey::max_value_len) |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyErrorKind {

@@ -43,9 +43,8 @@
 //! and an operator finds a lock with redis-cli. Two kinds of text are hashed, under a label that no
 //! value can forge either:
 //!
-//! - a path, route, extension, value or closure's text that is longer than
-//!   [`RequestKey::max_value_len`], as in `path#sha256=…` (a header, query parameter, path
-//!   parameter, host or method that is too long is refused instead; a text that is hashed is
+//! - a path, or a text of the program, that is longer than [`RequestKey::max_value_len`], as in
+//!   `path#sha256=…` (a value that a client has chosen is refused instead; a text that is hashed is
 //!   measured after its encoding, one that is refused before);
 //! - the whole, when it is longer than [`LockKey::MAX_LEN`], or always with
 //!   [`RequestKey::hashed_with`]. Names at the beginning stay: `account,#sha256=…`.

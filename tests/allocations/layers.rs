@@ -23,6 +23,10 @@ const REQUESTS: usize = 1_000;
 /// future, and the request's extension.
 const MOST_OF_LOCK: f64 = 3.0;
 
+/// The most bytes that the idempotency layer allocates for a first request, in memory and with its
+/// record: the measured figure with some room.
+const MOST_BYTES_OF_IDEMPOTENCY: f64 = 10_000.0;
+
 fn inner()
 -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone
 {
@@ -41,14 +45,19 @@ fn request(method: Method) -> Request<Body> {
 }
 
 /// The allocations of one request, on average.
-async fn each(mut act: impl AsyncFnMut()) -> f64 {
+async fn each(act: impl AsyncFnMut()) -> f64 {
+    let used = used(act).await;
+    (used.allocations + used.reallocations) as f64 / REQUESTS as f64
+}
+
+/// What all requests together allocate.
+async fn used(mut act: impl AsyncFnMut()) -> stats_alloc::Stats {
     act().await;
     let region = Region::new(ALLOCATOR);
     for _ in 0..REQUESTS {
         act().await;
     }
-    let used = region.change();
-    (used.allocations + used.reallocations) as f64 / REQUESTS as f64
+    region.change()
 }
 
 async fn through<S, B>(service: S, method: Method) -> f64
@@ -112,4 +121,34 @@ async fn the_locks_layer_allocates_little_beyond_the_lock() {
         "{layered:.1} allocations: {bare:.1} without a lock, {lock:.1} for the lock, {own:.1} for the layer"
     );
     assert!(own <= MOST_OF_LOCK + 0.5, "{own} allocations by the layer");
+}
+
+#[tokio::test]
+async fn a_first_idempotent_request_allocates_little() {
+    let _alone = ALONE.lock().await;
+    let layer = IdempotencyLayer::new(Locks::in_memory(), key::request().header("x-account"));
+    let without = first_requests(inner()).await;
+    let with = first_requests(layer.layer(inner())).await;
+    let own = (with.bytes_allocated - without.bytes_allocated) as f64 / REQUESTS as f64;
+    let allocations = (with.allocations - without.allocations) as f64 / REQUESTS as f64;
+    println!("{allocations:.1} allocations and {own:.0} bytes for the layer");
+    assert!(own <= MOST_BYTES_OF_IDEMPOTENCY, "{own} bytes by the layer");
+}
+
+/// What requests allocate, each with an `Idempotency-Key` of its own.
+async fn first_requests<S, B>(service: S) -> stats_alloc::Stats
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone,
+{
+    let mut number = 0;
+    used(async || {
+        number += 1;
+        let mut request = request(Method::POST);
+        let name = format!("8e03978e-40d5-43e8-bc93-{number:012}");
+        let name = name.try_into().unwrap();
+        request.headers_mut().insert("idempotency-key", name);
+        let answer = service.clone().oneshot(request).await;
+        assert!(answer.is_ok_and(|response| response.status() == 200));
+    })
+    .await
 }

@@ -224,6 +224,12 @@ fn a_request_that_runs_at_most_once_is_unknown_once_its_process_is_dead() {
         let unknown = send(&app, pay()).await;
         unknown.assert_refused(409, "outcome-unknown");
         assert_eq!(unknown.header("retry-after"), None);
+        // So it is for a layer whose settings have changed since.
+        for changed in [claiming(&locks).retain(2 * DAY), layer(&locks)] {
+            let app = crate::web::app(changed, runs.handler());
+            let unknown = send(&app, pay()).await;
+            unknown.assert_refused(409, "outcome-unknown");
+        }
         // Another request is still another request.
         send(&app, pay().uri("/other"))
             .await

@@ -31,7 +31,7 @@ use super::{
     settle,
 };
 use crate::{
-    Error, ErrorKind,
+    ErrorKind,
     http::gate::{self, BoxError},
     lock::RequestGuards,
     locks::NoTurn,
@@ -84,7 +84,11 @@ impl Instead {
     }
 
     /// The response, which is counted.
-    pub(super) fn into_response<B>(self, keyed: &Keyed) -> Response<gate::Body<B>> {
+    pub(super) fn into_response<B>(
+        self,
+        settings: &Settings,
+        keyed: &Keyed,
+    ) -> Response<gate::Body<B>> {
         trace::idempotent(self.outcome());
         match self {
             Self::Again(answer) => {
@@ -93,7 +97,7 @@ impl Instead {
                 headers.insert(REPLAYED, HeaderValue::from_static("true"));
                 response
             }
-            Self::Refuse(rejection) => keyed.refuse(rejection).map(gate::Body::whole),
+            Self::Refuse(rejection) => keyed.refuse(settings, rejection).map(gate::Body::whole),
         }
     }
 }
@@ -153,11 +157,18 @@ async fn without_turn(
     keyed: &Keyed,
     fingerprint: Fingerprint,
 ) -> Instead {
-    let mut abandoned = None;
-    let refusal = match no_turn {
+    let in_progress = Rejection::new(
+        Reason::InProgress,
+        "a request with this Idempotency-Key is under way",
+    );
+    let mut may_be_abandoned = false;
+    let mut refusal = match no_turn {
         NoTurn::OtherFingerprint(theirs) => match Fingerprint::of_claim(&theirs) {
             // The same request, by a layer with other settings.
-            Some((theirs, _)) if theirs == fingerprint => in_progress(settings),
+            Some((theirs, silence)) if theirs == fingerprint => {
+                may_be_abandoned = silence.is_some();
+                in_progress
+            }
             Some((theirs, _)) => key_reused(theirs, fingerprint),
             None => key_reused(fingerprint, fingerprint),
         },
@@ -165,21 +176,23 @@ async fn without_turn(
             Ok(answer) => return Instead::Again(answer),
             Err(refusal) => refusal,
         },
-        NoTurn::Failed(error) => {
-            abandoned = abandoned_by(&error, settings, keyed).await;
-            if abandoned.is_some() {
-                Rejection::new(
-                    Reason::OutcomeUnknown,
-                    "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
-                )
-            } else if error.kind() == ErrorKind::Held {
-                in_progress(settings).with_cause(error.into())
-            } else {
-                Rejection::from_error(error, settings.retry_after)
-            }
+        NoTurn::Failed(error) if error.kind() == ErrorKind::Held => {
+            may_be_abandoned = settings.at_most_once;
+            in_progress.with_cause(error.into())
         }
+        NoTurn::Failed(error) => Rejection::from_error(error, settings.retry_after),
     };
-    if !may_be_known(refusal.reason()) {
+    let mut abandoned = None;
+    if may_be_abandoned {
+        abandoned = abandoned_by(settings, keyed).await;
+    }
+    if abandoned.is_some() {
+        refusal = Rejection::new(
+            Reason::OutcomeUnknown,
+            "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
+        );
+    }
+    if !refusal.reason().was_begun_before() {
         return refusal.into();
     }
     match recall(settings, keyed.claim(fingerprint, 0)).await {
@@ -196,21 +209,13 @@ async fn without_turn(
     }
 }
 
-/// Whether the program may know the answer of a request that is refused for this reason.
-fn may_be_known(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::AnswerNotKept | Reason::OutcomeUnknown | Reason::RecordUnreadable
-    )
-}
-
 /// Counts the request, whose body was read, among the requests of the scope that are under way in
 /// this process.
 fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
     let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
     counted.ok_or_else(|| {
         let detail = "too many requests of this client are under way";
-        Rejection::new(Reason::TooManyRunning, detail).with_retry_after(settings.retry_after)
+        Rejection::new(Reason::TooManyRunning, detail)
     })
 }
 
@@ -250,16 +255,8 @@ pub(super) fn key_reused(theirs: Fingerprint, ours: Fingerprint) -> Rejection {
     Rejection::new(Reason::KeyReused, detail)
 }
 
-fn in_progress(settings: &Settings) -> Rejection {
-    let detail = "a request with this Idempotency-Key is under way";
-    Rejection::new(Reason::InProgress, detail).with_retry_after(settings.retry_after)
-}
-
 /// The owner of the key, if it is held for a request that a dead process has begun.
-async fn abandoned_by(error: &Error, settings: &Settings, keyed: &Keyed) -> Option<Owner> {
-    if !settings.at_most_once || error.kind() != ErrorKind::Held {
-        return None;
-    }
+async fn abandoned_by(settings: &Settings, keyed: &Keyed) -> Option<Owner> {
     let seen = settings.locks.inspect(keyed.key.clone()).await.ok()?;
     let holder = seen.holder().filter(|holder| settle::is_abandoned(holder));
     holder.map(|holder| holder.owner)

@@ -64,7 +64,7 @@ pub(crate) use {
 pub use claim::Claim;
 pub use layer::IdempotencyLayer;
 #[cfg(feature = "json")]
-pub use once::{Json, JsonError};
+pub use once::Json;
 pub use once::{Once, Recordable, RunOnceError};
 pub use policy::{Answered, Keep};
 pub use recall::Recalled;

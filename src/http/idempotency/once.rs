@@ -393,34 +393,13 @@ pub struct Json<T>(pub T);
 
 #[cfg(feature = "json")]
 impl<T: serde::Serialize + serde::de::DeserializeOwned> Recordable for Json<T> {
-    type Error = JsonError;
+    type Error = std::io::Error;
 
-    fn to_bytes(&self) -> Result<Bytes, JsonError> {
-        serde_json::to_vec(&self.0)
-            .map(Bytes::from)
-            .map_err(JsonError)
+    fn to_bytes(&self) -> Result<Bytes, Self::Error> {
+        Ok(serde_json::to_vec(&self.0)?.into())
     }
 
-    fn from_bytes(bytes: Bytes) -> Result<Self, JsonError> {
-        serde_json::from_slice(&bytes).map(Self).map_err(JsonError)
-    }
-}
-
-/// The error of a value that cannot be written as JSON, or of JSON that is not such a value.
-#[cfg(feature = "json")]
-#[derive(Debug)]
-pub struct JsonError(serde_json::Error);
-
-#[cfg(feature = "json")]
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-#[cfg(feature = "json")]
-impl StdError for JsonError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
+    fn from_bytes(bytes: Bytes) -> Result<Self, Self::Error> {
+        Ok(Self(serde_json::from_slice(&bytes)?))
     }
 }

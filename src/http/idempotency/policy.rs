@@ -36,6 +36,8 @@ use crate::{
 /// let mut response = Response::new("declined, and nothing was charged");
 /// response.extensions_mut().insert(Keep::No);
 /// ```
+///
+/// With axum, after the status: `(StatusCode::BAD_REQUEST, Extension(Keep::No), "declined")`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {

@@ -36,7 +36,6 @@ use super::{
     policy::{Answered, Keep},
     read::{self, WhyNot},
     record::{Answer, Outcome, Record, Tombstone},
-    service::Keyed,
 };
 use crate::{
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
@@ -87,9 +86,8 @@ impl First {
         }
         if !self.claimed.guard().is_held() {
             let detail = "the claim was lost before the request could begin";
-            let rejection = Rejection::new(Reason::InProgress, detail)
-                .with_retry_after(self.settings.retry_after);
-            return Some(Ok(self.keyed.refuse(rejection).map(gate::Body::whole)));
+            let rejection = Rejection::new(Reason::InProgress, detail);
+            return Some(Ok(self.refuse(rejection).map(gate::Body::whole)));
         }
         // From now on a drop does not free the key.
         self.claimed.begin(self.fingerprint);
@@ -113,7 +111,7 @@ impl First {
         };
         let kept = self.end(outcome).await;
         let ended = ended.unwrap_or_else(|panic| resume_unwind(panic))?;
-        Some(ended.map(|response| self.keyed.give_out(response, kept)))
+        Some(ended.map(|response| self.give_out(response, kept)))
     }
 
     /// Ends the claim with an answer that the program has kept from an earlier run.
@@ -185,7 +183,7 @@ impl First {
             let keep = self.keeps(&head, None);
             outcome(keep, || {
                 let rejection = Rejection::new(Reason::Panicked, "the handler panicked");
-                let (parts, body) = self.keyed.refuse(rejection).into_parts();
+                let (parts, body) = self.refuse(rejection).into_parts();
                 self.answer(&parts, None, body)
             })
         }));
@@ -232,9 +230,7 @@ impl First {
         }
         kept
     }
-}
 
-impl Keyed {
     /// The handler's response, which says if it was not kept. A response that another one has
     /// superseded is withheld.
     fn give_out<B>(
@@ -255,6 +251,10 @@ impl Keyed {
         let stored = HeaderValue::from_static(stored);
         response.headers_mut().insert(STORED, stored);
         response
+    }
+
+    fn refuse(&self, rejection: Rejection) -> Response<Bytes> {
+        self.keyed.refuse(&self.settings, rejection)
     }
 }
 

@@ -99,7 +99,7 @@ where
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Err(instead) => Ok(instead.into_response(&keyed)),
+        Err(instead) => Ok(instead.into_response(&settings, &keyed)),
     }
 }
 
@@ -128,8 +128,10 @@ impl Keyed {
     }
 
     /// The response of the layer for a refusal of this request.
-    pub(super) fn refuse(&self, rejection: Rejection) -> Response<Bytes> {
-        let rejection = rejection.with_idempotency_key(&self.name);
+    pub(super) fn refuse(&self, settings: &Settings, rejection: Rejection) -> Response<Bytes> {
+        let rejection = rejection
+            .with_retry_after(settings.retry_after)
+            .with_idempotency_key(&self.name);
         rejection.to(self.asked).refuse()
     }
 }
@@ -179,14 +181,9 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
         scope,
         name,
         asked: Asked::by(parts),
-        wait: wait_of(settings, parts),
+        wait: match settings.wait {
+            Wait::AtMost(wait) => Wait::AtMost(grpc::within_deadline(&parts.headers, wait)),
+            wait @ (Wait::NotAtAll | Wait::ForEver) => wait,
+        },
     }))
-}
-
-/// A gRPC request waits no longer than its own deadline.
-fn wait_of(settings: &Settings, parts: &Parts) -> Wait {
-    match (settings.wait, grpc::timeout(&parts.headers)) {
-        (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
-        (wait, _) => wait,
-    }
 }

@@ -147,7 +147,8 @@ fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
         let held = keys.into_iter().filter_map(|(_, held)| held);
         return Ok(Plan::Run(Turn::Held(held.collect())));
     }
-    let wait = settings.wait.map(|wait| within_deadline(parts, wait));
+    let wait = settings.wait;
+    let wait = wait.map(|wait| grpc::within_deadline(&parts.headers, wait));
     Ok(Plan::Run(Turn::Wanted(Wanted { keys, mode, wait })))
 }
 
@@ -318,14 +319,6 @@ fn other_mode(held: &LockGuard, mode: Mode) -> Rejection {
     Rejection::misconfigured(format!(
         "a layer further out has locked the same key ({held}), and this layer wants the key {mode}: use one layer, or different keys"
     ))
-}
-
-/// A gRPC client that has given up does not wait in line any more.
-fn within_deadline(parts: &Parts, wait: Duration) -> Duration {
-    match grpc::timeout(&parts.headers) {
-        Some(deadline) => wait.min(deadline),
-        None => wait,
-    }
 }
 
 #[cfg(test)]

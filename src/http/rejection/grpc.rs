@@ -53,7 +53,7 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 /// The time for which the client of a gRPC request waits for the answer.
 ///
 /// `grpc-timeout: 250m` is a quarter of a second, and `grpc-timeout: 2S` two seconds.
-pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // Eight digits of any unit do not overflow.
@@ -70,6 +70,11 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(amount),
         _ => return None,
     })
+}
+
+/// How long a request waits: a gRPC client that has given up does not wait any more.
+pub(crate) fn within_deadline(headers: &HeaderMap, wait: Duration) -> Duration {
+    timeout(headers).map_or(wait, |deadline| wait.min(deadline))
 }
 
 /// The encoding of gRPC messages: everything but printable ASCII is percent-encoded, and `%` too.

@@ -6,20 +6,21 @@
 //! ```
 
 use std::{
-    fmt, mem,
-    pin::Pin,
+    mem,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
-use pin_project::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Rejection;
-use crate::http::{gate::Body, opaque::Opaque};
+use crate::http::{
+    gate::{Body, ResponseFuture},
+    opaque::Opaque,
+};
 
 /// Renders the refusals of all layers, extractors and handlers further in.
 ///
@@ -107,11 +108,11 @@ pub struct RenderRejections<S> {
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RenderRejections<S>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send + 'static>,
 {
     type Response = Response<Body<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S, ReqBody, ResBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -119,45 +120,22 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let render = Some((self.begin)(&parts));
+        let render = (self.begin)(&parts);
         let handling = self.inner.call(Request::from_parts(parts, body));
-        ResponseFuture { handling, render }
+        ResponseFuture::run(async move { Ok(rendered(handling.await?, render)) })
     }
 }
 
-/// The future of a [`RenderRejections`]' response.
-#[pin_project]
-pub struct ResponseFuture<F> {
-    #[pin]
-    handling: F,
-    render: Option<Render>,
-}
-
-impl<F, ResBody, E> Future for ResponseFuture<F>
-where
-    F: Future<Output = Result<Response<ResBody>, E>>,
-{
-    type Output = Result<Response<Body<ResBody>>, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let response = ready!(this.handling.poll(cx))?;
-        let rejection = response.extensions().get::<Rejection>().cloned();
-        let Some((rejection, render)) = rejection.zip(this.render.take()) else {
-            return Poll::Ready(Ok(response.map(Body::inner)));
-        };
-        let mut rendered = render(&rejection);
-        // Layers further out read the refusal, and what the handler has said of its answer.
-        let mut extensions = response.into_parts().0.extensions;
-        extensions.extend(mem::take(rendered.extensions_mut()));
-        extensions.insert(rejection);
-        *rendered.extensions_mut() = extensions;
-        Poll::Ready(Ok(rendered.map(Body::whole)))
-    }
-}
-
-impl<F> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
+/// The response, rendered if it is a refusal.
+fn rendered<B>(response: Response<B>, render: Render) -> Response<Body<B>> {
+    let Some(rejection) = response.extensions().get::<Rejection>().cloned() else {
+        return response.map(Body::inner);
+    };
+    let mut rendered = render(&rejection);
+    // Layers further out read the refusal, and what the handler has said of its answer.
+    let mut extensions = response.into_parts().0.extensions;
+    extensions.extend(mem::take(rendered.extensions_mut()));
+    extensions.insert(rejection);
+    *rendered.extensions_mut() = extensions;
+    rendered.map(Body::whole)
 }

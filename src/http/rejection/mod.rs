@@ -36,15 +36,13 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
-pub use self::layer::{RejectionLayer, RenderRejections, ResponseFuture};
+pub use self::layer::{RejectionLayer, RenderRejections};
 pub(crate) use self::{
     asked::{Asked, RequestId},
     grpc::Protocol,
 };
 pub use super::reasons::Reason;
-use crate::{
-    Error, ErrorKind, defaults::rejection::RETRY_AFTER, error::HeldBy, key::KeyError, trace,
-};
+use crate::{Error, ErrorKind, defaults::lock::RETRY_AFTER, error::HeldBy, key::KeyError, trace};
 
 /// A refusal: its reason, and its details for the client and the log.
 ///
@@ -115,7 +113,7 @@ impl Rejection {
             reason,
             detail: detail.into(),
             instance: Uuid::new_v4(),
-            retry_after: None,
+            retry_after: reason.is_retryable().then_some(RETRY_AFTER),
             idempotency_key: None,
             source: None,
             asked: Asked::default(),
@@ -140,6 +138,7 @@ impl Rejection {
         self
     }
 
+    /// Sets the time after which a client may try again, if it may.
     pub(crate) fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = self.is_retryable().then_some(after);
         self
