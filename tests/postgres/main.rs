@@ -3,6 +3,7 @@
 mod claims;
 mod exactly_once;
 mod fence;
+mod hosts;
 mod keep;
 mod outage;
 mod pooler;

@@ -21,7 +21,8 @@
 //!    guess is never answered with.
 //! 3. Time is the engine's clock. Whether a lease of another owner has ended is judged by a time
 //!    that the clock has certainly reached, and a new lease is counted from a time that the clock
-//!    has certainly not passed ([`Clock`]).
+//!    has certainly not passed ([`Clock`]). If the clock was set meanwhile, the lease may end before
+//!    its holder believes so, and the outcome is unknown.
 //! 4. A release in doubt always writes, also if there is nothing to end: the tag changes, so a swap
 //!    of an earlier call that is still on its way will be stale. So no release is answered with
 //!    [`Released::NotYet`].
@@ -373,7 +374,10 @@ impl<E: Engine> EngineStore<E> {
     ) -> StoreFuture<Result<bool, Error>> {
         Box::pin(async move {
             let plan = |slot: &mut Slot, step: &mut Step<'_>| {
-                Ok(Plan::durable(slot.force_release(expected, step)))
+                let plan = Plan::durable(slot.force_release(expected, step));
+                // A transaction may have written one since the value was guessed.
+                let care = Care::NoRecord;
+                Ok(Plan { care, ..plan })
             };
             self.change(&key, None, plan).await.into_result()
         })
@@ -438,6 +442,10 @@ impl<E: Engine> EngineStore<E> {
             let seen = match self.engine.swap(swap, deadline).await {
                 Outcome::Answered(Swapped::Done(reading)) => {
                     self.clock.learn(reading);
+                    if !times.held_for(reading) {
+                        self.cache.forget(key);
+                        return Outcome::Unknown(clock_was_set());
+                    }
                     self.cache.keep(key, cached);
                     return Outcome::Answered(answer);
                 }
@@ -590,6 +598,11 @@ fn random_tag() -> i64 {
 
 fn no_time() -> Error {
     let message = "the clock of the store was not read in time";
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+fn clock_was_set() -> Error {
+    let message = "the clock of the store was set during the call";
     Error::new(ErrorKind::Unreachable, message)
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio_postgres::{Config, config::TargetSessionAttrs};
+use tokio_postgres::{
+    Config,
+    config::{LoadBalanceHosts, TargetSessionAttrs},
+};
 
 use super::{
     PostgresStore, Wire,
@@ -97,9 +100,9 @@ impl PostgresStoreBuilder {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL or a setting that cannot work.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
-        let config = read(&self.url, "tower-distributed-lock")?;
+        let config = self.read(&self.url, "tower-distributed-lock")?;
         let listen = self.listen_url.as_ref().unwrap_or(&self.url);
-        let listen = read(listen, "tower-distributed-lock hints")?;
+        let listen = self.read(listen, "tower-distributed-lock hints")?;
         let watchers = Arc::<Watchers>::default();
         let server = Server::new(config, self.schema, self.timeout, watchers);
         let (server, home) = (Arc::new(server), Home::default());
@@ -144,6 +147,28 @@ impl PostgresStoreBuilder {
         }
         Ok(())
     }
+
+    /// Reads a URL. Nothing is set for a session that a pooler would refuse.
+    fn read(&self, url: &str, application: &str) -> Result<Config, Error> {
+        let mut config: Config = url.parse().map_err(|error| {
+            // The text of the error does not quote the URL, which may have a password.
+            invalid(format!("the URL of PostgreSQL cannot be read: {error}"))
+        })?;
+        let hosts = config.get_hosts().len().max(config.get_hostaddrs().len());
+        if hosts == 0 {
+            return Err(invalid("the URL of PostgreSQL names no host"));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name(application);
+        }
+        if hosts > 1 {
+            // One that does not answer must not take the time of the others, nor always be the first.
+            config.connect_timeout(self.timeout / hosts as u32);
+            config.load_balance_hosts(LoadBalanceHosts::Random);
+        }
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        Ok(config)
+    }
 }
 
 /// A URL may have a password.
@@ -156,20 +181,4 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("is_fenced", &self.is_fenced)
             .finish_non_exhaustive()
     }
-}
-
-/// Reads a URL. Nothing is set for a session that a pooler would refuse.
-fn read(url: &str, application: &str) -> Result<Config, Error> {
-    let mut config: Config = url.parse().map_err(|error| {
-        // The text of the error does not quote the URL, which may have a password.
-        invalid(format!("the URL of PostgreSQL cannot be read: {error}"))
-    })?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err(invalid("the URL of PostgreSQL names no host"));
-    }
-    if config.get_application_name().is_none() {
-        config.application_name(application);
-    }
-    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    Ok(config)
 }

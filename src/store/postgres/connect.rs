@@ -1,12 +1,18 @@
 //! Connections to the server, and what each asks first.
 
 use std::{
+    future::poll_fn,
     sync::Arc,
     time::{Duration, Instant as StdInstant},
 };
 
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    task::JoinHandle,
+};
 use tokio_postgres::{
-    Client, Config, Connection, NoTls, Socket, error::SqlState, tls::NoTlsStream,
+    AsyncMessage, Client, Config, NoTls, Notification,
+    error::{Severity, SqlState},
 };
 
 use super::listener::Watchers;
@@ -42,6 +48,25 @@ struct Known {
     server: Arc<str>,
 }
 
+/// A connection, and the task that drives it. Dropped, it ends when its statements are answered.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// Ends with the connection.
+    pub(super) messages: UnboundedReceiver<Notification>,
+    task: JoinHandle<()>,
+}
+
+impl Session {
+    /// Gives up a connection on which an answer is due, without waiting for the answer.
+    pub(super) fn give_up(self) {
+        // Locks of its statements would be in the way of others.
+        let cancel = self.client.cancel_token();
+        tokio::spawn(async move { cancel.cancel_query(NoTls).await });
+        self.task.abort();
+    }
+}
+
 impl Server {
     pub(super) fn new(
         config: Config,
@@ -74,12 +99,11 @@ impl Server {
     }
 
     /// Makes a connection for calls.
-    pub(super) async fn connect(&self) -> Result<Client, Error> {
+    pub(super) async fn connect(&self) -> Result<Session, Error> {
         let connecting = async {
-            let (client, connection) = self.open(&self.config).await?;
-            tokio::spawn(connection);
-            self.greet(&client).await?;
-            Ok(client)
+            let session = self.open(&self.config).await?;
+            self.greet(&session.client).await?;
+            Ok(session)
         };
         let connected = timeout(self.limit, connecting).await;
         connected.unwrap_or_else(|| {
@@ -89,22 +113,30 @@ impl Server {
         })
     }
 
-    pub(super) async fn open(
-        &self,
-        config: &Config,
-    ) -> Result<(Client, Connection<Socket, NoTlsStream>), Error> {
-        config.connect(NoTls).await.map_err(|error| {
-            let message = format!(
-                "cannot connect to PostgreSQL at {}: {}",
-                self.name(),
-                text(&error)
-            );
+    pub(super) async fn open(&self, config: &Config) -> Result<Session, Error> {
+        let connected = config.connect(NoTls).await.map_err(|error| {
+            let (name, why) = (self.name(), text(&error));
+            let message = format!("cannot connect to PostgreSQL at {name}: {why}");
             Error::with_source(ErrorKind::Unreachable, message, error)
+        });
+        let (client, mut connection) = connected?;
+        let (sender, messages) = unbounded_channel();
+        let task = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(message) = message {
+                    let _ = sender.send(message);
+                }
+            }
+        });
+        Ok(Session {
+            client,
+            messages,
+            task,
         })
     }
 
     /// Checks that the server has what this crate needs, and notes who it is.
-    async fn greet(&self, client: &Client) -> Result<(), Error> {
+    pub(super) async fn greet(&self, client: &Client) -> Result<(), Error> {
         let sql = format!(
             "SELECT h.version, h.boot, h.since, h.clock, h.server, \
              current_setting('transaction_isolation'), current_setting('server_encoding') \
@@ -205,12 +237,12 @@ fn text(error: &tokio_postgres::Error) -> String {
 /// The outcome of a statement that has failed.
 ///
 /// A statement is a transaction of its own. After an error that the server reports, it was rolled
-/// back; but a server that ends the session may do so after the commit.
+/// back; but a server that ends the session may do so after the commit. A pooler that has lost its
+/// server reports an error as well, without this field for the severity, which is the server's own.
 pub(super) fn failed<T>(error: tokio_postgres::Error) -> Outcome<T> {
-    let ends_session = |code: &SqlState| code.code().starts_with("57P") || code.code() == "25P03";
     let message = format!("PostgreSQL: {}", text(&error));
     match error.as_db_error() {
-        Some(said) if said.severity() == "ERROR" && !ends_session(said.code()) => {
+        Some(said) if said.parsed_severity() == Some(Severity::Error) => {
             Outcome::Refused(Error::with_source(ErrorKind::Unreachable, message, error))
         }
         _ => Outcome::Unknown(Error::broken(message, Some(error.into()))),

@@ -204,8 +204,7 @@ impl PostgresStore {
         const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(8391126040193)";
         let server = &self.0.engine.server;
         let migrating = async {
-            let (client, connection) = server.open(&server.config).await?;
-            tokio::spawn(connection);
+            let client = server.open(&server.config).await?.client;
             let sql = format!("BEGIN; {ONE_AT_A_TIME}; {}; COMMIT", self.schema_sql());
             client
                 .batch_execute(&sql)
