@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Acquired, PostgresStore, Store},
+    store::{Acquired, Expected, PostgresStore, Store},
 };
 
 use crate::{
@@ -173,6 +173,9 @@ async fn an_operator_removes_a_record_that_a_transaction_has_written() {
     let keep = format!("SELECT tdl.keep('k', '{a}', {token}, 'done', 60000)");
     database.execute(&keep).await;
     // The store remembers the lease, and does not know of the record.
+    let holder = Expected::Holder(a);
+    let taken = store.force_release_if(key.clone(), holder).await.unwrap();
+    assert!(!taken, "the record has taken the place of the lease");
     assert!(store.force_release(key.clone()).await.unwrap());
     assert!(store.see(&key).await.record.is_none());
     assert!(matches!(

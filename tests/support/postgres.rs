@@ -9,6 +9,7 @@
 //! package creates.
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -89,6 +90,20 @@ impl PostgresServer {
     pub async fn execute(&self, sql: &str) {
         let done = connect(&self.url()).await.batch_execute(sql).await;
         done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Writes a file into the folder of the server, as the user who runs it.
+    pub fn add_file(&self, name: &str, content: &[u8]) {
+        let path = self.folder.join(name);
+        let mut write = command(Path::new("sh"))
+            .args(["-c", "umask 077; cat > \"$1\"", "sh"])
+            .arg(path)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell runs");
+        write.stdin.take().unwrap().write_all(content).unwrap();
+        assert!(write.wait().unwrap().success());
     }
 
     async fn run(folder: PathBuf, settings: &[&str]) -> Self {

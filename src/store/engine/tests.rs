@@ -111,6 +111,7 @@ fn store(engine: &InMemory) -> Arc<EngineStore<InMemory>> {
     let settings = Settings {
         limit: Duration::from_secs(10),
         is_fenced: false,
+        label: None,
     };
     EngineStore::new(engine.clone(), Home::default(), settings)
 }

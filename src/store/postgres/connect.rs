@@ -2,7 +2,10 @@
 
 use std::{
     future::poll_fn,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant as StdInstant},
 };
 
@@ -11,17 +14,23 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, NoTls, Notification,
+    AsyncMessage, Client, Config, Notification,
     error::{Severity, SqlState},
 };
 
 use super::listener::Watchers;
 use crate::{
     Error, ErrorKind,
-    store::{Hint, Outcome},
+    store::{Hint, Outcome, credentials::Provider},
     sync::Mutex,
     time::timeout,
+    trace::{self, ConnectResult, Connection},
 };
+
+#[cfg(feature = "tls-rustls")]
+pub(super) use super::tls::Tls;
+#[cfg(not(feature = "tls-rustls"))]
+pub(super) use tokio_postgres::NoTls as Tls;
 
 /// The version of the tables and functions that this crate works with.
 const VERSION: i32 = 1;
@@ -33,19 +42,32 @@ pub(super) struct Server {
     pub(super) schema: String,
     /// The time limit of a connect.
     pub(super) limit: Duration,
-    pub(super) watchers: Arc<Watchers>,
-    known: Mutex<Option<Known>>,
+    pub(super) tls: Tls,
+    /// Asked for the credentials of each new connection.
+    pub(super) provider: Option<Provider>,
+    pub(super) watchers: Watchers,
+    pub(super) records: Records,
+    pub(super) known: Mutex<Option<Known>>,
+}
+
+/// Whether the store keeps records of idempotent work, and has warned that they may be lost.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    are_expected: AtomicBool,
+    has_warned: AtomicBool,
 }
 
 /// What the last connection was told.
 #[derive(Debug, Clone)]
-struct Known {
+pub(super) struct Known {
     /// Changes when the server may have forgotten something.
     boot: String,
     /// How long ago that was, and when this was said.
     age: Duration,
     said: StdInstant,
     server: Arc<str>,
+    /// Whether a crash of the server loses what was committed.
+    is_forgetful: bool,
 }
 
 /// A connection, and the task that drives it. Dropped, it ends when its statements are answered.
@@ -55,6 +77,7 @@ pub(super) struct Session {
     /// Ends with the connection.
     pub(super) messages: UnboundedReceiver<Notification>,
     task: JoinHandle<()>,
+    tls: Tls,
 }
 
 impl Session {
@@ -62,27 +85,12 @@ impl Session {
     pub(super) fn give_up(self) {
         // Locks of its statements would be in the way of others.
         let cancel = self.client.cancel_token();
-        tokio::spawn(async move { cancel.cancel_query(NoTls).await });
+        tokio::spawn(async move { cancel.cancel_query(self.tls).await });
         self.task.abort();
     }
 }
 
 impl Server {
-    pub(super) fn new(
-        config: Config,
-        schema: String,
-        limit: Duration,
-        watchers: Arc<Watchers>,
-    ) -> Self {
-        Self {
-            config,
-            schema,
-            limit,
-            watchers,
-            known: Mutex::new(None),
-        }
-    }
-
     /// The hosts, for messages and as the name of the key space.
     pub(super) fn name(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
@@ -106,15 +114,25 @@ impl Server {
             Ok(session)
         };
         let connected = timeout(self.limit, connecting).await;
-        connected.unwrap_or_else(|| {
+        let connected = connected.unwrap_or_else(|| {
             let (name, limit) = (self.name(), self.limit);
             let message = format!("cannot connect to PostgreSQL at {name} within {limit:?}");
             Err(Error::new(ErrorKind::Unreachable, message))
-        })
+        });
+        trace::connected(Connection::Calls, ConnectResult::of(&connected));
+        connected
     }
 
     pub(super) async fn open(&self, config: &Config) -> Result<Session, Error> {
-        let connected = config.connect(NoTls).await.map_err(|error| {
+        let mut config = config.clone();
+        if let Some(provider) = &self.provider {
+            let credentials = provider.ask().await?;
+            if let Some(user) = credentials.user {
+                config.user(user);
+            }
+            config.password(credentials.password);
+        }
+        let connected = config.connect(self.tls.clone()).await.map_err(|error| {
             let (name, why) = (self.name(), text(&error));
             let message = format!("cannot connect to PostgreSQL at {name}: {why}");
             Error::with_source(ErrorKind::Unreachable, message, error)
@@ -132,6 +150,7 @@ impl Server {
             client,
             messages,
             task,
+            tls: self.tls.clone(),
         })
     }
 
@@ -139,7 +158,8 @@ impl Server {
     pub(super) async fn greet(&self, client: &Client) -> Result<(), Error> {
         let sql = format!(
             "SELECT h.version, h.boot, h.since, h.clock, h.server, \
-             current_setting('transaction_isolation'), current_setting('server_encoding') \
+             current_setting('transaction_isolation'), current_setting('server_encoding'), \
+             'off' IN (current_setting('fsync'), current_setting('synchronous_commit')) \
              FROM {}.hello_1() h",
             self.schema
         );
@@ -168,6 +188,7 @@ impl Server {
             age: Duration::from_micros(clock.saturating_sub(since).max(0).cast_unsigned()),
             said: StdInstant::now(),
             server: row.get::<_, String>(4).into(),
+            is_forgetful: row.get(7),
         });
         Ok(())
     }
@@ -177,6 +198,23 @@ impl Server {
         let before = self.known.lock().replace(now.clone());
         if before.is_some_and(|before| before.boot != now.boot) {
             self.watchers.tell_all(&Hint::Reconnected);
+        }
+        self.warn_once();
+    }
+
+    /// See [`Store::expect_records`](crate::store::Store::expect_records).
+    pub(super) fn expect_records(&self) {
+        self.records.are_expected.store(true, SeqCst);
+        self.warn_once();
+    }
+
+    fn warn_once(&self) {
+        let is_forgetful = self.known.lock().as_ref().is_some_and(|it| it.is_forgetful);
+        if is_forgetful
+            && self.records.are_expected.load(SeqCst)
+            && !self.records.has_warned.swap(true, SeqCst)
+        {
+            trace::postgres_forgets(&self.name());
         }
     }
 

@@ -32,7 +32,7 @@ use crate::{
     store::{Hint, Hints, Instance, Outcome, home::Home},
     sync::{HashMap, Mutex, random, unique_id},
     time::timeout,
-    trace,
+    trace::{self, ConnectResult, Connection},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -143,7 +143,9 @@ impl Listener {
         let mut is_interrupted = false;
         let mut pause = FIRST_PAUSE;
         loop {
-            let ended = match self.connect().await {
+            let connected = self.connect().await;
+            trace::connected(Connection::Hints, ConnectResult::of(&connected));
+            let ended = match connected {
                 Ok((session, true)) => {
                     pause = FIRST_PAUSE;
                     self.server.watchers.is_mute.store(false, Ordering::Relaxed);
