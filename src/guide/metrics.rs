@@ -20,8 +20,8 @@
 //! | `distributed_lock_records_total` | counter | count | `result` | answers and results to be kept in the store |
 //! | `distributed_lock_single_flight_total` | counter | count | `role` | requests of the [`SingleFlightLayer`](crate::SingleFlightLayer) |
 //! | `distributed_lock_hints_total` | counter | count | `kind` | hints of the store |
-//! | `distributed_lock_store_call_seconds` | histogram | seconds | `operation`, `result` | calls to a Redis server, from their start to their answer; in a quorum, calls to each server |
-//! | `distributed_lock_connects_total` | counter | count | `connection`, `result` | connects to Redis; all but the first few are reconnects |
+//! | `distributed_lock_store_call_seconds` | histogram | seconds | `operation`, `result` | calls to Redis or PostgreSQL, from their start to their answer; in a quorum, calls to each server |
+//! | `distributed_lock_connects_total` | counter | count | `connection`, `result` | connects to Redis or PostgreSQL; all but the first few are reconnects |
 //! | `distributed_lock_keys` | gauge | count | | keys that are held or waited for |
 //! | `distributed_lock_leases` | gauge | count | | leases that are held |
 //! | `distributed_lock_waiting` | gauge | count | | requests that wait for a turn |

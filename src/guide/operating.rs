@@ -50,6 +50,7 @@
 //! | `redis.forgets` | warn | idempotent work relies on a server without an append-only file: a restart lets requests run again | on any |
 //! | `redis.subscription_lost` | warn | hints do not arrive; waiting requests poll once a second | if `redis.resubscribed` does not follow |
 //! | `redis.resubscribed` | info | hints arrive again | no |
+//! | `postgres.forgets` | warn | idempotent work relies on a server with `fsync` or `synchronous_commit` off: a crash lets requests run again | on any |
 //! | `postgres.listener_lost` | warn | hints do not arrive; waiting requests poll | if `postgres.listening_again` does not follow |
 //! | `postgres.listening_again` | info | hints arrive again | no |
 //! | `postgres.no_hints` | warn | a pooler takes LISTEN and delivers nothing: waiting requests poll; give a direct `listen_url` | on any |

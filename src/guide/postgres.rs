@@ -132,5 +132,4 @@
 //!
 //! # What is not there yet
 //!
-//! The answer in the transaction from Rust, TLS, labels of holders, credentials that rotate, metrics of single calls, and
 //! [`lock_all`](crate::Locks::lock_all) in one statement.

@@ -15,12 +15,18 @@
 //! | [`QuorumStore`] | a fleet, on a majority of independent stores |
 //! | `FaultyStore` (feature `test-util`) | tests of a store that fails, hangs or forgets |
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod certificates;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod credentials;
 pub(crate) mod ends;
 #[cfg(feature = "postgres")]
 mod engine;
 #[cfg(any(test, feature = "test-util"))]
 mod faulty;
 mod home;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod label;
 mod listing;
 mod memory;
 mod outcome;
@@ -40,6 +46,8 @@ use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub use credentials::Credentials;
 #[cfg(any(test, feature = "test-util"))]
 pub use faulty::{Calls, Fault, FaultyStore};
 pub use listing::{Cursor, KeyPage, List};
@@ -48,7 +56,7 @@ pub use memory::MemoryStore;
 pub use postgres::{Fence, KeepAnswer, PostgresStore, PostgresStoreBuilder};
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
-pub use redis::{Credentials, RedisStore, RedisStoreBuilder};
+pub use redis::{RedisStore, RedisStoreBuilder};
 pub use types::{Holder, Inspection, Instance, InvalidId, Mode, Owner};
 
 // The messages between `Locks` and a store. Only this crate and its tests need them.

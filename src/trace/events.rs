@@ -7,7 +7,7 @@ use std::{
 
 #[cfg(feature = "metrics")]
 use super::metrics;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 use super::{ConnectResult, Connection};
 use super::{Gauges, Idempotent, KeepResult, RenewalResult, Role, event, record};
 
@@ -107,6 +107,9 @@ events! {
     warn "redis.forgets: the server has no append-only file, so a restart loses records of idempotent requests, \
           and their retries run again; set `appendonly yes`": redis_forgets(server: &str) [server,];
     #[cfg(feature = "postgres")]
+    warn "postgres.forgets: fsync or synchronous_commit is off, so a crash of the server loses records of idempotent \
+          requests, and their retries run again": postgres_forgets(server: &str) [server,];
+    #[cfg(feature = "postgres")]
     warn "postgres.listener_lost": listener_lost(error: &dyn Display) [%error,];
     #[cfg(feature = "postgres")]
     info "postgres.listening_again": listening_again() [];
@@ -155,8 +158,8 @@ counts! {
     flight(role: Role) => metrics::SINGLE_FLIGHT.count(&[role as usize]);
     /// A record was kept, or was not.
     kept(result: KeepResult) => metrics::RECORDS.count(&[result as usize]);
-    /// A connect to Redis has ended.
-    #[cfg(feature = "redis")]
+    /// A connect to a server has ended.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     connected(connection: Connection, result: ConnectResult) =>
         metrics::CONNECTS.count(&[connection as usize, result as usize]);
     /// Gives the descriptions and units of all metrics to the recorder, if one is installed.

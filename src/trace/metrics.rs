@@ -59,8 +59,8 @@ metrics! {
     RECORDS = Counter "records_total" [KeepResult::LABEL] "Answers and results to be kept";
     SINGLE_FLIGHT = Counter "single_flight_total" [Role::LABEL] "Requests of the single-flight layer";
     HINTS = Counter "hints_total" [HINT] "Hints of the store";
-    STORE_CALLS = Seconds "store_call_seconds" [StoreOperation::LABEL, StoreResult::LABEL] "How long calls to a Redis server took";
-    CONNECTS = Counter "connects_total" [Connection::LABEL, ConnectResult::LABEL] "Connects and reconnects to Redis";
+    STORE_CALLS = Seconds "store_call_seconds" [StoreOperation::LABEL, StoreResult::LABEL] "How long calls to a server took";
+    CONNECTS = Counter "connects_total" [Connection::LABEL, ConnectResult::LABEL] "Connects and reconnects to servers";
     [gauges]
     keys "Keys that are held or waited for";
     leases "Leases that are held";
@@ -108,11 +108,11 @@ labels! {
     KeepResult, "result": Kept = "kept", Superseded = "superseded", Refused = "refused", Unknown = "unknown";
     /// The role of a request in a single flight.
     Role, "role": Lead = "lead", Follow = "follow", Alone = "alone";
-    /// The operation of a call to a Redis server.
+    /// The operation of a call to a server.
     StoreOperation, "operation": Acquire = "acquire", Renew = "renew", Release = "release", Other = "other";
-    /// How a call to a Redis server ended.
+    /// How a call to a server ended.
     StoreResult, "result": Answered = "answered", Redirected = "redirected", Failed = "failed";
-    /// The purpose of a connection to Redis.
+    /// The purpose of a connection to a server.
     Connection, "connection": Calls = "calls", Hints = "hints";
     /// Whether a connect has succeeded.
     ConnectResult, "result": Connected = "connected", Failed = "failed";

@@ -17,7 +17,7 @@ mod events;
 mod metric;
 mod metrics;
 mod span;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod store_call;
 #[cfg(all(test, feature = "metrics"))]
 mod tests;
@@ -29,7 +29,7 @@ pub(crate) use self::{
     span::spawn,
     turn::{Acquired, Acquiring, Hold, releasing},
 };
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use self::{
     metrics::{ConnectResult, Connection, StoreOperation, StoreResult},
     store_call::StoreCall,

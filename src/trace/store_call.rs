@@ -1,4 +1,4 @@
-//! The time of one call to a Redis server.
+//! The time of one call to a server.
 
 #[cfg(feature = "metrics")]
 use super::metrics;

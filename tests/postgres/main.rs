@@ -1,8 +1,10 @@
 //! What only the PostgreSQL store has: its tables, transactions that are fenced, poolers, crashes.
 
+mod access;
 mod claims;
 mod exactly_once;
 mod fence;
+mod hosts;
 mod keep;
 mod outage;
 mod pooler;

@@ -3,13 +3,19 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tower_distributed_lock::{Locks, store::PostgresStore};
+use tower_distributed_lock::{
+    Locks,
+    store::{Hint, Outcome, PostgresStore, Store},
+};
 
 use crate::{
     start,
     support::{
+        eventually,
         pooler::Pooler,
         postgres::{PostgresServer, ROLE},
+        proxy::{Network, Proxy},
+        words::*,
     },
 };
 
@@ -39,4 +45,52 @@ async fn locks_work_behind_a_pooler_with_and_without_an_address_to_listen_at() {
     hand_over([direct(), direct()]).await;
     let without = || builder().build().unwrap();
     hand_over([without(), without()]).await;
+}
+
+/// A store behind a pooler in front of a port.
+async fn behind_a_pooler(server: &PostgresServer, port: u16) -> Option<(Pooler, PostgresStore)> {
+    let database = server.database().await;
+    let pooler = Pooler::before(&database, port, 2).await?;
+    let url = database.url_through(pooler.port());
+    let store = PostgresStore::builder(url).timeout(Duration::from_secs(2));
+    let store = store.build().unwrap();
+    database.migrate(&store.schema_sql()).await;
+    Some((pooler, store))
+}
+
+/// The connections of an idle store stay: they are the pooler's.
+#[tokio::test]
+async fn a_crash_behind_a_pooler_is_noticed_without_hints() {
+    let mut server = PostgresServer::start().await;
+    let Some((_pooler, store)) = behind_a_pooler(&server, server.port()).await else {
+        return;
+    };
+    store.ping().await.unwrap();
+    let mut hints = store.watch(owner().instance);
+    server.crash();
+    server.restart().await;
+    hinted(&mut hints, Hint::Reconnected).await;
+}
+
+/// The statement may have been committed.
+#[tokio::test]
+async fn a_call_during_which_the_pooler_loses_its_server_has_an_unknown_outcome() {
+    let server = PostgresServer::shared().await;
+    let proxy = Proxy::start(server.port()).await;
+    let Some((_pooler, store)) = behind_a_pooler(server, proxy.port()).await else {
+        return;
+    };
+    let (key, a) = (key("k"), owner());
+    store.take(&key, a).await;
+    store.free(&key, a).await;
+    proxy.set(Network::RepliesHeldBack);
+    let asked = store.acquire(attempt(&key, a));
+    let cut = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.set(Network::Cut);
+    };
+    let (outcome, ()) = futures_util::future::join(asked, cut).await;
+    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    proxy.set(Network::Fine);
+    eventually("the store answers", async || store.ping().await.is_ok()).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_distributed_lock::{
     ErrorKind, Locks,
-    store::{Acquired, PostgresStore, Store},
+    store::{Acquired, Expected, PostgresStore, Store},
 };
 
 use crate::{
@@ -34,6 +34,23 @@ async fn a_store_makes_its_tables_once_whoever_begins() {
     stores[1].take(&key("k"), owner()).await;
     stores[2].migrate().await.unwrap();
     held(stores[2].ask(&key("k"), owner()).await);
+}
+
+/// A process that starts must not stop the others.
+#[tokio::test]
+async fn a_migration_of_tables_that_are_there_waits_for_nobody() {
+    let (database, store) = start().await;
+    let locks = crate::locks(&store);
+    let mut client = connect(&database.url_as(ROLE)).await;
+    let guard = locks.lock("k").await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    guard.fence().unwrap().run(&transaction).await.unwrap();
+    let again = PostgresStore::builder(database.url()).build().unwrap();
+    let migrated = tokio::time::timeout(Duration::from_secs(20), again.migrate()).await;
+    migrated
+        .expect("it does not wait for the transaction")
+        .unwrap();
+    transaction.commit().await.unwrap();
 }
 
 #[tokio::test]
@@ -106,10 +123,7 @@ async fn a_sweep_removes_what_is_not_used_and_tokens_go_on_rising() {
     let (database, store) = start().await;
     let [free, leased, recorded] = ["free", "leased", "recorded"].map(key);
     let (a, b, c) = (owner(), owner(), owner());
-    // A token that the clock would not give again.
-    store.raise_fence(free.clone(), 1 << 52).await.unwrap();
-    let highest = granted(store.ask(&free, a).await).tokens.last().unwrap();
-    assert!(highest > 1 << 52);
+    store.take(&free, a).await;
     store.free(&free, a).await;
     store.take(&leased, b).await;
     store.take(&recorded, c).await;
@@ -119,13 +133,55 @@ async fn a_sweep_removes_what_is_not_used_and_tokens_go_on_rising() {
     assert_eq!(database.number("SELECT count(*) FROM tdl.keys").await, 2);
     assert_eq!(store.holder(&leased).await, Some(b));
     assert!(store.see(&recorded).await.record.is_some());
+    // As after rows with tokens that the clock would not give again, because it was set back.
+    let highest = 1 << 52;
+    let raise = format!("UPDATE tdl.floor SET token = {highest}");
+    database.execute(&raise).await;
     // This store remembers the row; another process guesses that there is none.
     for store in [store.clone(), crate::store(&database)] {
         let again = granted(store.ask(&free, a).await);
         assert!(again.tokens.first().unwrap() > highest);
         store.free(&free, a).await;
-        store.sweep(Duration::ZERO).await.unwrap();
+        database.execute("DELETE FROM tdl.keys WHERE key = 'free'; DELETE FROM tdl.claims WHERE key = 'free'").await;
     }
+}
+
+#[tokio::test]
+async fn a_fence_that_was_raised_above_the_clock_is_of_its_own_key_only() {
+    let (database, store) = start().await;
+    let [raised, other] = ["raised", "other"].map(key);
+    let floor = 1 << 52;
+    store.raise_fence(raised.clone(), floor).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    store.sweep(Duration::ZERO).await.unwrap();
+    let store = crate::store(&database);
+    let token = async |key| {
+        granted(store.ask(key, owner()).await)
+            .tokens
+            .first()
+            .unwrap()
+    };
+    assert!(token(&raised).await > floor);
+    assert!(token(&other).await < floor);
+}
+
+#[tokio::test]
+async fn an_operator_removes_a_record_that_a_transaction_has_written() {
+    let (database, store) = start().await;
+    let (key, a) = (key("k"), owner());
+    let token = granted(store.ask(&key, a).await).tokens.first().unwrap();
+    let keep = format!("SELECT tdl.keep('k', '{a}', {token}, 'done', 60000)");
+    database.execute(&keep).await;
+    // The store remembers the lease, and does not know of the record.
+    let holder = Expected::Holder(a);
+    let taken = store.force_release_if(key.clone(), holder).await.unwrap();
+    assert!(!taken, "the record has taken the place of the lease");
+    assert!(store.force_release(key.clone()).await.unwrap());
+    assert!(store.see(&key).await.record.is_none());
+    assert!(matches!(
+        store.ask(&key, owner()).await,
+        Acquired::Granted(_)
+    ));
 }
 
 #[tokio::test]

@@ -28,6 +28,15 @@ impl Pooler {
         server: &PostgresServer,
         connections: u32,
     ) -> Option<Self> {
+        Self::before(database, server.port(), connections).await
+    }
+
+    /// With so many connections to the server behind a port.
+    pub async fn before(
+        database: &Database,
+        server_port: u16,
+        connections: u32,
+    ) -> Option<Self> {
         let version = Command::new("pgbouncer").arg("--version").output();
         if version.is_err() && std::env::var_os("TDL_POOLER").is_none() {
             println!("NOT TESTED: `pgbouncer` is not installed");
@@ -44,7 +53,7 @@ impl Pooler {
              listen_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {}\n\
              pool_mode = transaction\ndefault_pool_size = {connections}\n\
              server_login_retry = 1\n",
-            server.port(),
+            server_port,
             users.display()
         );
         std::fs::write(folder.join("pgbouncer.ini"), settings).unwrap();

@@ -9,6 +9,7 @@
 //! package creates.
 
 use std::{
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -62,7 +63,50 @@ impl PostgresServer {
 
     /// Starts with further settings, as in `postgresql.conf`.
     pub async fn start_with(settings: &[&str]) -> Self {
-        let folder = make_folder();
+        let server = Self::run(make_folder(), settings).await;
+        let client = connect(&server.url()).await;
+        let create = format!("CREATE ROLE {ROLE} LOGIN");
+        client.batch_execute(&create).await.unwrap();
+        server
+    }
+
+    /// Starts a replica of this server, which follows asynchronously.
+    pub async fn replica(&self) -> Self {
+        let folder = new_folder();
+        let made = command(&programs().join("pg_basebackup"))
+            .current_dir("/")
+            .args(["--checkpoint=fast", "--write-recovery-conf", "-D"])
+            .arg(&folder)
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-p"])
+            .arg(self.port.to_string())
+            .output()
+            .expect("pg_basebackup runs");
+        assert!(made.status.success(), "{made:?}");
+        let primary = format!("host=127.0.0.1 port={} user=postgres", self.port);
+        Self::run(folder, &[&format!("primary_conninfo='{primary}'")]).await
+    }
+
+    /// Runs statements as the superuser.
+    pub async fn execute(&self, sql: &str) {
+        let done = connect(&self.url()).await.batch_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Writes a file into the folder of the server, as the user who runs it.
+    pub fn add_file(&self, name: &str, content: &[u8]) {
+        let path = self.folder.join(name);
+        let mut write = command(Path::new("sh"))
+            .args(["-c", "umask 077; cat > \"$1\"", "sh"])
+            .arg(path)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell runs");
+        write.stdin.take().unwrap().write_all(content).unwrap();
+        assert!(write.wait().unwrap().success());
+    }
+
+    async fn run(folder: PathBuf, settings: &[&str]) -> Self {
         // Another process may bind the port first: then another port is tried.
         for _ in 0..20 {
             let port = free_port();
@@ -73,9 +117,6 @@ impl PostgresServer {
                 folder: folder.clone(),
             };
             if server.is_up().await {
-                let client = connect(&server.url()).await;
-                let create = format!("CREATE ROLE {ROLE} LOGIN");
-                client.batch_execute(&create).await.unwrap();
                 return server;
             }
             std::fs::write(folder.join("keep"), "").unwrap();
@@ -304,13 +345,19 @@ pub fn command(program: &Path) -> Command {
     command
 }
 
-/// Makes the folder of a new server.
-fn make_folder() -> PathBuf {
+/// The path of a new server's folder.
+fn new_folder() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("tdl-postgres-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+/// Makes the folder of a new server.
+fn make_folder() -> PathBuf {
+    let folder = new_folder();
     let made = command(&programs().join("initdb"))
         .current_dir("/")
         .arg("-D")

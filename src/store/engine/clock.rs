@@ -11,7 +11,9 @@
 //! ```
 //!
 //! The difference is small, and each bound is used where the other would be unsafe (invariant 3 of
-//! [`engine`](super)). The bounds of the fastest calls are the best, and are used for a while.
+//! [`engine`](super)). The bounds of the fastest calls are the best, and are used for a while. A
+//! reading outside of the bounds means that somebody has set the clock, or that this process was
+//! suspended without its own clock going on: then only that reading is known.
 
 use std::time::Duration;
 
@@ -57,6 +59,15 @@ struct Bounds {
 pub(super) struct Times {
     pub(super) at_least: Moment,
     pub(super) at_most: Moment,
+    /// The present time, on this process's clock.
+    now: Instant,
+}
+
+impl Times {
+    /// Whether the upper bound still held when a later call was made.
+    pub(super) fn held_for(self, later: Reading) -> bool {
+        later.began <= at_most((self.at_most, self.now), now())
+    }
 }
 
 fn at_least((clock, since): (Moment, Instant), now: Instant) -> Moment {
@@ -76,6 +87,12 @@ impl Clock {
         let is_old = |since: Instant| now.saturating_duration_since(since) > USED_FOR;
         let (least, most) = ((reading.clock, now), (reading.began, reading.sent));
         let mut bounds = self.0.lock();
+        let was_set_back = |old| at_least(old, now) > at_most(most, now);
+        let was_set_forward = |old| at_most(old, now) < at_least(least, now);
+        if bounds.at_least.is_some_and(was_set_back) || bounds.at_most.is_some_and(was_set_forward)
+        {
+            *bounds = Bounds::default();
+        }
         let better =
             |old: (Moment, Instant)| is_old(old.1) || at_least(least, now) >= at_least(old, now);
         if bounds.at_least.is_none_or(better) {
@@ -108,7 +125,11 @@ impl Clock {
             .max(at_least)
             .max(used.unwrap_or(at_least));
         bounds.used = Some((at_most, now));
-        Some(Times { at_least, at_most })
+        Some(Times {
+            at_least,
+            at_most,
+            now,
+        })
     }
 }
 
@@ -150,6 +171,19 @@ mod tests {
             let times = clock.times().unwrap();
             assert!(times.at_least <= real && real <= times.at_most);
             assert!(times.at_most - times.at_least <= micros(width), "{times:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_is_believed() {
+        let (clock, began) = (Clock::default(), now());
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        for set_to in [began, began + Duration::from_secs(1800), began] {
+            call(&clock, set_to, [100, 100, 100]).await;
+            let real = Moment(1_000_000) + now().saturating_duration_since(set_to);
+            let times = clock.times().unwrap();
+            assert!(times.at_least <= real && real <= times.at_most);
+            assert!(times.at_most - times.at_least <= micros(300), "{times:?}");
         }
     }
 

@@ -21,7 +21,8 @@
 //!    guess is never answered with.
 //! 3. Time is the engine's clock. Whether a lease of another owner has ended is judged by a time
 //!    that the clock has certainly reached, and a new lease is counted from a time that the clock
-//!    has certainly not passed ([`Clock`]).
+//!    has certainly not passed ([`Clock`]). If the clock was set meanwhile, the lease may end before
+//!    its holder believes so, and the outcome is unknown.
 //! 4. A release in doubt always writes, also if there is nothing to end: the tag changes, so a swap
 //!    of an earlier call that is still on its way will be stale. So no release is answered with
 //!    [`Released::NotYet`].
@@ -53,6 +54,7 @@ use crate::{
     Error, ErrorKind, LockKey,
     sync::random,
     time::{Instant, now, timeout},
+    trace::{StoreCall, StoreOperation, StoreResult},
 };
 
 /// How far a token counter is below the clock before a grant: enough for a block.
@@ -186,13 +188,15 @@ pub(super) struct EngineStore<E> {
     cache: Cache,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Settings {
     /// The time limit of a call.
     pub(super) limit: Duration,
     /// Whether the owners of all exclusive leases can fence their transactions, and not only those
     /// with a fingerprint.
     pub(super) is_fenced: bool,
+    /// What leases say about their holder.
+    pub(super) label: Option<Arc<str>>,
 }
 
 /// What the rules have made of a value.
@@ -246,7 +250,9 @@ impl<E: Engine> EngineStore<E> {
             let key = request.key.clone();
             let plan =
                 |slot: &mut Slot, step: &mut Step<'_>| self.plan_acquire(&request, slot, step);
-            self.change(&key, Some(held_by_transaction), plan).await
+            let operation = StoreOperation::Acquire;
+            self.change(operation, &key, Some(held_by_transaction), plan)
+                .await
         })
     }
 
@@ -281,6 +287,9 @@ impl<E: Engine> EngineStore<E> {
                 });
             }
         };
+        if let Some(label) = &self.settings.label {
+            slot.set_label(request, label);
+        }
         let is_claim = request.fingerprint.is_some() || self.settings.is_fenced;
         let token = grant.tokens.first();
         let care = match request.mode {
@@ -311,7 +320,9 @@ impl<E: Engine> EngineStore<E> {
                             renewed => Plan::durable(renewed),
                         })
                     };
-                    let renewed = store.change(&request.key, None, plan).await;
+                    let renewed = store
+                        .change(StoreOperation::Renew, &request.key, None, plan)
+                        .await;
                     (
                         index,
                         renewed.into_result().unwrap_or_else(Renewed::Unknown),
@@ -335,7 +346,9 @@ impl<E: Engine> EngineStore<E> {
                 plan.must_write = request.in_doubt;
                 Ok(plan)
             };
-            let released = self.change(&request.key, None, plan).await;
+            let released = self
+                .change(StoreOperation::Release, &request.key, None, plan)
+                .await;
             answer.give(released);
         });
     }
@@ -350,7 +363,8 @@ impl<E: Engine> EngineStore<E> {
             check_floor(floor)?;
             let plan =
                 |_: &mut Slot, step: &mut Step<'_>| Ok(Plan::durable(step.fence.raise(floor)));
-            self.change(&key, None, plan).await.into_result()
+            let operation = StoreOperation::Other;
+            self.change(operation, &key, None, plan).await.into_result()
         })
     }
 
@@ -373,9 +387,13 @@ impl<E: Engine> EngineStore<E> {
     ) -> StoreFuture<Result<bool, Error>> {
         Box::pin(async move {
             let plan = |slot: &mut Slot, step: &mut Step<'_>| {
-                Ok(Plan::durable(slot.force_release(expected, step)))
+                // A transaction may have written one since the value was guessed.
+                let care = slot.record().map_or(Care::NoRecord, |_| Care::Nothing);
+                let plan = Plan::durable(slot.force_release(expected, step));
+                Ok(Plan { care, ..plan })
             };
-            self.change(&key, None, plan).await.into_result()
+            let operation = StoreOperation::Other;
+            self.change(operation, &key, None, plan).await.into_result()
         })
     }
 
@@ -404,6 +422,22 @@ impl<E: Engine> EngineStore<E> {
     /// changed. `open` is the answer if a transaction of an earlier owner is open; without it, the
     /// call waits for its end.
     async fn change<T>(
+        &self,
+        operation: StoreOperation,
+        key: &LockKey,
+        open: Option<T>,
+        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+    ) -> Outcome<T> {
+        let call = StoreCall::begin(operation);
+        let outcome = self.try_until_changed(key, open, plan).await;
+        call.end(match outcome {
+            Outcome::Answered(_) => StoreResult::Answered,
+            Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
+        });
+        outcome
+    }
+
+    async fn try_until_changed<T>(
         &self,
         key: &LockKey,
         mut open: Option<T>,
@@ -438,6 +472,10 @@ impl<E: Engine> EngineStore<E> {
             let seen = match self.engine.swap(swap, deadline).await {
                 Outcome::Answered(Swapped::Done(reading)) => {
                     self.clock.learn(reading);
+                    if !times.held_for(reading) {
+                        self.cache.forget(key);
+                        return Outcome::Unknown(clock_was_set());
+                    }
                     self.cache.keep(key, cached);
                     return Outcome::Answered(answer);
                 }
@@ -590,6 +628,11 @@ fn random_tag() -> i64 {
 
 fn no_time() -> Error {
     let message = "the clock of the store was not read in time";
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+fn clock_was_set() -> Error {
+    let message = "the clock of the store was set during the call";
     Error::new(ErrorKind::Unreachable, message)
 }
 

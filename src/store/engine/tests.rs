@@ -1,6 +1,6 @@
 //! The store on an engine in memory, whose swaps can be delayed.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
 
@@ -18,16 +18,19 @@ struct Shared {
     writes: AtomicUsize,
     /// Swaps are left on the way, with an unknown outcome.
     is_slow: AtomicBool,
+    /// How far the clock was set forward, in microseconds.
+    ahead: AtomicU64,
     late: Mutex<Vec<Swap>>,
 }
 
 impl Shared {
-    fn reading() -> Reading {
+    fn reading(&self) -> Reading {
         // Tokio's clock, which is paused, from some day on.
         static BEGAN: std::sync::LazyLock<std::time::Instant> =
             std::sync::LazyLock::new(std::time::Instant::now);
         let since = now().into_std().saturating_duration_since(*BEGAN);
-        let clock = Moment(1_700_000_000_000_000) + since;
+        let ahead = Duration::from_micros(self.ahead.load(Ordering::Relaxed));
+        let clock = Moment(1_700_000_000_000_000) + since + ahead;
         Reading {
             sent: now(),
             began: clock,
@@ -37,7 +40,7 @@ impl Shared {
 
     fn see(&self, key: &LockKey) -> Seen {
         let known = self.values.lock().get(key).cloned();
-        let reading = Self::reading();
+        let reading = self.reading();
         let nothing = Seen {
             reading,
             tag: None,
@@ -108,6 +111,7 @@ fn store(engine: &InMemory) -> Arc<EngineStore<InMemory>> {
     let settings = Settings {
         limit: Duration::from_secs(10),
         is_fenced: false,
+        label: None,
     };
     EngineStore::new(engine.clone(), Home::default(), settings)
 }
@@ -243,6 +247,26 @@ async fn after_a_release_in_doubt_no_earlier_call_takes_effect() {
             Acquired::Granted(_)
         ));
     }
+}
+
+/// Invariant 3.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_counted_from_before_the_clock_was_set_is_not_answered_with() {
+    let engine = InMemory::default();
+    let (store, a, b) = (store(&engine), owner(), owner());
+    ask(&store, a, WAIT).await;
+    free(&store, a, false).await;
+    let hour = Duration::from_secs(3600);
+    engine
+        .0
+        .ahead
+        .store(hour.as_micros() as u64, Ordering::Relaxed);
+    let outcome = store.clone().acquire(attempt(a, WAIT)).await;
+    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    free(&store, a, true).await;
+    assert!(matches!(ask(&store, b, WAIT).await, Acquired::Granted(_)));
+    let seen = store.clone().inspect(key()).await.unwrap();
+    assert!(seen.holders[0].remaining > LEASE / 2, "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]

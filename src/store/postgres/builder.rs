@@ -2,20 +2,27 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio_postgres::{Config, config::TargetSessionAttrs};
+use tokio_postgres::{
+    Config,
+    config::{LoadBalanceHosts, SslMode, TargetSessionAttrs},
+};
 
 use super::{
     PostgresStore, Wire,
-    connect::{Server, invalid},
+    connect::{Records, Server, Tls, invalid},
     lane::Lane,
     listener::Watchers,
 };
 use crate::{
     Error,
     store::{
+        certificates::{Certificates, ClientCertificate},
+        credentials::{Credentials, Provider},
         engine::{EngineStore, Settings},
         home::Home,
+        label,
     },
+    sync::Mutex,
 };
 
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
@@ -30,6 +37,10 @@ const MOST_CONNECTIONS: usize = 64;
 /// | [`timeout`](Self::timeout) | 1 s |
 /// | [`connections`](Self::connections) | 2 |
 /// | [`fenced`](Self::fenced) | no |
+/// | [`label`](Self::label) | the name of the host |
+/// | [`credentials`](Self::credentials) | those of the URL |
+/// | [`root_certificates`](Self::root_certificates) | those of the system |
+/// | [`client_certificate`](Self::client_certificate) | none |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct PostgresStoreBuilder {
@@ -39,6 +50,9 @@ pub struct PostgresStoreBuilder {
     timeout: Duration,
     connections: usize,
     is_fenced: bool,
+    label: Option<Arc<str>>,
+    provider: Option<Provider>,
+    certificates: Certificates,
 }
 
 impl PostgresStoreBuilder {
@@ -50,6 +64,9 @@ impl PostgresStoreBuilder {
             timeout: Duration::from_secs(1),
             connections: 2,
             is_fenced: false,
+            label: label::of_this_host(),
+            provider: None,
+            certificates: Certificates::default(),
         }
     }
 
@@ -90,6 +107,69 @@ impl PostgresStoreBuilder {
         self
     }
 
+    /// Sets the label of this store's leases, which operators and callers that find a key held
+    /// [see](crate::store::Holder::label): 1 to 64 ASCII letters, digits, dots, underscores and
+    /// hyphens. By default, it is the name of the host, with other characters replaced by hyphens.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Asks `provider` for the credentials of every new connection, for credentials that rotate. By
+    /// default, they are those of the URL.
+    ///
+    /// The time that the provider takes counts towards the [timeout](Self::timeout). When it fails,
+    /// the calls that need a connection fail with
+    /// [`Unreachable`](crate::ErrorKind::Unreachable), with its error as the source.
+    ///
+    /// ```
+    /// use tower_distributed_lock::store::{Credentials, PostgresStore};
+    ///
+    /// let store = PostgresStore::builder("postgres://db/shop")
+    ///     .credentials(|| async {
+    ///         let password = std::fs::read_to_string("/run/secrets/postgres")?;
+    ///         Ok::<_, std::io::Error>(Credentials::new("app", password.trim()))
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), tower_distributed_lock::Error>(())
+    /// ```
+    pub fn credentials<F, Answer, E>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Answer + Send + Sync + 'static,
+        Answer: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.provider = Some(Provider::new(provider));
+        self
+    }
+
+    /// Trusts only the servers that these certificates, in PEM, have signed for. By default, the
+    /// root certificates of the system count.
+    ///
+    /// [`build`](Self::build) refuses what is not PEM, URLs without `sslmode=require`, and the lack
+    /// of the feature `tls-rustls`.
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate to servers that ask for one. By default, there is none.
+    ///
+    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem` its
+    /// key. The conditions are those of [`root_certificates`](Self::root_certificates), and the key
+    /// must belong to the certificate.
+    pub fn client_certificate(
+        mut self,
+        pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some(ClientCertificate {
+            chain: pem.into(),
+            key: key_pem.into(),
+        });
+        self
+    }
+
     /// Creates the store. It connects at first use.
     ///
     /// # Errors
@@ -97,11 +177,19 @@ impl PostgresStoreBuilder {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL or a setting that cannot work.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
-        let config = read(&self.url, "tower-distributed-lock")?;
+        let config = self.read(&self.url, "tower-distributed-lock")?;
         let listen = self.listen_url.as_ref().unwrap_or(&self.url);
-        let listen = read(listen, "tower-distributed-lock hints")?;
-        let watchers = Arc::<Watchers>::default();
-        let server = Server::new(config, self.schema, self.timeout, watchers);
+        let listen = self.read(listen, "tower-distributed-lock hints")?;
+        let server = Server {
+            tls: self.tls([&config, &listen])?,
+            config,
+            schema: self.schema,
+            limit: self.timeout,
+            provider: self.provider,
+            watchers: Watchers::default(),
+            records: Records::default(),
+            known: Mutex::new(None),
+        };
         let (server, home) = (Arc::new(server), Home::default());
         let lane = |_| Lane::new(server.clone(), home.clone());
         let wire = Wire {
@@ -113,11 +201,35 @@ impl PostgresStoreBuilder {
         let settings = Settings {
             limit: self.timeout,
             is_fenced: self.is_fenced,
+            label: self.label,
         };
         Ok(PostgresStore(EngineStore::new(wire, home, settings)))
     }
 
+    /// The settings of TLS connections, if there are any.
+    fn tls(&self, urls: [&Config; 2]) -> Result<Tls, Error> {
+        if urls
+            .iter()
+            .all(|url| url.get_ssl_mode() == SslMode::Disable)
+        {
+            if self.certificates.is_empty() {
+                #[cfg(feature = "tls-rustls")]
+                return Ok(Tls::default());
+                #[cfg(not(feature = "tls-rustls"))]
+                return Ok(Tls);
+            }
+            return Err(invalid(
+                "certificates were set, but no URL has `sslmode=require`, so no connection would use them",
+            ));
+        }
+        #[cfg(feature = "tls-rustls")]
+        return Ok(Tls(Some(Arc::new(self.certificates.client_config()?))));
+        #[cfg(not(feature = "tls-rustls"))]
+        return Err(invalid("`sslmode=require` needs the feature `tls-rustls`"));
+    }
+
     fn check(&self) -> Result<(), Error> {
+        label::check(self.label.as_deref())?;
         let mut letters = self.schema.bytes();
         let is_name = letters
             .next()
@@ -144,6 +256,35 @@ impl PostgresStoreBuilder {
         }
         Ok(())
     }
+
+    /// Reads a URL. Nothing is set for a session that a pooler would refuse.
+    fn read(&self, url: &str, application: &str) -> Result<Config, Error> {
+        // The driver does not know these. Whether a certificate is trusted is always checked.
+        let url = url
+            .replace("sslmode=verify-full", "sslmode=require")
+            .replace("sslmode=verify-ca", "sslmode=require");
+        let mut config: Config = url.parse().map_err(|error| {
+            // The text of the error does not quote the URL, which may have a password.
+            invalid(format!("the URL of PostgreSQL cannot be read: {error}"))
+        })?;
+        let hosts = config.get_hosts().len().max(config.get_hostaddrs().len());
+        if hosts == 0 {
+            return Err(invalid("the URL of PostgreSQL names no host"));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name(application);
+        }
+        if hosts > 1 {
+            // One that does not answer must not take the time of the others, nor always be the first.
+            config.connect_timeout(self.timeout / hosts as u32);
+            config.load_balance_hosts(LoadBalanceHosts::Random);
+        }
+        if config.get_ssl_mode() != SslMode::Require {
+            config.ssl_mode(SslMode::Disable);
+        }
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        Ok(config)
+    }
 }
 
 /// A URL may have a password.
@@ -154,22 +295,7 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("timeout", &self.timeout)
             .field("connections", &self.connections)
             .field("is_fenced", &self.is_fenced)
+            .field("label", &self.label)
             .finish_non_exhaustive()
     }
-}
-
-/// Reads a URL. Nothing is set for a session that a pooler would refuse.
-fn read(url: &str, application: &str) -> Result<Config, Error> {
-    let mut config: Config = url.parse().map_err(|error| {
-        // The text of the error does not quote the URL, which may have a password.
-        invalid(format!("the URL of PostgreSQL cannot be read: {error}"))
-    })?;
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err(invalid("the URL of PostgreSQL names no host"));
-    }
-    if config.get_application_name().is_none() {
-        config.application_name(application);
-    }
-    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    Ok(config)
 }

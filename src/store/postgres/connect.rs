@@ -1,21 +1,36 @@
 //! Connections to the server, and what each asks first.
 
 use std::{
-    sync::Arc,
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant as StdInstant},
 };
 
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    task::JoinHandle,
+};
 use tokio_postgres::{
-    Client, Config, Connection, NoTls, Socket, error::SqlState, tls::NoTlsStream,
+    AsyncMessage, Client, Config, Notification,
+    error::{Severity, SqlState},
 };
 
 use super::listener::Watchers;
 use crate::{
     Error, ErrorKind,
-    store::{Hint, Outcome},
+    store::{Hint, Outcome, credentials::Provider},
     sync::Mutex,
     time::timeout,
+    trace::{self, ConnectResult, Connection},
 };
+
+#[cfg(feature = "tls-rustls")]
+pub(super) use super::tls::Tls;
+#[cfg(not(feature = "tls-rustls"))]
+pub(super) use tokio_postgres::NoTls as Tls;
 
 /// The version of the tables and functions that this crate works with.
 const VERSION: i32 = 1;
@@ -27,37 +42,55 @@ pub(super) struct Server {
     pub(super) schema: String,
     /// The time limit of a connect.
     pub(super) limit: Duration,
-    pub(super) watchers: Arc<Watchers>,
-    known: Mutex<Option<Known>>,
+    pub(super) tls: Tls,
+    /// Asked for the credentials of each new connection.
+    pub(super) provider: Option<Provider>,
+    pub(super) watchers: Watchers,
+    pub(super) records: Records,
+    pub(super) known: Mutex<Option<Known>>,
+}
+
+/// Whether the store keeps records of idempotent work, and has warned that they may be lost.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    are_expected: AtomicBool,
+    has_warned: AtomicBool,
 }
 
 /// What the last connection was told.
 #[derive(Debug, Clone)]
-struct Known {
+pub(super) struct Known {
     /// Changes when the server may have forgotten something.
     boot: String,
     /// How long ago that was, and when this was said.
     age: Duration,
     said: StdInstant,
     server: Arc<str>,
+    /// Whether a crash of the server loses what was committed.
+    is_forgetful: bool,
+}
+
+/// A connection, and the task that drives it. Dropped, it ends when its statements are answered.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// Ends with the connection.
+    pub(super) messages: UnboundedReceiver<Notification>,
+    task: JoinHandle<()>,
+    tls: Tls,
+}
+
+impl Session {
+    /// Gives up a connection on which an answer is due, without waiting for the answer.
+    pub(super) fn give_up(self) {
+        // Locks of its statements would be in the way of others.
+        let cancel = self.client.cancel_token();
+        tokio::spawn(async move { cancel.cancel_query(self.tls).await });
+        self.task.abort();
+    }
 }
 
 impl Server {
-    pub(super) fn new(
-        config: Config,
-        schema: String,
-        limit: Duration,
-        watchers: Arc<Watchers>,
-    ) -> Self {
-        Self {
-            config,
-            schema,
-            limit,
-            watchers,
-            known: Mutex::new(None),
-        }
-    }
-
     /// The hosts, for messages and as the name of the key space.
     pub(super) fn name(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
@@ -74,40 +107,59 @@ impl Server {
     }
 
     /// Makes a connection for calls.
-    pub(super) async fn connect(&self) -> Result<Client, Error> {
+    pub(super) async fn connect(&self) -> Result<Session, Error> {
         let connecting = async {
-            let (client, connection) = self.open(&self.config).await?;
-            tokio::spawn(connection);
-            self.greet(&client).await?;
-            Ok(client)
+            let session = self.open(&self.config).await?;
+            self.greet(&session.client).await?;
+            Ok(session)
         };
         let connected = timeout(self.limit, connecting).await;
-        connected.unwrap_or_else(|| {
+        let connected = connected.unwrap_or_else(|| {
             let (name, limit) = (self.name(), self.limit);
             let message = format!("cannot connect to PostgreSQL at {name} within {limit:?}");
             Err(Error::new(ErrorKind::Unreachable, message))
-        })
+        });
+        trace::connected(Connection::Calls, ConnectResult::of(&connected));
+        connected
     }
 
-    pub(super) async fn open(
-        &self,
-        config: &Config,
-    ) -> Result<(Client, Connection<Socket, NoTlsStream>), Error> {
-        config.connect(NoTls).await.map_err(|error| {
-            let message = format!(
-                "cannot connect to PostgreSQL at {}: {}",
-                self.name(),
-                text(&error)
-            );
+    pub(super) async fn open(&self, config: &Config) -> Result<Session, Error> {
+        let mut config = config.clone();
+        if let Some(provider) = &self.provider {
+            let credentials = provider.ask().await?;
+            if let Some(user) = credentials.user {
+                config.user(user);
+            }
+            config.password(credentials.password);
+        }
+        let connected = config.connect(self.tls.clone()).await.map_err(|error| {
+            let (name, why) = (self.name(), text(&error));
+            let message = format!("cannot connect to PostgreSQL at {name}: {why}");
             Error::with_source(ErrorKind::Unreachable, message, error)
+        });
+        let (client, mut connection) = connected?;
+        let (sender, messages) = unbounded_channel();
+        let task = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(message) = message {
+                    let _ = sender.send(message);
+                }
+            }
+        });
+        Ok(Session {
+            client,
+            messages,
+            task,
+            tls: self.tls.clone(),
         })
     }
 
     /// Checks that the server has what this crate needs, and notes who it is.
-    async fn greet(&self, client: &Client) -> Result<(), Error> {
+    pub(super) async fn greet(&self, client: &Client) -> Result<(), Error> {
         let sql = format!(
             "SELECT h.version, h.boot, h.since, h.clock, h.server, \
-             current_setting('transaction_isolation'), current_setting('server_encoding') \
+             current_setting('transaction_isolation'), current_setting('server_encoding'), \
+             'off' IN (current_setting('fsync'), current_setting('synchronous_commit')) \
              FROM {}.hello_1() h",
             self.schema
         );
@@ -136,6 +188,7 @@ impl Server {
             age: Duration::from_micros(clock.saturating_sub(since).max(0).cast_unsigned()),
             said: StdInstant::now(),
             server: row.get::<_, String>(4).into(),
+            is_forgetful: row.get(7),
         });
         Ok(())
     }
@@ -145,6 +198,23 @@ impl Server {
         let before = self.known.lock().replace(now.clone());
         if before.is_some_and(|before| before.boot != now.boot) {
             self.watchers.tell_all(&Hint::Reconnected);
+        }
+        self.warn_once();
+    }
+
+    /// See [`Store::expect_records`](crate::store::Store::expect_records).
+    pub(super) fn expect_records(&self) {
+        self.records.are_expected.store(true, SeqCst);
+        self.warn_once();
+    }
+
+    fn warn_once(&self) {
+        let is_forgetful = self.known.lock().as_ref().is_some_and(|it| it.is_forgetful);
+        if is_forgetful
+            && self.records.are_expected.load(SeqCst)
+            && !self.records.has_warned.swap(true, SeqCst)
+        {
+            trace::postgres_forgets(&self.name());
         }
     }
 
@@ -205,12 +275,12 @@ fn text(error: &tokio_postgres::Error) -> String {
 /// The outcome of a statement that has failed.
 ///
 /// A statement is a transaction of its own. After an error that the server reports, it was rolled
-/// back; but a server that ends the session may do so after the commit.
+/// back; but a server that ends the session may do so after the commit. A pooler that has lost its
+/// server reports an error as well, without this field for the severity, which is the server's own.
 pub(super) fn failed<T>(error: tokio_postgres::Error) -> Outcome<T> {
-    let ends_session = |code: &SqlState| code.code().starts_with("57P") || code.code() == "25P03";
     let message = format!("PostgreSQL: {}", text(&error));
     match error.as_db_error() {
-        Some(said) if said.severity() == "ERROR" && !ends_session(said.code()) => {
+        Some(said) if said.parsed_severity() == Some(Severity::Error) => {
             Outcome::Refused(Error::with_source(ErrorKind::Unreachable, message, error))
         }
         _ => Outcome::Unknown(Error::broken(message, Some(error.into()))),

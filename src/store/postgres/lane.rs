@@ -36,19 +36,19 @@ use tokio::{
     time::sleep,
 };
 use tokio_postgres::{
-    Client, NoTls, Row,
+    Client, Row,
     types::{ToSql, Type},
 };
 
 use super::{
     batch::{self, Batch, Message},
-    connect::{Server, failed},
+    connect::{Server, Session, failed},
 };
 use crate::{
     Error, ErrorKind, LockKey,
     store::{
         Outcome,
-        engine::{Swap, Swapped},
+        engine::{Care, Swap, Swapped},
         home::Home,
     },
     sync::{Mutex, random},
@@ -57,6 +57,8 @@ use crate::{
 
 /// The most calls of a turn.
 const MOST: usize = 256;
+/// After so many bytes of records, a turn takes no more calls: a server refuses a statement of 1 GB.
+const MOST_BYTES: usize = 16 << 20;
 /// A connection on which an answer is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -215,10 +217,23 @@ impl Lane {
         let driver = Driver {
             server: self.server.clone(),
             queue,
-            client: None,
+            session: None,
             pause: FIRST_PAUSE,
         };
         runtime.spawn(driver.run());
+    }
+}
+
+impl Call {
+    /// The size of the record that the call writes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Swap(item) => match item.swap.as_ref().map(|swap| &swap.care) {
+                Some(Care::Record(record)) => record.content.len(),
+                Some(_) | None => 0,
+            },
+            Self::Query(_) => 0,
+        }
     }
 }
 
@@ -226,41 +241,34 @@ impl Lane {
 struct Driver {
     server: Arc<Server>,
     queue: UnboundedReceiver<Call>,
-    client: Option<Client>,
+    session: Option<Session>,
     pause: Duration,
 }
 
 impl Driver {
     async fn run(mut self) {
-        let mut calls = Vec::new();
-        loop {
-            match self.queue.recv().await {
-                Some(call) => calls.push(call),
-                None => return,
-            }
+        while let Some(call) = self.queue.recv().await {
             // Tasks that can run now have calls for the same turn.
             tokio::task::yield_now().await;
-            while calls.len() < MOST
-                && let Ok(call) = self.queue.try_recv()
-            {
-                calls.push(call);
-            }
-            if self.client.as_ref().is_none_or(Client::is_closed) {
-                match self.server.connect().await {
-                    Ok(client) => self.client = Some(client),
-                    Err(error) => {
-                        self.refuse(calls.drain(..), &error).await;
-                        continue;
-                    }
+            let calls = gather(call, &mut self.queue);
+            let open = self.session.take();
+            let open = open.filter(|session| !session.client.is_closed());
+            let connected = match open {
+                Some(session) => Ok(session),
+                None => self.server.connect().await,
+            };
+            match connected {
+                Ok(session) => {
+                    self.pause = FIRST_PAUSE;
+                    self.session = self.turn(session, calls).await;
                 }
+                Err(error) => self.refuse(calls, &error).await,
             }
-            self.pause = FIRST_PAUSE;
-            self.turn(std::mem::take(&mut calls)).await;
         }
     }
 
     /// Refuses the calls that wait for a connection, and pauses before the next attempt.
-    async fn refuse(&mut self, calls: impl Iterator<Item = Call>, error: &Error) {
+    async fn refuse(&mut self, calls: Vec<Call>, error: &Error) {
         for call in calls {
             match call {
                 Call::Swap(item) => drop(item.answer.send(Outcome::Refused(error.clone()))),
@@ -273,11 +281,10 @@ impl Driver {
             .min(self.server.limit / 2);
     }
 
-    /// Makes the calls of a turn.
-    async fn turn(&mut self, calls: Vec<Call>) {
-        let Some(client) = &self.client else {
-            return;
-        };
+    /// Makes the calls of a turn. `None` if the connection is given up: the callers have run out of
+    /// time, and what the server does with the statements does not matter any more.
+    async fn turn(&self, session: Session, calls: Vec<Call>) -> Option<Session> {
+        let client = &session.client;
         let (mut swaps, mut queries) = (Vec::new(), Vec::new());
         for call in calls {
             match call {
@@ -306,13 +313,25 @@ impl Driver {
             join4(relaxed, durable, hints, queries).await
         };
         if timeout(server.limit * SILENT_LIMITS, made).await.is_none() {
-            // The callers have run out of time. What the server does with the statements does not
-            // matter any more, but locks of theirs would be in the way.
-            let cancel = client.cancel_token();
-            tokio::spawn(async move { cancel.cancel_query(NoTls).await });
-            self.client = None;
+            session.give_up();
+            return None;
         }
+        Some(session)
     }
+}
+
+/// The calls of a turn: this one, and those that wait behind it.
+fn gather(first: Call, queue: &mut UnboundedReceiver<Call>) -> Vec<Call> {
+    let mut bytes = first.bytes();
+    let mut calls = vec![first];
+    while calls.len() < MOST
+        && bytes < MOST_BYTES
+        && let Ok(call) = queue.try_recv()
+    {
+        bytes += call.bytes();
+        calls.push(call);
+    }
+    calls
 }
 
 /// Makes swaps in one statement, sends hints with it, and answers the callers.
@@ -357,4 +376,58 @@ async fn run(client: &Client, query: Query) {
         Ok(rows) => Outcome::Answered(rows),
         Err(error) => failed(error),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::store::{
+        Instance, Owner,
+        rules::{Moment, Record},
+    };
+
+    fn recording(bytes: usize) -> Call {
+        let owner = Owner {
+            instance: Instance::new(),
+            attempt: 1,
+        };
+        let record = Record {
+            owner,
+            until: Moment(1),
+            content: Bytes::from(vec![0; bytes]),
+        };
+        let key = LockKey::new("k").unwrap();
+        let swap = Swap {
+            key: key.clone(),
+            expect: None,
+            tag: 1,
+            low: 0,
+            token: 0,
+            state: Bytes::new(),
+            until: None,
+            care: Care::Record(record),
+            is_durable: true,
+            hints: Vec::new(),
+        };
+        Call::Swap(Item {
+            key,
+            swap: Some(Box::new(swap)),
+            ticket: Ticket::default(),
+            answer: oneshot::channel().0,
+        })
+    }
+
+    #[test]
+    fn a_turn_has_many_calls_or_few_large_records() {
+        for (bytes, calls) in [(10, MOST), (MOST_BYTES / 4, 4), (MOST_BYTES * 2, 1)] {
+            let (sender, mut queue) = unbounded_channel();
+            for _ in 0..2 * calls {
+                sender.send(recording(bytes)).unwrap();
+            }
+            let first = queue.try_recv().unwrap();
+            assert_eq!(gather(first, &mut queue).len(), calls, "{bytes} bytes");
+        }
+    }
 }

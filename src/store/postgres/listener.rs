@@ -8,7 +8,6 @@
 //! again after a short time.
 
 use std::{
-    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,11 +20,11 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{interval, sleep},
 };
-use tokio_postgres::{AsyncMessage, Client, Config, Notification};
+use tokio_postgres::{Client, Config, Notification};
 
 use super::{
     batch::{channel, hint},
-    connect::{Server, failed},
+    connect::{Server, Session, failed},
     sweep::Sweeper,
 };
 use crate::{
@@ -33,7 +32,7 @@ use crate::{
     store::{Hint, Hints, Instance, Outcome, home::Home},
     sync::{HashMap, Mutex, random, unique_id},
     time::timeout,
-    trace,
+    trace::{self, ConnectResult, Connection},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -139,34 +138,31 @@ enum Ended {
     Broken(Error),
 }
 
-/// A connection that listens.
-struct Listening {
-    client: Client,
-    messages: UnboundedReceiver<Notification>,
-}
-
 impl Listener {
     async fn run(mut self) {
         let mut is_interrupted = false;
         let mut pause = FIRST_PAUSE;
         loop {
-            let ended = match self.connect().await {
-                Ok(Some(listening)) => {
+            let connected = self.connect().await;
+            trace::connected(Connection::Hints, ConnectResult::of(&connected));
+            let ended = match connected {
+                Ok((session, true)) => {
                     pause = FIRST_PAUSE;
                     self.server.watchers.is_mute.store(false, Ordering::Relaxed);
-                    if is_interrupted {
+                    if std::mem::take(&mut is_interrupted) {
                         trace::listening_again();
                         self.server.watchers.tell_all(&Hint::Reconnected);
                     } else {
                         self.server.watchers.tell_all(&Hint::Listening);
                     }
-                    self.listen(listening).await
+                    self.listen(session, None).await
                 }
-                Ok(None) => {
+                Ok((session, false)) => {
                     if !self.server.watchers.is_mute.swap(true, Ordering::Relaxed) {
                         trace::no_hints();
                     }
-                    self.wait_while_mute().await
+                    // The server may have been slow: that is found out by another connection.
+                    self.listen(session, Some(CHECKS_WHILE_MUTE)).await
                 }
                 Err(error) => Ended::Broken(error),
             };
@@ -197,50 +193,39 @@ impl Listener {
         all_left
     }
 
-    /// Makes the connection and listens to all channels. `None` if messages do not arrive.
-    async fn connect(&mut self) -> Result<Option<Listening>, Error> {
+    /// Makes the connection and listens to all channels. Returns whether messages arrive.
+    async fn connect(&mut self) -> Result<(Session, bool), Error> {
         let limit = self.server.limit;
         let connecting = async {
-            let (client, mut connection) = self.server.open(&self.listen).await?;
-            let (sender, messages) = unbounded_channel();
-            tokio::spawn(async move {
-                while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                    if let AsyncMessage::Notification(message) = message {
-                        let _ = sender.send(message);
-                    }
-                }
-            });
+            let session = self.server.open(&self.listen).await?;
             let instances = self.server.watchers.instances();
             let channels = instances.into_iter().map(channel);
             for name in channels.chain([self.probe.clone()]) {
-                say(&client, "LISTEN", &name).await?;
+                say(&session.client, "LISTEN", &name).await?;
             }
-            say(&client, "NOTIFY", &self.probe).await?;
-            Ok(Listening { client, messages })
+            say(&session.client, "NOTIFY", &self.probe).await?;
+            Ok(session)
         };
-        let listening = timeout(limit, connecting).await;
-        let mut listening = listening.unwrap_or_else(|| Err(silent(limit)))?;
+        let session = timeout(limit, connecting).await;
+        let mut session = session.unwrap_or_else(|| Err(silent(limit)))?;
         let arrives = async {
-            while let Some(message) = listening.messages.recv().await {
+            while let Some(message) = session.messages.recv().await {
                 if message.channel() == self.probe {
-                    return true;
+                    return Ok(());
                 }
             }
-            false
+            Err(closed())
         };
-        Ok(match timeout(limit, arrives).await {
-            Some(true) => Some(listening),
-            Some(false) => return Err(silent(limit)),
-            None => None,
-        })
+        let arrives = timeout(limit, arrives).await.transpose()?.is_some();
+        Ok((session, arrives))
     }
 
-    /// Passes hints on until the connection ends.
-    async fn listen(&mut self, mut listening: Listening) -> Ended {
+    /// Passes hints on until the connection ends, or after so many checks.
+    async fn listen(&mut self, mut session: Session, mut checks_left: Option<u32>) -> Ended {
         let mut checks = interval(CHECKED_EVERY);
         loop {
             let said = tokio::select! {
-                message = listening.messages.recv() => match message {
+                message = session.messages.recv() => match message {
                     Some(message) => {
                         self.pass_on(&message);
                         Ok(())
@@ -249,14 +234,23 @@ impl Listener {
                 },
                 new = self.arriving.recv() => match new {
                     Some(instance) => {
-                        let listens = self.say(&listening, "LISTEN", &channel(instance)).await;
-                        self.server.watchers.tell(instance, Hint::Listening);
+                        let name = channel(instance);
+                        let listens = self.in_time(say(&session.client, "LISTEN", &name)).await;
+                        if checks_left.is_none() {
+                            self.server.watchers.tell(instance, Hint::Listening);
+                        }
                         listens
                     }
                     // The store, or another runtime, has another listener.
                     None => return Ended::AllLeft,
                 },
-                _ = checks.tick() => self.check(&listening).await,
+                _ = checks.tick() => {
+                    if checks_left == Some(0) {
+                        return Ended::Mute;
+                    }
+                    checks_left = checks_left.map(|left| left - 1);
+                    self.check(&session.client).await
+                }
             };
             if let Err(error) = said {
                 return Ended::Broken(error);
@@ -267,17 +261,19 @@ impl Listener {
         }
     }
 
-    /// Checks that the server answers, and forgets the instances that have left.
-    async fn check(&self, listening: &Listening) -> Result<(), Error> {
+    /// Checks that the server answers, and forgets the instances that have left. Behind a pooler,
+    /// no connection ends when another server takes over: that is noticed here.
+    async fn check(&self, client: &Client) -> Result<(), Error> {
         for instance in self.server.watchers.leave() {
-            self.say(listening, "UNLISTEN", &channel(instance)).await?;
+            let name = channel(instance);
+            self.in_time(say(client, "UNLISTEN", &name)).await?;
         }
-        self.say(listening, "LISTEN", &self.probe).await
+        self.in_time(self.server.greet(client)).await
     }
 
-    async fn say(&self, listening: &Listening, verb: &str, channel: &str) -> Result<(), Error> {
+    async fn in_time(&self, said: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let limit = self.server.limit;
-        let said = timeout(limit, say(&listening.client, verb, channel)).await;
+        let said = timeout(limit, said).await;
         said.unwrap_or_else(|| Err(silent(limit)))
     }
 
@@ -287,18 +283,6 @@ impl Listener {
         if let (Some(instance), Some(hint)) = (instance, hint(message.payload())) {
             self.server.watchers.tell(instance, hint);
         }
-    }
-
-    /// Waits before it is tried again whether messages arrive: the server may have been slow.
-    async fn wait_while_mute(&mut self) -> Ended {
-        for _ in 0..CHECKS_WHILE_MUTE {
-            sleep(CHECKED_EVERY).await;
-            self.server.watchers.leave();
-            if self.all_left() {
-                return Ended::AllLeft;
-            }
-        }
-        Ended::Mute
     }
 }
 

@@ -18,6 +18,8 @@ mod fence;
 mod lane;
 mod listener;
 mod sweep;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -95,6 +97,14 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// - Somebody's transaction that stays open for hours keeps PostgreSQL from reusing the space of
 ///   updated rows, also in these tables.
 ///
+/// # TLS
+///
+/// With `sslmode=require` in the URL and the feature `tls-rustls`, connections are encrypted, and the
+/// server's certificate is checked: its name, and that the system or your own
+/// [authority](PostgresStoreBuilder::root_certificates) trusts it, as with `verify-full`, which means
+/// the same here. There is nothing in between: with `prefer`, which is the default of a URL,
+/// connections are not encrypted.
+///
 /// # Poolers
 ///
 /// The store prepares no statements and sets nothing for a session, so it works behind PgBouncer in
@@ -118,10 +128,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 ///
 /// # Not there yet
 ///
-/// TLS, labels of holders, credentials that rotate, metrics of single calls, warnings about records
-/// on a server that may lose them, and several keys in one statement
-/// ([`lock_all`](crate::Locks::lock_all) takes one after another). Not tested: other servers than PostgreSQL itself, such as CockroachDB or YugabyteDB,
-/// whose nodes have clocks of their own.
+/// Several keys in one statement: [`lock_all`](crate::Locks::lock_all) takes one after another. Not
+/// tested: other servers than PostgreSQL itself, such as CockroachDB or YugabyteDB, whose nodes have
+/// clocks of their own.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<EngineStore<Wire>>);
 
@@ -204,8 +213,7 @@ impl PostgresStore {
         const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(8391126040193)";
         let server = &self.0.engine.server;
         let migrating = async {
-            let (client, connection) = server.open(&server.config).await?;
-            tokio::spawn(connection);
+            let client = server.open(&server.config).await?.client;
             let sql = format!("BEGIN; {ONE_AT_A_TIME}; {}; COMMIT", self.schema_sql());
             client
                 .batch_execute(&sql)
@@ -371,6 +379,14 @@ impl Store for PostgresStore {
     fn ping(&self) -> StoreFuture<Result<(), Error>> {
         let store = self.0.clone();
         Box::pin(async move { store.engine.ping(store.deadline()).await })
+    }
+
+    fn expect_records(&self) {
+        self.0.engine.server.expect_records();
+    }
+
+    fn label(&self) -> Option<Arc<str>> {
+        self.0.settings.label.clone()
     }
 
     fn space(&self) -> Arc<str> {

@@ -40,7 +40,13 @@ CREATE UNLOGGED TABLE IF NOT EXISTS tdl.boot (one boolean PRIMARY KEY CHECK (one
 
 DO $$
 BEGIN
-  -- The usual compression takes five times the CPU of lz4, which not every server was built with.
+  -- The usual compression takes five times the CPU of lz4, which not every server was built with. ALTER TABLE
+  -- would wait for all transactions that have used the table, and be in the way of all others meanwhile.
+  IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'tdl.claims'::regclass AND attname = 'content'
+    AND (attcompression = 'l' OR attstorage = 'e'))
+  THEN
+    RETURN;
+  END IF;
   ALTER TABLE tdl.claims ALTER COLUMN content SET COMPRESSION lz4;
 EXCEPTION WHEN feature_not_supported OR syntax_error THEN
   ALTER TABLE tdl.claims ALTER COLUMN content SET STORAGE EXTERNAL;
@@ -265,7 +271,8 @@ BEGIN
   LOOP
     last_key := row.key;
     seen := seen + 1;
-    CONTINUE WHEN NOT row.is_idle;
+    -- A token that was raised above the clock stays with its row, so that the other keys need not follow it.
+    CONTINUE WHEN NOT row.is_idle OR row.token > tdl.clock();
     PERFORM FROM tdl.keys k WHERE k.key = row.key AND k.tag = row.tag FOR UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
     IF row.claimed THEN

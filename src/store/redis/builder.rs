@@ -9,12 +9,19 @@ use super::{
     names::Names,
     persistence::Persistence,
     replicated::{Replicas, Replicated},
-    topology::{Access, ClientCertificate, Credentials, LaneSettings, Provider, Servers, Topology},
-    value::{is_label, label_of_host},
+    topology::{Access, LaneSettings, Servers, Topology},
 };
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::{Error, store::home::Home};
+use crate::{
+    Error,
+    store::{
+        certificates::ClientCertificate,
+        credentials::{Credentials, Provider},
+        home::Home,
+        label,
+    },
+};
 
 /// The shortest time limit in which a server can answer.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
@@ -68,7 +75,7 @@ impl RedisStoreBuilder {
         Self {
             servers,
             prefix: "tdl".to_owned(),
-            label: host_name().as_deref().and_then(label_of_host),
+            label: label::of_this_host(),
             lanes: 1,
             timeout: Duration::from_secs(1),
             replicas: None,
@@ -315,11 +322,7 @@ impl RedisStoreBuilder {
                 "a prefix is 1 to 64 bytes of visible ASCII without braces",
             ));
         }
-        if !self.label.as_deref().is_none_or(is_label) {
-            return Err(invalid(
-                "a label is 1 to 64 ASCII letters, digits, dots, underscores and hyphens",
-            ));
-        }
+        label::check(self.label.as_deref())?;
         if !(1..=64).contains(&self.lanes) {
             return Err(invalid(format!(
                 "a store has 1 to 64 lanes, not {}",
@@ -346,15 +349,6 @@ impl RedisStoreBuilder {
             _ => Ok(()),
         }
     }
-}
-
-/// The name of this host: from the kernel on Linux, elsewhere from the environment.
-fn host_name() -> Option<String> {
-    let named = |variable| std::env::var(variable).ok();
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .ok()
-        .or_else(|| named("HOSTNAME"))
-        .or_else(|| named("COMPUTERNAME"))
 }
 
 impl fmt::Debug for RedisStoreBuilder {

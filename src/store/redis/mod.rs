@@ -28,7 +28,6 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 pub use builder::RedisStoreBuilder;
-pub use topology::Credentials;
 
 use self::{
     floors::Floors,

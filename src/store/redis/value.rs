@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 
 use super::names::put_number;
-use crate::store::{Mode, Owner};
+use crate::store::{Mode, Owner, label::is_label};
 
 /// Writes a lease in a form that an operator can read: `lease:<instance>:<attempt>@<label>`, then a
 /// space and the fingerprint if there is one. Without a label, the `@` is left out as well.
@@ -150,30 +150,6 @@ pub(super) fn read_name(name: &str) -> Option<Named> {
     })
 }
 
-/// The length of the longest label, which is that of the longest host name on Linux.
-const LONGEST_LABEL: usize = 64;
-
-/// Whether a text can be a label. In a value, the label ends at a space, and `value.lua` reads the
-/// label by a pattern of these characters.
-pub(super) fn is_label(text: &str) -> bool {
-    (1..=LONGEST_LABEL).contains(&text.len()) && text.bytes().all(is_fit)
-}
-
-/// The nearest text to a host name that can be a label, if there is one.
-pub(super) fn label_of_host(name: &str) -> Option<Arc<str>> {
-    let fit = |letter: char| match u8::try_from(letter) {
-        Ok(byte) if is_fit(byte) => letter,
-        _ => '-',
-    };
-    let label: String = name.trim().chars().take(LONGEST_LABEL).map(fit).collect();
-    (!label.is_empty()).then(|| label.into())
-}
-
-/// Whether a character can be in a label.
-fn is_fit(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,13 +224,5 @@ mod tests {
         for value in foreign {
             assert_eq!(read(value.as_bytes()), None, "{value}");
         }
-    }
-
-    #[test]
-    fn a_host_name_becomes_a_label() {
-        assert_eq!(label_of_host("host-7\n").as_deref(), Some("host-7"));
-        assert_eq!(label_of_host("büro 1").as_deref(), Some("b-ro-1"));
-        assert_eq!(label_of_host(" ").as_deref(), None);
-        assert!(is_label(&label_of_host(&"ä".repeat(100)).unwrap()));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! version (1)
-//! leases: number   each: owner (24)  mode (5)  until (8)  fingerprint: length + 1, or 0, and its bytes
+//! leases: number   each: owner (24)  mode (5)  until (8)  fingerprint, label: length + 1, or 0, and its bytes
 //! queue:  number   each: owner (24)  mode (5)  until (8)  offered: 1 and the moment (8), or 0
 //! ```
 //!
@@ -13,12 +13,12 @@
 //! Whoever reads the bytes may not have written them, and a lease that is misread is granted twice.
 //! So nothing is guessed: bytes that [`encode`](Slot::encode) would not write are refused.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{
-    super::{Instance, Mode, Owner},
+    super::{Acquire, Instance, Mode, Owner},
     Attempt, Lease, Leases, Moment, Record, Slot,
 };
 
@@ -55,9 +55,8 @@ impl Slot {
         bytes.put_u32(self.leases.len() as u32);
         for (owner, lease) in self.leases.iter() {
             put_entry(&mut bytes, owner, lease.mode, lease.until);
-            let length = lease.fingerprint.as_ref().map_or(0, |it| it.len() + 1);
-            bytes.put_u32(length as u32);
-            bytes.put_slice(lease.fingerprint.as_deref().unwrap_or_default());
+            put_optional(&mut bytes, lease.fingerprint.as_deref());
+            put_optional(&mut bytes, lease.label.as_deref().map(str::as_bytes));
         }
         bytes.put_u32(self.queue.len() as u32);
         for attempt in &self.queue {
@@ -90,17 +89,16 @@ impl Slot {
         let mut slot = Self::default();
         for _ in 0..bytes.try_get_u32().ok()? {
             let (owner, mode, until) = get_entry(bytes)?;
-            let fingerprint = match bytes.try_get_u32().ok()? {
-                0 => None,
-                more if bytes.len() as u64 >= u64::from(more - 1) => {
-                    Some(bytes.split_to((more - 1) as usize))
-                }
-                _ => return None,
+            let fingerprint = get_optional(bytes)?;
+            let label = match get_optional(bytes)? {
+                Some(label) => Some(Arc::from(std::str::from_utf8(&label).ok()?)),
+                None => None,
             };
             let lease = Lease {
                 mode,
                 until,
                 fingerprint,
+                label,
             };
             slot.leases.set(owner, lease);
         }
@@ -132,6 +130,16 @@ impl Slot {
     pub(in super::super) fn set_record(&mut self, record: Record) {
         self.leases = Leases::default();
         self.record = Some(record);
+    }
+
+    /// Writes a label into the leases of an attempt.
+    pub(in super::super) fn set_label(&mut self, request: &Acquire, label: &Arc<str>) {
+        for owner in request.owners() {
+            if let Some(lease) = self.leases.get(owner).cloned() {
+                let label = Some(label.clone());
+                self.leases.set(owner, Lease { label, ..lease });
+            }
+        }
     }
 
     /// When the place of an attempt expires, if it has one.
@@ -170,6 +178,20 @@ fn put_entry(bytes: &mut BytesMut, owner: Owner, mode: Mode, until: Moment) {
     bytes.put_u64(until.0);
 }
 
+fn put_optional(bytes: &mut BytesMut, value: Option<&[u8]>) {
+    bytes.put_u32(value.map_or(0, |value| value.len() + 1) as u32);
+    bytes.put_slice(value.unwrap_or_default());
+}
+
+/// A value that may be there: `None` if the bytes end before it does.
+fn get_optional(bytes: &mut Bytes) -> Option<Option<Bytes>> {
+    let Some(length) = bytes.try_get_u32().ok()?.checked_sub(1) else {
+        return Some(None);
+    };
+    let is_whole = bytes.len() as u64 >= u64::from(length);
+    is_whole.then(|| Some(bytes.split_to(length as usize)))
+}
+
 fn get_entry(bytes: &mut Bytes) -> Option<(Owner, Mode, Moment)> {
     let mut instance = [0; 16];
     bytes.try_copy_to_slice(&mut instance).ok()?;
@@ -204,6 +226,7 @@ mod tests {
                 mode: *mode,
                 until: Moment(1_000 - n as u64),
                 fingerprint: fingerprint.map(Bytes::from_static),
+                label: fingerprint.map(|_| "web-3".into()),
             };
             slot.leases.set(owner(n as u64), lease);
             slot.queue.push_back(Attempt {

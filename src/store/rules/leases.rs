@@ -1,7 +1,10 @@
 //! The leases of one key. What a call costs hardly depends on how many there are: a key may have
 //! thousands of permits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -15,6 +18,7 @@ pub(super) struct Lease {
     pub(super) mode: Mode,
     pub(super) until: Moment,
     pub(super) fingerprint: Option<Bytes>,
+    pub(super) label: Option<Arc<str>>,
 }
 
 /// The leases of one key: at most one if the key is held exclusively, and otherwise shared ones or

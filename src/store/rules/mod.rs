@@ -149,6 +149,7 @@ impl Slot {
             mode,
             until: now + request.lease,
             fingerprint: fingerprint.clone(),
+            label: None,
         };
         self.leases.set(owner, lease);
     }
@@ -228,7 +229,7 @@ impl Slot {
             mode: lease.mode,
             remaining: lease.until - now,
             fingerprint: lease.fingerprint.clone(),
-            label: None,
+            label: lease.label.clone(),
         };
         let record = self.record.as_ref();
         Inspection {

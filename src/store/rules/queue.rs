@@ -178,7 +178,7 @@ impl Slot {
         Held {
             remaining: first.map_or(Duration::ZERO, |at| at - now),
             fingerprint: lease.and_then(|lease| lease.fingerprint.clone()),
-            label: None,
+            label: lease.and_then(|lease| lease.label.clone()),
         }
     }
 

@@ -98,14 +98,6 @@ fn tls_fault(_: &RedisError) -> Option<String> {
     None
 }
 
-/// The error of a connect for which the application's provider of credentials returned none.
-pub(super) fn no_credentials(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
-    let message = format!(
-        "the provider of credentials for Redis failed, so no connection can be made: {error}"
-    );
-    Error::with_source(ErrorKind::Unreachable, message, error)
-}
-
 /// The error of a connect, or of a question for the servers, that has reached the time limit.
 pub(super) fn cannot_connect_in_time(address: &str, limit: Duration) -> Error {
     unreachable(format!(

@@ -18,7 +18,6 @@
 mod ask_all;
 mod certificates;
 mod cluster;
-mod credentials;
 mod sentinel;
 mod server;
 mod servers;
@@ -32,11 +31,8 @@ use redis::Value;
 use tokio::time::Instant;
 
 use self::cluster::Cluster;
-pub use self::credentials::Credentials;
 pub(super) use self::{
-    certificates::{Certificates, ClientCertificate},
     cluster::is_redirect,
-    credentials::Provider,
     server::{Server, check_role},
     servers::{Access, Servers},
     upstream::Upstream,

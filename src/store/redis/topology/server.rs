@@ -6,10 +6,12 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, Value, cmd,
 };
 
-use super::credentials::{Credentials, Provider};
 use crate::{
     Error, ErrorKind,
-    store::redis::{explain, operations::text},
+    store::{
+        credentials::{Credentials, Provider},
+        redis::{explain, operations::text},
+    },
 };
 
 /// A server: its address, login and TLS settings.
@@ -101,7 +103,11 @@ impl Server {
         let info = self.info.clone();
         match credentials {
             Some(credentials) => {
-                let settings = credentials.apply(info.redis_settings().clone());
+                let mut settings = info.redis_settings().clone();
+                if let Some(user) = &credentials.user {
+                    settings = settings.set_username(user);
+                }
+                let settings = settings.set_password(&credentials.password);
                 info.set_redis_settings(settings)
             }
             None => info,
@@ -148,7 +154,7 @@ pub(super) fn without_timeouts() -> AsyncConnectionConfig {
 fn open(info: ConnectionInfo) -> Result<Client, Error> {
     #[cfg(feature = "tls-rustls")]
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        super::certificates::ensure_crypto_provider();
+        crate::store::certificates::ensure_crypto_provider();
     }
     Client::open(info).map_err(|error| {
         let message = format!("the client library cannot use this Redis URL: {error}");

@@ -7,8 +7,11 @@ use redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use super::{Certificates, LaneSettings, Provider, Server, Topology, Upstream, cluster::Cluster};
-use crate::{Error, ErrorKind, store::redis::explain};
+use super::{LaneSettings, Server, Topology, Upstream, cluster::Cluster};
+use crate::{
+    Error, ErrorKind,
+    store::{certificates::Certificates, credentials::Provider, redis::explain},
+};
 
 /// The servers of a store, as the user names them.
 #[derive(Clone)]

@@ -27,14 +27,13 @@ use tokio::{
 use super::{
     super::{
         ask_all::ask_all,
-        credentials::Credentials,
         server::{Server, without_timeouts},
     },
     slots::Slots,
 };
 use crate::{
     Error,
-    store::{MovedKeys, redis::explain},
+    store::{Credentials, MovedKeys, redis::explain},
 };
 
 /// The pause between two attempts at a slot that is moving or a Cluster that is down, and between

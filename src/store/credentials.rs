@@ -3,19 +3,17 @@
 use std::{error::Error as StdError, fmt, panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use redis::RedisConnectionInfo;
 
-#[cfg(doc)]
-use crate::store::RedisStoreBuilder;
-use crate::{Error, store::redis::explain};
+use crate::{Error, ErrorKind};
 
-/// A user name and a password, as returned by the provider of [`RedisStoreBuilder::credentials`].
+/// A user name and a password, as returned by the provider of `RedisStoreBuilder::credentials` or
+/// `PostgresStoreBuilder::credentials`.
 ///
 /// The `Debug` output does not contain the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    user: Option<String>,
-    password: String,
+    pub(super) user: Option<String>,
+    pub(super) password: String,
 }
 
 impl Credentials {
@@ -35,14 +33,6 @@ impl Credentials {
             password: password.into(),
         }
     }
-
-    /// Replaces the credentials of the URL.
-    pub(super) fn apply(&self, mut settings: RedisConnectionInfo) -> RedisConnectionInfo {
-        if let Some(user) = &self.user {
-            settings = settings.set_username(user);
-        }
-        settings.set_password(&self.password)
-    }
 }
 
 impl fmt::Debug for Credentials {
@@ -58,10 +48,10 @@ type Ask = dyn Fn() -> BoxFuture<'static, Result<Credentials, Source>> + Send + 
 
 /// Returns the credentials for a new connection.
 #[derive(Clone)]
-pub(crate) struct Provider(Arc<Ask>);
+pub(super) struct Provider(Arc<Ask>);
 
 impl Provider {
-    pub(crate) fn new<F, Answer, E>(ask: F) -> Self
+    pub(super) fn new<F, Answer, E>(ask: F) -> Self
     where
         F: Fn() -> Answer + Send + Sync + 'static,
         Answer: Future<Output = Result<Credentials, E>> + Send + 'static,
@@ -79,7 +69,12 @@ impl Provider {
         let answer = asked
             .await
             .unwrap_or_else(|_| Err("the provider panicked".into()));
-        answer.map_err(explain::no_credentials)
+        answer.map_err(|error| {
+            let message = format!(
+                "the provider of credentials failed, so no connection can be made: {error}"
+            );
+            Error::with_source(ErrorKind::Unreachable, message, error)
+        })
     }
 }
 
