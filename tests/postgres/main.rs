@@ -1,5 +1,6 @@
 //! What only the PostgreSQL store has: its tables, transactions that are fenced, poolers, crashes.
 
+mod checkpoint;
 mod claims;
 mod exactly_once;
 mod fence;
