@@ -15,11 +15,11 @@ impl LockGuard {
 
     /// A statement for a transaction that only the holder of the lock may make, with the parameters
     /// `$1`, the [`key`](Self::key) as `text`, and `$2`, the [`token`](Self::token) as `bigint`. For
-    /// PostgreSQL; an exclusive lock in any store.
+    /// PostgreSQL and SQLite, and an exclusive lock in any store.
     ///
-    /// It fails if a transaction with a higher token has committed: with SQLSTATE `23502`, because
-    /// the stale token becomes a null that the table does not take, or under REPEATABLE READ and
-    /// SERIALIZABLE with `40001`. There is no result to check.
+    /// It fails if a transaction with a higher token has committed, because the stale token becomes
+    /// a null that the table does not take: with SQLSTATE `23502` in PostgreSQL, or with `40001`
+    /// under REPEATABLE READ and SERIALIZABLE if the snapshot is older. There is no result to check.
     ///
     /// ```no_run
     /// # async fn pay(locks: tower_distributed_lock::Locks, client: &mut tokio_postgres::Client)
