@@ -58,9 +58,9 @@ impl Shared {
             return Swapped::Stale(present);
         }
         let record = match swap.care {
-            Care::Record(record) => Some(record),
             Care::Nothing => present.record,
             _ if present.record.is_some() => return Swapped::Stale(present),
+            Care::Record(record) => Some(record),
             _ => None,
         };
         self.writes.fetch_add(1, Ordering::Relaxed);
