@@ -57,6 +57,14 @@ pub fn bars(groups: &[Group], instructions: Option<Instructions>) -> Vec<Bar> {
     bars.extend(find(workloads::HTTP_IN_MEMORY).and_then(of_http_in_memory));
     bars.extend(find(workloads::LINES).and_then(of_lines));
     bars.extend(find(workloads::MEMORY).and_then(of_memory));
+    bars.extend(
+        find(workloads::POSTGRES_SPREAD)
+            .and_then(of_postgres)
+            .into_iter()
+            .flatten(),
+    );
+    bars.extend(find(workloads::POSTGRES_HOT).and_then(of_postgres_hot));
+    bars.extend(find(workloads::POSTGRES_HAND_OVER).and_then(of_postgres_hand_over));
     bars
 }
 
@@ -206,6 +214,50 @@ fn of_memory(group: &Group) -> Option<Bar> {
     Some(ratio(what, Limit::AtLeast(1.6), two, one, |s| s.rate))
 }
 
+fn of_postgres(group: &Group) -> Option<[Bar; 3]> {
+    let redis = group.row(workloads::REDIS_AWAITED)?;
+    let awaited = group.row(workloads::POSTGRES_AWAITED)?;
+    let dropped = group.row(workloads::POSTGRES_DROPPED)?;
+    Some([
+        ratio(
+            "PostgreSQL: server CPU, release awaited, × Redis",
+            Limit::AtMost(5.0),
+            awaited,
+            redis,
+            |s| s.server_cpu,
+        ),
+        ratio(
+            "PostgreSQL: locks a second, release awaited, × Redis",
+            Limit::AtLeast(0.4),
+            awaited,
+            redis,
+            |s| s.rate,
+        ),
+        ratio(
+            "PostgreSQL: locks a second, guard dropped, × Redis",
+            Limit::AtLeast(0.5),
+            dropped,
+            group.row(workloads::REDIS_DROPPED)?,
+            |s| s.rate,
+        ),
+    ])
+}
+
+fn of_postgres_hot(group: &Group) -> Option<Bar> {
+    let redis = group.row(workloads::REDIS_DROPPED)?;
+    let dropped = group.row(workloads::POSTGRES_DROPPED)?;
+    let what = "PostgreSQL: one hot key, locks a second, guard dropped, × Redis";
+    Some(ratio(what, Limit::AtLeast(0.9), dropped, redis, |s| s.rate))
+}
+
+/// Commits are free here, so there is no fsync that the hand-over may wait for: a millisecond is for the further round trips.
+fn of_postgres_hand_over(group: &Group) -> Option<Bar> {
+    let p50 = |name| Some(group.row(name)?.column(|s: &Sample| s.p50).median);
+    let more = p50(workloads::POSTGRES_AWAITED)? - p50(workloads::REDIS_AWAITED)?;
+    let what = "PostgreSQL: p50 of a hand-over, ms more than Redis";
+    Some(exact(what, Limit::AtMost(1.0), more / 1e3))
+}
+
 fn ratio(
     what: impl Into<String>,
     limit: Limit,
@@ -220,7 +272,7 @@ fn ratio(
     }
 }
 
-fn exact(what: &str, limit: Limit, figure: f64) -> Bar {
+pub fn exact(what: &str, limit: Limit, figure: f64) -> Bar {
     Bar {
         what: what.into(),
         limit,

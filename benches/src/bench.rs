@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use crate::{contest::Group, redis_server::RedisServer};
+use crate::{
+    bars::Bar, contest::Group, cpu, postgres_server::PostgresServer, redis_server::RedisServer,
+};
 
 /// How long a run takes.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +43,11 @@ pub struct Bench {
     pub runtime: Runtime,
     pub plan: Plan,
     pub groups: Vec<Group>,
+    /// What was counted once, without a table.
+    pub figures: Vec<Bar>,
+    /// Whether the server of the slice is PostgreSQL.
+    pub measures_postgres: bool,
+    postgres: Option<PostgresServer>,
     /// Only groups whose title contains this text are measured.
     filter: String,
     started: Instant,
@@ -53,6 +60,9 @@ impl Bench {
             runtime: runtime(2),
             plan,
             groups: Vec::new(),
+            figures: Vec::new(),
+            measures_postgres: false,
+            postgres: None,
             filter: filter.to_owned(),
             started: Instant::now(),
         }
@@ -65,6 +75,25 @@ impl Bench {
 
     pub fn is_wanted(&self, title: &str) -> bool {
         title.contains(&self.filter)
+    }
+
+    /// Starts PostgreSQL, if it is installed.
+    pub fn start_postgres(&mut self) -> Option<String> {
+        self.postgres = PostgresServer::start();
+        self.postgres.as_ref().map(PostgresServer::url)
+    }
+
+    pub fn postgres(&self) -> &PostgresServer {
+        self.postgres.as_ref().expect("PostgreSQL was started")
+    }
+
+    /// CPU time of the server that is measured, in seconds.
+    pub fn server_cpu(&self) -> f64 {
+        if self.measures_postgres {
+            self.postgres().cpu()
+        } else {
+            cpu::of_process(self.server.pid())
+        }
     }
 
     pub fn elapsed(&self) -> Duration {

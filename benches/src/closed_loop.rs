@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use tokio::{runtime::Runtime, task::JoinHandle, time::timeout};
 
 use crate::{
+    bench::Bench,
     meter::{CountAllocations, Counter, Counts, CpuTimes, Sample},
     redis_server::RedisServer,
 };
@@ -66,20 +67,15 @@ const STOP: u8 = 3;
 /// Runs the actors for some time and measures while all of them are busy.
 ///
 /// `client`: the process whose CPU time counts, where that is not this one.
-pub fn timed<A: Actor>(
-    runtime: &Runtime,
-    server: &RedisServer,
-    client: Option<u32>,
-    actors: Vec<A>,
-    slice: Slice,
-) -> Sample {
+pub fn timed<A: Actor>(bench: &Bench, client: Option<u32>, actors: Vec<A>, slice: Slice) -> Sample {
+    let runtime = &bench.runtime;
     let running = Running::start(runtime, actors, RAMP);
     sleep(slice.time / 4);
-    let (begin, before) = (Instant::now(), CpuTimes::now(server, client));
+    let (begin, before) = (Instant::now(), CpuTimes::now(bench, client));
     running.phase.store(RECORD, Relaxed);
     sleep(slice.time);
     running.phase.store(STOP, Relaxed);
-    let (elapsed, after) = (begin.elapsed(), CpuTimes::now(server, client));
+    let (elapsed, after) = (begin.elapsed(), CpuTimes::now(bench, client));
     before.sample(after, elapsed, running.join(runtime, slice.grace))
 }
 

@@ -50,7 +50,7 @@ impl Contestant {
             name: name.into(),
             time: Box::new(move |bench, slice| {
                 let actors = actors(&bench.runtime);
-                let sample = closed_loop::timed(&bench.runtime, &bench.server, None, actors, slice);
+                let sample = closed_loop::timed(bench, None, actors, slice);
                 settle(&bench.runtime);
                 sample
             }),

@@ -16,6 +16,22 @@ pub fn of_own_workers() -> f64 {
     sum(pid, |thread| thread != pid)
 }
 
+/// CPU time of the processes that a process has started, in seconds.
+pub fn of_children(parent: u32) -> f64 {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let children = processes.filter_map(|process| {
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        // The name may contain spaces.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        (fields.nth(1)? == parent.to_string()).then_some(pid)
+    });
+    let tasks = |pid| format!("/proc/{pid}/task/{pid}");
+    children
+        .filter_map(|pid| on_cpu(Path::new(&tasks(pid))))
+        .sum()
+}
+
 fn sum(pid: u32, counts: impl Fn(u32) -> bool) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let threads = threads.unwrap_or_else(|error| panic!("the threads of process {pid}: {error}"));

@@ -57,6 +57,7 @@ fn measure(plan: Plan, filter: &str) -> Results {
         slice: plan.slice,
         elapsed: bench.elapsed(),
         instructions: instructions.flatten(),
+        figures: std::mem::take(&mut bench.figures),
     };
     let markdown = report::markdown(&run, &bench.groups);
     print!("{markdown}");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{allocations, cpu, redis_server::RedisServer};
+use crate::{allocations, bench::Bench, cpu, redis_server::RedisServer};
 
 /// What one timed slice came to.
 #[derive(Debug, Clone, Copy)]
@@ -34,10 +34,10 @@ pub struct CpuTimes {
 
 impl CpuTimes {
     /// `client`: another process that does the work, where that is not this one.
-    pub fn now(server: &RedisServer, client: Option<u32>) -> Self {
+    pub fn now(bench: &Bench, client: Option<u32>) -> Self {
         Self {
             client: client.map_or_else(cpu::of_own_workers, cpu::of_process),
-            server: cpu::of_process(server.pid()),
+            server: bench.server_cpu(),
         }
     }
 

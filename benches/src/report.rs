@@ -18,13 +18,16 @@ pub struct Run {
     pub slice: std::time::Duration,
     pub elapsed: std::time::Duration,
     pub instructions: Option<Instructions>,
+    pub figures: Vec<Bar>,
 }
 
 /// The whole report in Markdown.
 pub fn markdown(run: &Run, groups: &[Group]) -> String {
     let mut text = String::new();
     head(&mut text, run).expect("a string takes all text");
-    bars_table(&mut text, &bars(groups, run.instructions)).expect("a string takes all text");
+    let mut bars = bars(groups, run.instructions);
+    bars.extend_from_slice(&run.figures);
+    bars_table(&mut text, &bars).expect("a string takes all text");
     for group in groups {
         table(&mut text, group).expect("a string takes all text");
     }

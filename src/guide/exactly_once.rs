@@ -137,6 +137,55 @@
 //! A primary-key lookup before each first request, one more row in its transaction, and nothing for
 //! duplicates, which get the record in the store. What was recalled is recorded there, too.
 //!
+//! # Phases
+//!
+//! A request that calls a payment provider should not hold a transaction open meanwhile. So it is
+//! cut into phases: each one ends with a COMMIT, and has at most one effect elsewhere, at its
+//! beginning. What a phase has learned is stored by its own transaction, as a
+//! [checkpoint](crate::idempotency::Claim). A process may die anywhere: the next run of the same
+//! request, in any process, skips the phases that have committed, and repeats at most the one call
+//! whose phase has not. For that call there is [`Claim::key`](crate::idempotency::Claim::key), which
+//! the provider takes as its own idempotency key. This needs locks in the PostgreSQL of the data.
+//!
+//! ```
+//! # #[cfg(all(feature = "postgres", feature = "axum"))]
+//! # mod phases {
+//! use axum::http::Response;
+//! use tower_distributed_lock::idempotency::Claim;
+//!
+//! # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+//! # async fn charge(_idempotency_key: &str) -> Result<String, BoxError> { Ok(String::new()) }
+//! async fn pay(claim: &Claim, client: &mut tokio_postgres::Client) -> Result<Response<String>, BoxError> {
+//!     let phase = client.transaction().await?;
+//!     let reached = claim.reached()?.run(&phase).await?; // what an earlier run has committed
+//!     phase.commit().await?;
+//!
+//!     let receipt = match reached {
+//!         Some((point, data)) if point == "charged" => String::from_utf8(data)?,
+//!         Some(_) | None => {
+//!             let receipt = charge(claim.key()).await?; // no transaction is open
+//!             let phase = client.transaction().await?;
+//!             claim.checkpoint("charged", &receipt)?.run(&phase).await?;
+//!             phase.commit().await?;
+//!             receipt
+//!         }
+//!     };
+//!
+//!     let phase = client.transaction().await?;
+//!     phase.execute("INSERT INTO payments (receipt) VALUES ($1)", &[&receipt]).await?;
+//!     let answer = Response::new(receipt);
+//!     claim.keep(&answer)?.run(&phase).await?; // the checkpoint ends here
+//!     phase.commit().await?;
+//!     Ok(answer)
+//! }
+//! # }
+//! ```
+//!
+//! A request has one checkpoint, the last. It is fenced like the answer, lasts for as long as one,
+//! and is given only to a request with the same fingerprint. After an error the layer must free the
+//! key ([`Keep::when_errors_do_nothing`](crate::idempotency::Keep::when_errors_do_nothing)): a
+//! record, also a tombstone, ends the checkpoint.
+//!
 //! # Outside of HTTP
 //!
 //! The work of [`run_once`](crate::Locks::run_once) looks for its result first, in the same

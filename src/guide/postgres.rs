@@ -100,6 +100,9 @@
 //! # }
 //! ```
 //!
+//! A request of several transactions, with calls to other services between them, goes on after its
+//! last one: see [phases](super::exactly_once#phases).
+//!
 //! For a COMMIT that fails, choose [`Keep::when_errors_do_nothing`](crate::idempotency::Keep): if it
 //! has committed after all, the retry finds the answer, and if not, nothing was done. Other drivers
 //! make the call with [`KeepAnswer::sql`](crate::store::KeepAnswer::sql) and its five values.
@@ -118,9 +121,10 @@
 //!   costs the time that its lease still has.
 //! - **Long transactions.** A lock updates one row in place. Somebody's transaction that stays open
 //!   for hours, in any database of the server, keeps the old versions of that row.
-//! - **Open transactions.** A fenced transaction that is left open keeps its key. Set
-//!   `idle_in_transaction_session_timeout` for the role of the service; a client that vanishes
-//!   without a word keeps its session until TCP notices.
+//! - **Open transactions.** A fenced transaction that is left open keeps its key, for a minute
+//!   without a statement: then the server ends its session. Set
+//!   `idle_in_transaction_session_timeout` for the role of the service, if that is too long or too
+//!   short.
 //! - **Poolers.** In transaction mode, give the server's own address as
 //!   [`listen_url`](crate::store::PostgresStoreBuilder::listen_url); `postgres.no_hints` is logged
 //!   otherwise, and waiting requests ask every 20 ms. `tests/postgres/pooler.rs` runs both behind

@@ -19,9 +19,8 @@
 //!
 //! # When none
 //!
-//! - **Your database can do it.** If all writers use one PostgreSQL, a unique constraint, `SELECT …
-//!   FOR UPDATE` or `pg_advisory_xact_lock` has no lease, no clock and no second server. Take a
-//!   lock of this crate for work that spans systems, or that should wait outside of the database.
+//! - **Your database can do it.** If all of the work is one short transaction, the
+//!   [transaction itself is the lock](super::postgres#when-the-transaction-is-the-lock).
 //! - **The resource cannot compare tokens, and needs exclusion through every fault.** Use a
 //!   consensus system (etcd, ZooKeeper, Consul). The paused process remains a problem there, too.
 //! - **One process.** `tokio::sync::Mutex` is simpler. (A map of mutexes by key needs care;
@@ -37,6 +36,24 @@
 //!   single row). They need no lock at all.
 //! - **Leadership for days**, where the platform has leases of its own (Kubernetes `Lease`
 //!   objects).
+//!
+//! # Which store
+//!
+//! All stores have the same locks, layers and modes, but for the permits that a quorum lacks.
+//!
+//! | | memory | PostgreSQL | Redis | a quorum of Redis servers |
+//! |---|---|---|---|---|
+//! | take it if | one process is all there is | the data is in PostgreSQL | many locks a second, or no PostgreSQL | locks must outlive the loss of a server, and nothing can fence |
+//! | what enforces the lock | the process | the [transaction](super::postgres#a-fence) | the resource, if it [compares tokens](super::guarantees#the-paused-process) | the same |
+//! | [exactly once](super::exactly_once) | no | one call, in the transaction of the data | a table of your own, and [`recall`](crate::IdempotencyLayer::recall) | the same |
+//! | after a restart of the server | – | all is there | what its persistence has kept | the other servers have it |
+//! | a lock waits for | nothing | a commit: the disk of the server | one round trip | the slower half of the servers |
+//! | connections of a process | none | three | two | two to each server |
+//!
+//! PostgreSQL takes several times the server's CPU of Redis for a lock, and its rate is that of its
+//! commits, many locks to each; `benches/RESULTS.md` has both in one table. Begin with the database
+//! that you have. A second [`Locks`](crate::Locks) on Redis can take the locks that are many and
+//! need no transaction.
 //!
 //! # Readers and writers
 //!

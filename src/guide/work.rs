@@ -19,20 +19,10 @@
 //! An update that does not depend on an earlier read (`balance = balance + 20`) needs the second
 //! statement only.
 //!
-//! Where a turn writes to several tables, or creates rows, keep the tokens in a table of their own.
-//! Run this statement first, in the same transaction as the writes, and roll back if it returns no
-//! row:
-//!
-//! ```sql
-//! CREATE TABLE fences (key TEXT PRIMARY KEY, token BIGINT NOT NULL);
-//!
-//! INSERT INTO fences (key, token) VALUES ($2, $1)
-//! ON CONFLICT (key) DO UPDATE SET token = excluded.token WHERE fences.token <= excluded.token
-//! RETURNING token;
-//! ```
-//!
-//! The statement locks its row until the transaction ends. A stale transaction that comes second
-//! waits, compares, and gets no row.
+//! Where a turn writes to several tables, or creates rows, keep the tokens in a table of their own:
+//! [`LockGuard::TOKEN_FENCE`](crate::LockGuard::TOKEN_FENCE) is the statement for the beginning of
+//! each transaction. Where the locks are in the same PostgreSQL, take [its fence](super::postgres#a-fence)
+//! instead: it also holds off the next grant.
 //!
 //! Why the read shows its token, and what a token does not do:
 //! [the paused process](super::guarantees#the-paused-process).

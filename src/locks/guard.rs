@@ -12,7 +12,6 @@
 //! ```
 
 mod asking;
-#[cfg(feature = "postgres")]
 mod fencing;
 mod watching;
 

@@ -53,7 +53,7 @@ pub use faulty::{Calls, Fault, FaultyStore};
 pub use listing::{Cursor, KeyPage, List};
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
-pub use postgres::{Fence, KeepAnswer, PostgresStore, PostgresStoreBuilder};
+pub use postgres::{Checkpoint, Fence, KeepAnswer, PostgresStore, PostgresStoreBuilder, Reached};
 pub use quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};

@@ -44,6 +44,12 @@ enum Ends {
     CommitAndHang,
     /// Keeps its answer, and rolls back.
     RollBack,
+    /// Commits, and fails.
+    CommitAndFail,
+    /// Commits, and panics.
+    CommitAndPanic,
+    /// Commits, and says something else.
+    CommitAndLie,
 }
 
 impl Desk {
@@ -85,6 +91,19 @@ async fn pay(State(desk): State<Desk>, claim: Claim) -> Response<String> {
             let answer = Response::builder().status(StatusCode::SERVICE_UNAVAILABLE);
             return answer.body("rolled back".to_owned()).unwrap();
         }
+        Ends::CommitAndFail => {
+            transaction.commit().await.unwrap();
+            let answer = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR);
+            return answer.body("failed".to_owned()).unwrap();
+        }
+        Ends::CommitAndPanic => {
+            transaction.commit().await.unwrap();
+            panic!("after the commit");
+        }
+        Ends::CommitAndLie => {
+            transaction.commit().await.unwrap();
+            return Response::new("not what was kept".to_owned());
+        }
     }
     answer
 }
@@ -92,6 +111,10 @@ async fn pay(State(desk): State<Desk>, claim: Claim) -> Response<String> {
 fn service(locks: Locks, desk: &Desk) -> Router {
     let idempotency = IdempotencyLayer::new(locks, key::request().header("x-tenant-id"));
     let idempotency = idempotency.keep(Keep::when_errors_do_nothing).required();
+    behind(idempotency, desk)
+}
+
+fn behind(idempotency: IdempotencyLayer, desk: &Desk) -> Router {
     Router::new()
         .route("/payments", post(pay).route_layer(idempotency))
         .with_state(desk.clone())
@@ -167,6 +190,36 @@ async fn neither_the_data_nor_the_answer_is_there_after_a_rollback() {
     let (status, is_replay, ..) = request(service(locks(&first), &desk)).await;
     assert_eq!((status, is_replay), (StatusCode::CREATED, false));
     assert_eq!(payments(&database).await, 1);
+}
+
+#[tokio::test]
+async fn once_it_was_committed_nothing_that_the_handler_does_changes_the_kept_answer() {
+    for ends in [
+        Ends::CommitAndFail,
+        Ends::CommitAndPanic,
+        Ends::CommitAndLie,
+    ] {
+        for frees in [true, false] {
+            let (database, first) = begin().await;
+            let desk = Desk::new(&database, ends);
+            let tenant = key::request().header("x-tenant-id");
+            // With the default policy, an error would be recorded.
+            let mut idempotency = IdempotencyLayer::new(locks(&first), tenant).required();
+            if frees {
+                idempotency = idempotency.keep(Keep::when_errors_do_nothing);
+            }
+            let answer = tokio::spawn(request(behind(idempotency, &desk))).await;
+            if let Ok((status, is_replay, ..)) = answer {
+                assert_ne!((status, is_replay), (StatusCode::CREATED, true));
+            }
+            let desk = Desk::new(&database, Ends::Commit);
+            for store in [first.clone(), store(&database)] {
+                let again = request(service(locks(&store), &desk)).await;
+                assert_eq!(again, paid(true, 1));
+            }
+            assert_eq!(payments(&database).await, 1);
+        }
+    }
 }
 
 /// As after a pause that was longer than the lease.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error, IsolationLevel, error::SqlState};
 use tower_distributed_lock::{
-    ErrorKind, LockKey,
+    ErrorKind, LockGuard, LockKey,
     store::{Acquired, Expected, Fence, Owner, PostgresStore, Store},
 };
 
@@ -342,4 +342,97 @@ async fn a_waiting_request_gets_the_key_once_the_transaction_of_the_last_holder_
     assert!(!waiting.is_finished());
     transaction.commit().await.unwrap();
     waiting.await.unwrap().unwrap();
+}
+
+async fn setting(transaction: &tokio_postgres::Transaction<'_>, name: &str) -> String {
+    let show = format!("SHOW {name}");
+    transaction.query_one(&show, &[]).await.unwrap().get(0)
+}
+
+const IDLE: &str = "idle_in_transaction_session_timeout";
+
+#[tokio::test]
+async fn a_fence_limits_how_long_its_own_transaction_may_be_idle() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(setting(&transaction, IDLE).await, "0");
+    fence(&transaction, &world.key, world.a).await.unwrap();
+    assert_eq!(setting(&transaction, IDLE).await, "1min");
+    transaction.commit().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(setting(&transaction, IDLE).await, "0");
+}
+
+#[tokio::test]
+async fn a_holder_that_is_stopped_loses_its_session_after_its_own_limit_and_the_key_is_granted() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let limit = format!("SET {IDLE} = '300ms'");
+    client.batch_execute(&limit).await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    fence(&transaction, &world.key, world.a).await.unwrap();
+    pay(&transaction).await;
+    assert_eq!(setting(&transaction, IDLE).await, "300ms");
+    world.end_lease().await;
+    held(world.ask().await);
+    eventually("the session has ended", async || {
+        matches!(world.ask().await, Acquired::Granted(_))
+    })
+    .await;
+    transaction.commit().await.unwrap_err();
+    assert_eq!(world.payments().await, 0);
+}
+
+/// The weaker fence, with tokens of a store that knows nothing of the database.
+#[tokio::test]
+async fn tokens_of_any_store_keep_transactions_in_order() {
+    let (database, _) = start().await;
+    database.execute(LockGuard::TOKEN_TABLE).await;
+    let locks = tower_distributed_lock::Locks::in_memory();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let guard = locks.lock("accounts/1").await.unwrap();
+        tokens.push(guard.token() as i64);
+    }
+    let (mut one, mut two) = (database.client().await, database.client().await);
+    let first = one.transaction().await.unwrap();
+    fence_by_token(&first, tokens[1]).await.unwrap();
+    // The same turn again, and a later one, which waits for the open transaction.
+    fence_by_token(&first, tokens[1]).await.unwrap();
+    let second = two.transaction().await.unwrap();
+    {
+        let mut fencing = std::pin::pin!(fence_by_token(&second, tokens[2]));
+        let waits = tokio::time::timeout(Duration::from_millis(200), &mut fencing).await;
+        assert!(waits.is_err(), "the first transaction is still open");
+        first.commit().await.unwrap();
+        fencing.await.unwrap();
+    }
+    second.commit().await.unwrap();
+    for level in LEVELS {
+        let stale = one.build_transaction().isolation_level(level);
+        let stale = stale.start().await.unwrap();
+        let refused = fence_by_token(&stale, tokens[1]).await.unwrap_err();
+        assert_eq!(code(&refused), "23502", "{level:?}");
+    }
+    // The snapshot is older than the last fence.
+    let old = one
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let old = old.start().await.unwrap();
+    old.execute("SELECT 1", &[]).await.unwrap();
+    let last = two.transaction().await.unwrap();
+    fence_by_token(&last, tokens[2] + 1).await.unwrap();
+    last.commit().await.unwrap();
+    let refused = fence_by_token(&old, tokens[2]).await.unwrap_err();
+    assert_eq!(code(&refused), "40001");
+}
+
+async fn fence_by_token(
+    transaction: &tokio_postgres::Transaction<'_>,
+    token: i64,
+) -> Result<u64, Error> {
+    transaction
+        .execute(LockGuard::TOKEN_FENCE, &[&"accounts/1", &token])
+        .await
 }

@@ -140,6 +140,25 @@ async fn a_second_record_of_a_claim_is_refused_in_its_own_words() {
 }
 
 #[tokio::test]
+async fn an_answer_is_durable_even_if_the_user_has_switched_that_off() {
+    let (_database, _store, mut client, claim) = begin().await;
+    let setting = async |transaction: &Transaction<'_>| -> String {
+        let show = "SHOW synchronous_commit";
+        transaction.query_one(show, &[]).await.unwrap().get(0)
+    };
+    let off = "SET synchronous_commit = off";
+    client.batch_execute(off).await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    claim.fence(&transaction).await.unwrap();
+    assert_eq!(setting(&transaction).await, "off");
+    claim.keep(&transaction).await.unwrap();
+    assert_eq!(setting(&transaction).await, "on");
+    transaction.commit().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(setting(&transaction).await, "off");
+}
+
+#[tokio::test]
 async fn a_claim_that_was_lost_keeps_nothing() {
     let (_database, store, mut client, claim) = begin().await;
     assert!(store.force_release(claim.key.clone()).await.unwrap());

@@ -1,6 +1,7 @@
 //! What only the PostgreSQL store has: its tables, transactions that are fenced, poolers, crashes.
 
 mod access;
+mod checkpoint;
 mod claims;
 mod exactly_once;
 mod fence;

@@ -4,6 +4,7 @@ mod async_redis_lock;
 mod bb8;
 mod hand_written;
 mod ours;
+mod postgres;
 mod rslock;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ pub use self::{
     bb8::Bb8,
     hand_written::{HandWritten, Held},
     ours::{Awaited, Dropped, settle},
+    postgres::{AdvisoryLock, LeaseRow},
     rslock::Rslock,
 };
 

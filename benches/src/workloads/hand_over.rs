@@ -29,7 +29,10 @@ pub(super) fn hand_over(bench: &mut Bench) {
 fn contestant<C: Client>(bench: &Bench) -> Contestant {
     let url = bench.server.url().to_owned();
     let connect = async || (C::connect(&url).await, C::connect(&url).await);
-    let (here, there) = bench.runtime.block_on(connect());
+    between(C::NAME, bench.runtime.block_on(connect()))
+}
+
+pub(super) fn between<C: Client>(name: &str, (here, there): (C, C)) -> Contestant {
     let actors = move |_: &Runtime| {
         vec![HandOver {
             here: here.clone(),
@@ -38,7 +41,7 @@ fn contestant<C: Client>(bench: &Bench) -> Contestant {
             random: Random(7),
         }]
     };
-    Contestant::new(C::NAME, C::COMMANDS, actors, |_| {})
+    Contestant::new(name, C::COMMANDS, actors, |_| {})
 }
 
 struct HandOver<C> {

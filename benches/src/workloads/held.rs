@@ -64,9 +64,9 @@ fn holding<C: Client>(bench: &mut Bench, name: &str, client: C, leases: usize) -
     let counter = Counter::start(&mut bench.server, &own_allocations);
     std::thread::sleep(interval);
     let counts = counter.stop(C::COMMANDS, leases);
-    let (begin, before) = (Instant::now(), CpuTimes::now(&bench.server, None));
+    let (begin, before) = (Instant::now(), CpuTimes::now(bench, None));
     std::thread::sleep(interval);
-    let (elapsed, after) = (begin.elapsed(), CpuTimes::now(&bench.server, None));
+    let (elapsed, after) = (begin.elapsed(), CpuTimes::now(bench, None));
     let sample = before.sample_of(after, elapsed, leases, Vec::new());
 
     // Dropped, not released one by one: a release that has to wait for a round of renewals may time out on a busy machine.

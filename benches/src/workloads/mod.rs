@@ -8,6 +8,7 @@ mod lines;
 mod locking;
 mod memory;
 mod once;
+mod postgres;
 
 use crate::bench::Bench;
 
@@ -19,6 +20,10 @@ pub use self::http::{
 pub use self::lines::{TITLE as LINES, line_of};
 pub use self::locking::spread_title;
 pub use self::memory::{ONE_THREAD, TITLE as MEMORY, TWO_THREADS};
+pub use self::postgres::{
+    AWAITED as POSTGRES_AWAITED, DROPPED as POSTGRES_DROPPED, HAND_OVER as POSTGRES_HAND_OVER,
+    HOT as POSTGRES_HOT, REDIS_AWAITED, REDIS_DROPPED, SPREAD as POSTGRES_SPREAD,
+};
 
 /// Runs all workloads.
 pub fn run(bench: &mut Bench) {
@@ -35,4 +40,5 @@ pub fn run(bench: &mut Bench) {
     once::duplicates(bench);
     http::http(bench);
     held::held(bench);
+    postgres::postgres(bench);
 }

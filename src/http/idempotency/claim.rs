@@ -9,7 +9,7 @@ use crate::LockKey;
 #[cfg(feature = "postgres")]
 use crate::{
     Error, ErrorKind, LockGuard,
-    store::{Fence, KeepAnswer},
+    store::{Checkpoint, Fence, KeepAnswer, Reached},
 };
 
 /// The claim of an idempotent request: a request extension, and with the feature `axum` an
@@ -102,9 +102,10 @@ impl Claim {
     /// neither is. See [`KeepAnswer`].
     ///
     /// The handler then returns the same response. Headers that are not replayed are left out, as
-    /// always, and the policy of the layer does not decide about this answer any more. If the
-    /// transaction does not commit, nothing was stored, and the layer goes by what the handler
-    /// returns.
+    /// always, and so is what layers between the handler and this one would add. Once the
+    /// transaction has committed, neither the policy of the layer nor an error, a panic or another
+    /// answer of the handler changes what duplicates get. If it does not commit, nothing was stored,
+    /// and the layer goes by what the handler returns.
     ///
     /// ```
     /// use axum::http::{Response, StatusCode};
@@ -152,6 +153,48 @@ impl Claim {
         let answer = Answer::of(&parts, &settings.never_replayed, None, body);
         let (content, retain) = settings.record_of(&answer, self.fingerprint);
         Ok(KeepAnswer::new(fence.clone(), content, retain))
+    }
+
+    /// Returns a call for a transaction: how far this request has come is stored with the data of the
+    /// transaction, or neither is. See [`Checkpoint`].
+    ///
+    /// If the request does not end, because its process dies or its handler fails and the policy
+    /// frees the key, the next run of the same request finds the checkpoint with
+    /// [`reached`](Self::reached), in any process. A request has one checkpoint at a time, for as long
+    /// as an answer would be [retained](super::IdempotencyLayer::retain); it ends with the answer. See
+    /// [phases](mod@crate::guide::exactly_once#phases).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the claim is not in a
+    /// [`PostgresStore`](crate::store::PostgresStore).
+    pub fn checkpoint(&self, point: &str, data: impl AsRef<[u8]>) -> Result<Checkpoint, Error> {
+        let InDatabase { fence, settings } = self.in_database()?;
+        let data = bytes::Bytes::copy_from_slice(data.as_ref());
+        Ok(Checkpoint::new(
+            fence.clone(),
+            self.digest(),
+            (point.to_owned(), data),
+            settings.retain,
+        ))
+    }
+
+    /// Returns a call for a transaction, which [fences](Self::fence) it and returns the last
+    /// [`checkpoint`](Self::checkpoint) of this request, if there is one. See [`Reached`].
+    ///
+    /// Another request with the same key gets none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the claim is not in a
+    /// [`PostgresStore`](crate::store::PostgresStore).
+    pub fn reached(&self) -> Result<Reached, Error> {
+        let fence = self.in_database()?.fence.clone();
+        Ok(Reached::new(fence, self.digest()))
+    }
+
+    fn digest(&self) -> bytes::Bytes {
+        bytes::Bytes::copy_from_slice(self.fingerprint())
     }
 
     fn in_database(&self) -> Result<&InDatabase, Error> {

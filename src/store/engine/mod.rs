@@ -340,9 +340,11 @@ impl<E: Engine> EngineStore<E> {
         };
         runtime.spawn(async move {
             let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+                // A record that the transaction of the data has written is there already, and stays.
                 let is_record = matches!(request.ending, Ending::Record { .. });
+                let writes = is_record && slot.record().is_none();
                 let mut plan = Plan::relaxed(slot.release(&request, step));
-                plan.is_durable = is_record && plan.answer == Released::Freed;
+                plan.is_durable = writes && plan.answer == Released::Freed;
                 plan.must_write = request.in_doubt;
                 Ok(plan)
             };

@@ -16,6 +16,7 @@ struct Shared {
     values: Mutex<std::collections::BTreeMap<LockKey, Seen>>,
     reads: AtomicUsize,
     writes: AtomicUsize,
+    durable_writes: AtomicUsize,
     /// Swaps are left on the way, with an unknown outcome.
     is_slow: AtomicBool,
     /// How far the clock was set forward, in microseconds.
@@ -60,12 +61,14 @@ impl Shared {
             return Swapped::Stale(present);
         }
         let record = match swap.care {
-            Care::Record(record) => Some(record),
             Care::Nothing => present.record,
             _ if present.record.is_some() => return Swapped::Stale(present),
+            Care::Record(record) => Some(record),
             _ => None,
         };
         self.writes.fetch_add(1, Ordering::Relaxed);
+        let durable = usize::from(swap.is_durable);
+        self.durable_writes.fetch_add(durable, Ordering::Relaxed);
         let value = Seen {
             reading: present.reading,
             tag: Some(swap.tag),
@@ -302,4 +305,45 @@ async fn a_value_that_cannot_be_read_is_left_alone() {
         other => panic!("{other:?}"),
     }
     assert_eq!(engine.0.writes.load(Ordering::Relaxed), 0);
+}
+
+/// The transaction of the data has written the record, and has waited for the disk.
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_kept_record_need_not_be_durable() {
+    for is_kept in [true, false] {
+        let engine = InMemory::default();
+        let (store, a) = (store(&engine), owner());
+        assert!(matches!(ask(&store, a, WAIT).await, Acquired::Granted(_)));
+        let record = |content: &'static [u8]| Record {
+            owner: a,
+            until: Shared::reading().clock + LEASE,
+            content: Bytes::from_static(content),
+        };
+        if is_kept {
+            let mut values = engine.0.values.lock();
+            values.get_mut(&key()).unwrap().record = Some(record(b"kept"));
+        }
+        let (answer, outcome) = Answer::channel();
+        let release = Release {
+            key: key(),
+            owner: a,
+            mode: Mode::Exclusive,
+            ending: Ending::Record {
+                content: Bytes::from_static(b"of the layer"),
+                retain: LEASE,
+            },
+            in_doubt: false,
+            lasts: LEASE,
+        };
+        store.clone().release(release, answer);
+        assert_eq!(outcome.await.into_result().unwrap(), Released::Freed);
+        let seen = engine.0.see(&key()).record.unwrap().content;
+        let (content, durable): (&[u8], _) = match is_kept {
+            true => (b"kept", 1),
+            false => (b"of the layer", 2),
+        };
+        assert_eq!(seen, content);
+        let writes = engine.0.durable_writes.load(Ordering::Relaxed);
+        assert_eq!(writes, durable, "with the grant");
+    }
 }

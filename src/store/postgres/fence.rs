@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio_postgres::{
-    Transaction,
+    Row, Transaction,
     types::{ToSql, Type},
 };
 
@@ -50,9 +50,9 @@ use crate::{LockKey, store::Owner, time::FAR};
 /// # What is not
 ///
 /// Effects outside of this database, and transactions that do not make the call. A holder whose
-/// transaction stays open keeps the key for as long: set
-/// [`idle_in_transaction_session_timeout`](https://www.postgresql.org/docs/current/runtime-config-client.html).
-/// Two transactions of one turn are not kept apart.
+/// transaction stays open keeps the key for as long. If it makes no statement for a minute, the
+/// server ends its session: the call sets `idle_in_transaction_session_timeout` for this transaction,
+/// unless the session has a limit of its own. Two transactions of one turn are not kept apart.
 #[derive(Clone)]
 pub struct Fence {
     key: LockKey,
@@ -113,16 +113,30 @@ impl Fence {
     ///
     /// The call may have been made when the future is dropped.
     pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        self.call(transaction, &self.sql(), &[]).await?;
+        Ok(())
+    }
+
+    /// Makes a call whose first three parameters are those of the fence.
+    async fn call(
+        &self,
+        transaction: &Transaction<'_>,
+        sql: &str,
+        more: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let key = self.key();
-        let params: [(&(dyn ToSql + Sync), Type); 3] = [
+        let mut params: Vec<Param<'_>> = vec![
             (&key, Type::TEXT),
             (&self.owner, Type::TEXT),
             (&self.token, Type::INT8),
         ];
-        transaction.query_typed(&self.sql(), &params).await?;
-        Ok(())
+        params.extend_from_slice(more);
+        transaction.query_typed(sql, &params).await
     }
 }
+
+/// A parameter, with its type: statements are not prepared, for the sake of poolers.
+type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// A call for the transaction of an idempotent request, from
 /// [`Claim::keep`](crate::idempotency::Claim::keep): its answer is stored with its data, or neither
@@ -136,6 +150,9 @@ impl Fence {
 /// What a [`Fence`] promises, and: the answer is there if and only if the transaction has committed,
 /// and there is one answer for a claim. So a process that dies after its COMMIT, or does not hear
 /// whether it has committed, has answered all later duplicates.
+///
+/// The transaction waits for the disk even if `synchronous_commit` was switched off before this
+/// call: what was answered must not be forgotten.
 #[derive(Debug, Clone)]
 pub struct KeepAnswer {
     fence: Fence,
@@ -145,11 +162,10 @@ pub struct KeepAnswer {
 
 impl KeepAnswer {
     pub(crate) fn new(fence: Fence, content: Bytes, retain: Duration) -> Self {
-        let retain = retain.min(FAR);
         Self {
             fence,
             content,
-            retain_ms: retain.as_millis() as i64,
+            retain_ms: millis(retain),
         }
     }
 
@@ -186,17 +202,167 @@ impl KeepAnswer {
     ///
     /// The call may have been made when the future is dropped.
     pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
-        let (fence, content) = (&self.fence, self.content());
-        let key = fence.key();
-        let params: [(&(dyn ToSql + Sync), Type); 5] = [
-            (&key, Type::TEXT),
-            (&fence.owner, Type::TEXT),
-            (&fence.token, Type::INT8),
-            (&content, Type::BYTEA),
+        let content = self.content();
+        let more: [Param<'_>; 2] = [(&content, Type::BYTEA), (&self.retain_ms, Type::INT8)];
+        self.fence.call(transaction, &self.sql(), &more).await?;
+        Ok(())
+    }
+}
+
+/// A call for the transaction of an idempotent request, from
+/// [`Claim::checkpoint`](crate::idempotency::Claim::checkpoint): how far the request has come is
+/// stored with the data of the transaction, or neither is.
+///
+/// The call is SQL with plain values, so that any driver can make it. With `tokio-postgres`,
+/// [`run`](Self::run) does. It promises what a [`Fence`] promises.
+#[derive(Clone)]
+pub struct Checkpoint {
+    fence: Fence,
+    fingerprint: Bytes,
+    point: String,
+    data: Bytes,
+    retain_ms: i64,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(
+        fence: Fence,
+        fingerprint: Bytes,
+        (point, data): (String, Bytes),
+        retain: Duration,
+    ) -> Self {
+        Self {
+            fence,
+            fingerprint,
+            point,
+            data,
+            retain_ms: millis(retain),
+        }
+    }
+
+    /// Returns the statement, with seven parameters: key, owner and token as those of the
+    /// [`fence`](Self::fence), [`fingerprint`](Self::fingerprint) as `bytea`,
+    /// [`point`](Self::point) as `text`, [`data`](Self::data) as `bytea`, and
+    /// [`retain_ms`](Self::retain_ms) as `bigint`.
+    pub fn sql(&self) -> String {
+        let schema = &self.fence.schema;
+        format!("SELECT {schema}.checkpoint($1, $2, $3, $4, $5, $6, $7)")
+    }
+
+    /// Returns the fence, which this call includes, for the first three parameters.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Returns the fourth parameter.
+    pub fn fingerprint(&self) -> &[u8] {
+        &self.fingerprint
+    }
+
+    /// Returns the fifth parameter.
+    pub fn point(&self) -> &str {
+        &self.point
+    }
+
+    /// Returns the sixth parameter.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Returns the seventh parameter.
+    pub fn retain_ms(&self) -> i64 {
+        self.retain_ms
+    }
+
+    /// Makes the call in a transaction of `tokio-postgres`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeepAnswer::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The call may have been made when the future is dropped.
+    pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let (fingerprint, data) = (self.fingerprint(), self.data());
+        let more: [Param<'_>; 4] = [
+            (&fingerprint, Type::BYTEA),
+            (&self.point, Type::TEXT),
+            (&data, Type::BYTEA),
             (&self.retain_ms, Type::INT8),
         ];
-        transaction.query_typed(&self.sql(), &params).await?;
+        self.fence.call(transaction, &self.sql(), &more).await?;
         Ok(())
+    }
+}
+
+/// A call for the transaction of an idempotent request, from
+/// [`Claim::reached`](crate::idempotency::Claim::reached): it fences the transaction, and returns
+/// the last [`Checkpoint`] of the request, whichever process has run it.
+///
+/// The call is SQL with plain values, so that any driver can make it. With `tokio-postgres`,
+/// [`run`](Self::run) does.
+#[derive(Debug, Clone)]
+pub struct Reached {
+    fence: Fence,
+    fingerprint: Bytes,
+}
+
+impl Reached {
+    pub(crate) fn new(fence: Fence, fingerprint: Bytes) -> Self {
+        Self { fence, fingerprint }
+    }
+
+    /// Returns the statement, with four parameters: key, owner and token as those of the
+    /// [`fence`](Self::fence), and [`fingerprint`](Self::fingerprint) as `bytea`. Its answer is a
+    /// row of `text` and `bytea`, or no row.
+    pub fn sql(&self) -> String {
+        let schema = &self.fence.schema;
+        format!("SELECT point, data FROM {schema}.reached($1, $2, $3, $4)")
+    }
+
+    /// Returns the fence, which this call includes, for the first three parameters.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Returns the fourth parameter.
+    pub fn fingerprint(&self) -> &[u8] {
+        &self.fingerprint
+    }
+
+    /// Makes the call in a transaction of `tokio-postgres`. Returns the name and the data of the
+    /// checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`KeepAnswer::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The call may have been made when the future is dropped.
+    pub async fn run(
+        &self,
+        transaction: &Transaction<'_>,
+    ) -> Result<Option<(String, Vec<u8>)>, tokio_postgres::Error> {
+        let fingerprint = self.fingerprint();
+        let more: [Param<'_>; 1] = [(&fingerprint, Type::BYTEA)];
+        let rows = self.fence.call(transaction, &self.sql(), &more).await?;
+        Ok(rows.first().map(|row| (row.get(0), row.get(1))))
+    }
+}
+
+fn millis(retain: Duration) -> i64 {
+    retain.min(FAR).as_millis() as i64
+}
+
+/// The data may be personal.
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint")
+            .field("fence", &self.fence)
+            .field("point", &self.point)
+            .finish_non_exhaustive()
     }
 }
 

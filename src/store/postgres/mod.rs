@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio_postgres::{Config, Row, types::Type};
 
 pub use builder::PostgresStoreBuilder;
-pub use fence::{Fence, KeepAnswer};
+pub use fence::{Checkpoint, Fence, KeepAnswer, Reached};
 
 use self::{
     connect::Server,
@@ -80,7 +80,7 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// | table | a row |
 /// |---|---|
 /// | `tdl.keys` | for each key in use, and for an hour after; updated in place |
-/// | `tdl.claims` | for each key of an idempotent request, or that can be [fenced](PostgresStoreBuilder::fenced): who may fence a transaction, and the record |
+/// | `tdl.claims` | for each key of an idempotent request, or that can be [fenced](PostgresStoreBuilder::fenced): who may fence a transaction, and the record or the checkpoint |
 /// | `tdl.floor`, `tdl.boot`, `tdl.version` | one |
 ///
 /// `schema.sql` in the source of this module has them all, with comments. Rows that are idle for an

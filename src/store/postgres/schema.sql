@@ -28,7 +28,10 @@ CREATE TABLE IF NOT EXISTS tdl.claims (
   owner text NOT NULL,        -- empty if nobody may fence
   token bigint NOT NULL,      -- the lowest token that may fence
   content bytea,              -- the record, if there is one
-  until bigint                -- of the record
+  until bigint,               -- of the record or the checkpoint
+  fingerprint bytea,          -- of the request that has left a checkpoint: it outlasts the owner, and ends with a record
+  point text,
+  data bytea
 ) WITH (fillfactor = 70);
 
 -- What is left of the rows that were swept: no token of theirs was above this one.
@@ -169,7 +172,9 @@ BEGIN
             NULL;
           ELSIF NOT is_new THEN
             UPDATE tdl.claims c SET
-              owner = coalesce(owners[i], ''), token = coalesce(firsts[i], c.token), content = contents[i], until = retains[i]
+              owner = coalesce(owners[i], ''), token = coalesce(firsts[i], c.token), content = contents[i],
+              until = coalesce(retains[i], c.until),
+              point = CASE WHEN contents[i] IS NULL THEN c.point END, data = CASE WHEN contents[i] IS NULL THEN c.data END
             WHERE c.key = keys[i];
           ELSIF cares[i] IN (3, 4) THEN
             INSERT INTO tdl.claims VALUES (keys[i], owners[i], coalesce(firsts[i], 0), contents[i], retains[i]);
@@ -276,7 +281,7 @@ BEGIN
     PERFORM FROM tdl.keys k WHERE k.key = row.key AND k.tag = row.tag FOR UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
     IF row.claimed THEN
-      SELECT CASE WHEN c.content IS NULL THEN 0 ELSE c.until END INTO claim_until
+      SELECT CASE WHEN c.content IS NULL AND c.point IS NULL THEN 0 ELSE c.until END INTO claim_until
       FROM tdl.claims c WHERE c.key = row.key FOR UPDATE SKIP LOCKED;
       IF FOUND THEN
         CONTINUE WHEN claim_until > tdl.clock() - idle;
@@ -316,6 +321,23 @@ BEGIN
   ELSIF is_kept THEN
     RAISE EXCEPTION 'the answer of this claim was kept already' USING ERRCODE = 'TDL02';
   END IF;
+  -- A process that is stopped here must not keep the key for ever. For this transaction only, and only if
+  -- the user has set no limit.
+  IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
+    PERFORM set_config('idle_in_transaction_session_timeout', '1min', true);
+  END IF;
+END $$;
+
+-- What `keep` and `checkpoint` write is answered with, so it must not be lost in a crash, even if the user has
+-- switched off that this transaction waits for the disk.
+CREATE OR REPLACE FUNCTION tdl.fence_durably(key text, owner text, token bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  PERFORM tdl.fence(key, owner, token);
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
 END $$;
 
 -- For a user's transaction: as `fence`, and the record is written, which takes the place of the lease when the
@@ -324,12 +346,36 @@ CREATE OR REPLACE FUNCTION tdl.keep(key text, owner text, token bigint, content 
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+  PERFORM tdl.fence_durably(key, owner, token);
+  UPDATE tdl.claims c SET
+    content = keep.content, until = tdl.clock() + retain_ms * 1000, fingerprint = NULL, point = NULL, data = NULL
+  WHERE c.key = keep.key;
+END $$;
+
+-- For a user's transaction: as `fence`, and remembers how far the request with this fingerprint has come, in
+-- the place of what was remembered before.
+CREATE OR REPLACE FUNCTION tdl.checkpoint(
+  key text, owner text, token bigint, fingerprint bytea, point text, data bytea, retain_ms bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  PERFORM tdl.fence_durably(key, owner, token);
+  UPDATE tdl.claims c SET
+    until = tdl.clock() + retain_ms * 1000, fingerprint = checkpoint.fingerprint, point = checkpoint.point,
+    data = checkpoint.data
+  WHERE c.key = checkpoint.key;
+END $$;
+
+-- For a user's transaction: as `fence`, and returns how far the request with this fingerprint had come, whoever
+-- ran it. No row if it has no checkpoint.
+CREATE OR REPLACE FUNCTION tdl.reached(key text, owner text, token bigint, fingerprint bytea)
+RETURNS TABLE (point text, data bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
   PERFORM tdl.fence(key, owner, token);
-  UPDATE tdl.claims c SET content = keep.content, until = tdl.clock() + retain_ms * 1000
-  WHERE c.key = keep.key AND c.owner = keep.owner AND c.token = keep.token AND c.content IS NULL;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'the answer of this claim was kept already' USING ERRCODE = 'TDL02';
-  END IF;
+  RETURN QUERY SELECT c.point, c.data FROM tdl.claims c
+  WHERE c.key = reached.key AND c.fingerprint = reached.fingerprint AND c.point IS NOT NULL AND c.until > tdl.clock();
 END $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tdl FROM PUBLIC;

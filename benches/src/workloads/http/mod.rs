@@ -110,7 +110,7 @@ fn contestant(name: &str, ask: Ask, connections: usize, service: Service) -> Con
         time: Box::new(move |bench, slice| {
             let actors = connect(&bench.runtime, &service, ask, connections);
             let pid = Some(service.pid());
-            timed(&bench.runtime, &bench.server, pid, actors, slice)
+            timed(bench, pid, actors, slice)
         }),
         count: Box::new(move |bench, slice| {
             let actors = connect(&bench.runtime, &again, ask, connections);
