@@ -25,7 +25,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// An instance with its own connections, like a separate process.
 pub(crate) async fn instance(topology: &Sentinels) -> Locks {
     let store = RedisStore::sentinel(topology.urls(), SERVICE).timeout(Duration::from_millis(300));
-    let store = store.connect().await.unwrap();
+    let store = crate::connected(store).await;
     Locks::builder(store)
         .wait_forever()
         .lease(LEASE)

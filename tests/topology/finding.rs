@@ -173,7 +173,7 @@ async fn coming_back_to_a_server_closes_the_connections_that_were_left_there() {
     let sentinel = FakeSentinel::start(through_proxy(1)).await;
     let back = through_proxy(3);
     let store = behind([&sentinel]).timeout(LIMIT / 4).lanes(1);
-    let store = store.connect().await.unwrap();
+    let store = crate::connected(store).await;
     let key = key("k");
     proxy.set(Network::BlackHole);
     store.ask_for(attempt(&key, owner())).await.unwrap_err();

@@ -16,6 +16,19 @@ mod sentinel;
 mod split_brain;
 
 use test_support as support;
+use tokio::time::Instant;
+use tower_distributed_lock::store::{RedisStore, RedisStoreBuilder};
+
+/// Connects. A busy machine may need more than the short time limit of a test.
+async fn connected(builder: RedisStoreBuilder) -> RedisStore {
+    let until = Instant::now() + support::PATIENCE;
+    loop {
+        match builder.clone().connect().await {
+            Ok(store) => return store,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    }
+}
 
 suite::conformance!(behind_sentinel, crate::sentinel::BehindSentinel, together);
 suite::conformance!(with_a_replica, crate::replicas::WithReplica, together);
