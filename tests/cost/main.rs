@@ -199,7 +199,7 @@ fn free(
 const WAITING: usize = 1_000;
 /// The most commands that a call may run before such a queue. Each of them takes the server some
 /// microseconds.
-const MOST_WORK: u64 = 120;
+const MOST_WORK: u64 = 130;
 
 /// The most expired places that a call may remove. Each of them has up to three members.
 const MOST_REMOVED: u64 = 20;
