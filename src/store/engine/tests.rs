@@ -316,7 +316,7 @@ async fn a_release_after_a_kept_record_need_not_be_durable() {
         assert!(matches!(ask(&store, a, WAIT).await, Acquired::Granted(_)));
         let record = |content: &'static [u8]| Record {
             owner: a,
-            until: Shared::reading().clock + LEASE,
+            until: engine.0.reading().clock + LEASE,
             content: Bytes::from_static(content),
         };
         if is_kept {
