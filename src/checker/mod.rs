@@ -26,6 +26,7 @@ mod faults;
 #[path = "../../tests/stress/patience.rs"]
 mod patience;
 #[allow(dead_code)]
+#[allow(unreachable_pub)] // a file of the crate for tests, where it is public
 #[path = "../../tests/support/random.rs"]
 mod random;
 mod requests;

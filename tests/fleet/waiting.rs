@@ -74,6 +74,10 @@ async fn an_uncontended_lock_costs_one_command_before_and_one_after() {
     }
     let commands = server.commands().await;
     assert_eq!(commands.get("evalsha"), Some(&100));
-    let others: Vec<_> = commands.keys().filter(|name| *name != "evalsha").collect();
+    // The subscription is checked now and then, by the same command as it is made.
+    let known = ["evalsha", "subscribe"];
+    let others: Vec<_> = (commands.keys())
+        .filter(|name| !known.contains(&name.as_str()))
+        .collect();
     assert_eq!(others, [""; 0], "nothing else was sent");
 }
