@@ -15,18 +15,19 @@ use crate::{
 async fn a_lock_costs_one_round_trip_when_the_counters_agree() {
     let fleet = Fleet::start_not_young(3).await;
     let key = key("k");
-    // The counters start at each server's own clock; this lifts all of them to the highest.
     let turn = async || {
         let request = short(&key);
         granted(fleet.store.ask_for(request.clone()).await.unwrap());
         fleet.store.free(&key, request.owner).await;
     };
-    turn().await;
     let counters = async || {
         let looking = fleet.nodes.iter().map(|node| node.see(&key));
         join_all(looking).await.into_iter().map(|seen| seen.fence)
     };
+    // The counters start at each server's own clock. A turn lifts those of all nodes that answer in
+    // time to the highest.
     eventually("the counters agree", async || {
+        turn().await;
         let mut counters = counters().await;
         let first = counters.next().unwrap();
         counters.all(|counter| counter == first) && fleet.is_empty().await
