@@ -294,8 +294,9 @@ impl<'a> Several<'a> {
         let mut first = None;
         for round in 1..=rounds {
             let asked = self.ask_for_all(keys, first.take(), until).await;
-            let errors = || asked.iter().filter_map(|asked| asked.as_ref().err());
-            if let Some(error) = errors().find(|error| self.is_over(error)) {
+            let errors = keys.iter().zip(&asked);
+            let mut errors = errors.filter_map(|(key, asked)| Some((key, asked.as_ref().err()?)));
+            if let Some((_, error)) = errors.find(|(key, error)| self.is_over(key, error)) {
                 return Err(error.clone());
             }
             let Some(at) = asked.iter().position(Result::is_err) else {
@@ -334,11 +335,14 @@ impl<'a> Several<'a> {
     }
 
     /// Whether a key that was not granted ends the call. A key that is held is waited for, and so is
-    /// a store that is away, if others have waited for it before.
-    fn is_over(&self, error: &Error) -> bool {
+    /// a store that is away, if it has answered for the line of this key before.
+    fn is_over(&self, key: &LockKey, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Held => self.wait == Wait::NotAtAll,
-            ErrorKind::Unreachable => self.wait == Wait::NotAtAll || self.fail_fast,
+            ErrorKind::Unreachable => {
+                let has_line = || self.locks.0.with_line(key, |_, _| ()).is_some();
+                self.wait == Wait::NotAtAll || self.fail_fast || !has_line()
+            }
             ErrorKind::LineFull
             | ErrorKind::TooManyKeys
             | ErrorKind::Lost

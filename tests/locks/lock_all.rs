@@ -1,23 +1,42 @@
 //! Several keys at once.
 
+use std::{mem, pin::Pin};
+
 use tokio::time::{Instant, sleep, timeout};
 use tower_distributed_lock::{
-    ErrorKind, LockGuard, Locks, Loss, Status,
+    ErrorKind, LockAll, LockGuard, Locks, Loss, Status,
     store::{Fault, Store},
 };
 
 use crate::support::{MS, SECOND, fleet, fleet_with, key, nothing_left, poll_once, settle};
 
+/// Lets a call go on until it waits.
+async fn until_it_waits(all: &mut Pin<Box<LockAll<'_>>>) {
+    for _ in 0..8 {
+        assert!(poll_once(all.as_mut()).await.is_pending());
+        settle().await;
+    }
+}
+
+/// Lets a call for `a` and `b` fail so often that it locks one after the other: it has `a`, and
+/// waits for `b`, whose guard is returned.
+async fn until_it_waits_in_order(all: &mut Pin<Box<LockAll<'_>>>, other: &Locks) -> LockGuard {
+    let mut held = other.lock("a").await.unwrap();
+    for key in ["b", "a", "b"] {
+        until_it_waits(all).await;
+        drop(mem::replace(&mut held, other.lock(key).await.unwrap()));
+    }
+    until_it_waits(all).await;
+    assert!(other.lock("a").now().await.unwrap().is_none());
+    held
+}
+
 /// Fault: keys that were locked first were not looked at again after the wait for later ones.
 #[tokio::test(start_paused = true)]
 async fn no_guard_that_lock_all_returns_is_lost() {
     let (store, [locks, other]) = fleet();
-    let elsewhere = other.lock("b").await.unwrap();
-    let all = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.lock_all(["a", "b"]).await.unwrap() }
-    });
-    settle().await;
+    let mut all = Box::pin(locks.lock_all(["a", "b"]));
+    let elsewhere = until_it_waits_in_order(&mut all, &other).await;
     // The store forgets everything during the wait for the second key.
     store.restart();
     drop(elsewhere);
@@ -30,35 +49,27 @@ async fn no_guard_that_lock_all_returns_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn max_hold_of_the_first_key_begins_after_the_wait_for_the_later_keys() {
     let (store, [locks, other]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
-    let elsewhere = other.lock("b").await.unwrap();
-    let all = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.lock_all(["a", "b"]).await.unwrap() }
-    });
+    let mut all = Box::pin(locks.lock_all(["b", "a"]).within(60 * SECOND));
+    let elsewhere = until_it_waits_in_order(&mut all, &other).await;
     sleep(9 * SECOND).await;
     drop(elsewhere);
     let guards = all.await.unwrap();
     sleep(9 * SECOND).await;
     assert!(guards.iter().all(|guard| guard.is_held()));
     sleep(SECOND + MS).await;
-    assert_eq!(guards[0].lost().await, Loss::MaxHold);
+    assert_eq!(guards[1].lost().await, Loss::MaxHold);
     drop(guards);
     nothing_left(store, [locks, other]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_first_key_that_is_lost_during_the_wait_is_locked_again() {
-    let (store, [locks, other]) = fleet_with(|builder| builder.max_hold(10 * SECOND));
-    let elsewhere = other.lock("b").await.unwrap();
-    let all = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.lock_all(["a", "b"]).await.unwrap() }
-    });
-    // The store hangs for longer than the lease of the first key lasts.
-    sleep(SECOND).await;
-    store.set_fault(Some(Fault::Hang));
-    sleep(40 * SECOND).await;
-    store.set_fault(None);
+    let (store, [locks, other]) = fleet();
+    let all = locks.lock_all(["a", "b"]).max_hold(10 * SECOND);
+    let mut all = Box::pin(all.within(60 * SECOND));
+    let elsewhere = until_it_waits_in_order(&mut all, &other).await;
+    sleep(11 * SECOND).await;
+    assert!(other.lock("a").now().await.unwrap().is_some(), "it is lost");
     drop(elsewhere);
     let guards = all.await.unwrap();
     assert!(guards.iter().all(|guard| guard.is_held()), "{guards:?}");
@@ -173,14 +184,16 @@ async fn calls_with_crossed_keys_do_not_wait_for_each_other() {
 async fn a_call_gets_its_keys_although_they_are_never_free_at_the_same_time() {
     let (store, [locks, other]) = fleet();
     let alternating = tokio::spawn(async move {
-        let mut held = other.lock("a").await.unwrap();
+        let mut held = other.lock("a").await.ok();
         for key in ["b", "a"].into_iter().cycle().take(200) {
             sleep(10 * MS).await;
-            held = other.lock(key).await.unwrap();
+            // The old guard is dropped after that, even if the call has the key by now.
+            held = other.lock(key).now().await.unwrap();
         }
         drop(held);
         other
     });
+    settle().await;
     let before = Instant::now();
     for _ in 0..5 {
         drop(locks.lock_all(["b", "a"]).await.unwrap());
@@ -223,6 +236,40 @@ async fn the_limit_also_ends_the_wait_for_a_store_that_hangs() {
     assert_eq!(began.elapsed().as_secs(), 2);
     store.set_fault(None);
     nothing_left(store, [locks]).await;
+}
+
+/// Fault: the first key was asked for once more, and a store that does not answer took twice as long.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_asked_once_for_each_key() {
+    let (store, [locks]) = fleet();
+    store.set_fault(Some(Fault::Unreachable));
+    let error = locks.lock_all(["a", "b"]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(store.calls().acquires, 2);
+    store.set_fault(None);
+    nothing_left(store, [locks]).await;
+}
+
+/// As with one key: the store has answered before for a key that others wait for.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_waited_for_where_others_wait() {
+    let (store, [locks, other]) = fleet();
+    let elsewhere = other.lock("a").await.unwrap();
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("a").await.map(drop) }
+    });
+    settle().await;
+    store.set_fault(Some(Fault::Hang));
+    sleep(2 * SECOND).await;
+    let mut all = Box::pin(locks.lock_all(["a", "b"]));
+    assert!(poll_once(all.as_mut()).await.is_pending());
+    sleep(SECOND).await;
+    store.set_fault(None);
+    drop(elsewhere);
+    assert_eq!(all.await.unwrap().len(), 2);
+    waiting.await.unwrap().unwrap();
+    nothing_left(store, [locks, other]).await;
 }
 
 /// The call is dropped after each number of steps, while it asks, gives back and waits.
@@ -352,9 +399,8 @@ async fn the_loss_of_a_guard_for_another_key_does_not_matter() {
     let in_hand = [locks.lock("unrelated").await.unwrap()];
     store.force_release(key("unrelated")).await.unwrap();
     in_hand[0].confirm().await.unwrap_err();
-    let elsewhere = other.lock("b").await.unwrap();
     let mut locking = Box::pin(locks.lock_all(["a", "b"]).with(&in_hand));
-    assert!(poll_once(locking.as_mut()).await.is_pending());
+    let elsewhere = until_it_waits_in_order(&mut locking, &other).await;
     // The guard of `a` is lost during the wait for `b`, so the call starts over.
     store.force_release(key("a")).await.unwrap();
     let freeing = async {

@@ -184,6 +184,46 @@ async fn an_operator_removes_a_record_that_a_transaction_has_written() {
     ));
 }
 
+/// Fault: the key could not be claimed any more, and all calls that were made together with such a
+/// claim failed.
+#[tokio::test]
+async fn a_claim_whose_key_was_deleted_by_hand_still_counts() {
+    for is_locked_again in [false, true] {
+        let (database, store) = start().await;
+        let (k, a) = (key("k"), owner());
+        let token = granted(store.ask(&k, a).await).tokens.first().unwrap();
+        let mut client = connect(&database.url_as(ROLE)).await;
+        let transaction = client.transaction().await.unwrap();
+        let fence = format!("SELECT tdl.fence('k', '{a}', {token})");
+        transaction.batch_execute(&fence).await.unwrap();
+        database.execute("DELETE FROM tdl.keys").await;
+        if is_locked_again {
+            // As by a call that has nothing to do with claims.
+            store.raise_fence(k.clone(), token).await.unwrap();
+        }
+        for store in [store.clone(), crate::store(&database)] {
+            let other = key("other");
+            let (asked, beside) = tokio::join!(store.ask(&k, owner()), store.ask(&other, a));
+            held(asked);
+            granted(beside);
+            store.free(&other, a).await;
+        }
+        transaction.commit().await.unwrap();
+        store.take(&k, owner()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_record_whose_key_was_deleted_by_hand_is_answered_with() {
+    let (database, store) = start().await;
+    let (k, a) = (key("k"), owner());
+    store.take(&k, a).await;
+    store.record(&k, a, b"done").await;
+    database.execute("DELETE FROM tdl.keys").await;
+    let asked = crate::store(&database).ask(&k, owner()).await;
+    assert!(matches!(asked, Acquired::Recorded(_)), "{asked:?}");
+}
+
 #[tokio::test]
 async fn a_sweep_leaves_the_claim_of_an_open_transaction() {
     let (database, store) = start().await;

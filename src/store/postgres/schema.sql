@@ -118,16 +118,18 @@ BEGIN
         (keys[i], tags[i], tokens[i], states[i], greatest(untils[i], tdl.clock()), cares[i] IN (3, 4))
       ON CONFLICT DO NOTHING;
       IF FOUND THEN
-        outcome := 0;
-        IF cares[i] IN (3, 4) THEN
-          INSERT INTO tdl.claims VALUES (keys[i], owners[i], coalesce(firsts[i], 0), contents[i], retains[i]);
-        END IF;
-        -- A row that was swept may have had higher tokens, if the clock was set back since.
-        SELECT f.token INTO the_floor FROM tdl.floor f;
+        SELECT f.token, EXISTS (SELECT FROM tdl.claims c WHERE c.key = keys[i]) INTO the_floor, is_claimed FROM tdl.floor f;
         IF the_floor > lows[i] AND the_floor + 100000 > tokens[i] THEN
-          DELETE FROM tdl.claims c WHERE c.key = keys[i];
+          -- A row that was swept may have had higher tokens, if the clock was set back since.
           DELETE FROM tdl.keys k WHERE k.key = keys[i];
-          outcome := 1;
+        ELSIF is_claimed THEN
+          -- The row of the key was deleted by hand. What it has left in `claims` counts again from now on.
+          UPDATE tdl.keys k SET state = '', claimed = true WHERE k.key = keys[i];
+        ELSE
+          outcome := 0;
+          IF cares[i] IN (3, 4) THEN
+            INSERT INTO tdl.claims VALUES (keys[i], owners[i], coalesce(firsts[i], 0), contents[i], retains[i]);
+          END IF;
         END IF;
       END IF;
     ELSIF cares[i] <= 2 THEN

@@ -276,14 +276,16 @@ impl Inner {
             };
             let joint = joints.iter_mut().find(|it| entry.joint == Some(it.0));
             if let Some((_, reply)) = joint {
-                let made = |value: &Value| !entry.call.is_granted_too_low(value, &self.floors);
-                match reply.next().filter(made) {
+                match reply.next() {
+                    Some(value) if entry.call.is_granted_too_low(&value, &self.floors) => {
+                        state.queue.failed_jointly(true);
+                    }
                     Some(value) => state.queue.answered(value),
                     None => {
                         if let Some(connection) = &mut state.connection {
                             connection.joins &= !reply.is_never_run();
                         }
-                        state.queue.failed_jointly();
+                        state.queue.failed_jointly(false);
                     }
                 }
                 continue;

@@ -9,6 +9,7 @@ use tokio::{
 
 use super::super::{
     connection::Peer,
+    explain,
     operations::{Call, Joint, Operation, released},
     script::By,
     topology::is_redirect,
@@ -35,6 +36,9 @@ pub(super) struct Entry {
     pub(super) joint: Option<Joint>,
     /// Whether the call has failed in a joint script, and is sent by itself.
     pub(super) is_apart: bool,
+    /// Whether that script has taken the key, with a token that is too low. A call that then fails
+    /// has had an effect.
+    pub(super) has_taken: bool,
 }
 
 /// The receiver of a call's outcome.
@@ -62,6 +66,7 @@ impl Entry {
             strays: Vec::new(),
             joint: None,
             is_apart: false,
+            has_taken: false,
         }
     }
 
@@ -76,6 +81,13 @@ impl Entry {
             return;
         };
         time.end(result(&outcome));
+        let outcome = match outcome {
+            Outcome::Refused(error) if self.has_taken => Outcome::Unknown(error),
+            Outcome::Answered(Value::ServerError(error)) if self.has_taken => {
+                Outcome::Unknown(explain::refused(error.into()))
+            }
+            outcome => outcome,
+        };
         match receiver {
             Receiver::One(to) => drop(to.send(outcome)),
             Receiver::Batch(index, to) => drop(to.send((index, outcome))),

@@ -102,10 +102,12 @@ impl Queue {
         }
     }
 
-    /// Sends the first call in flight again, by itself: a joint script has not run it.
-    pub(super) fn failed_jointly(&mut self) {
+    /// Sends the first call in flight again, by itself: a joint script has not run it, or has taken
+    /// the key with a token that is too low.
+    pub(super) fn failed_jointly(&mut self, has_taken: bool) {
         if let Some(mut entry) = self.take_first_in_flight() {
             entry.is_apart = true;
+            entry.has_taken |= has_taken;
             self.send_again(entry);
         }
     }
@@ -173,6 +175,43 @@ impl Queue {
     pub(super) fn fail_unsent(&mut self, outcome: impl Fn() -> Outcome<Value>) {
         for mut entry in self.calls.drain(self.in_flight..) {
             entry.tell(outcome(), &mut self.told);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::{
+        super::{super::operations::Operation, entry::Receiver},
+        *,
+    };
+
+    /// Fault: the server had taken the key, and nobody was told to free it.
+    #[test]
+    fn a_call_that_has_taken_its_key_and_fails_after_that_has_an_unknown_outcome() {
+        let is_unknown = |has_taken, ends: fn(&mut Queue, Instant)| {
+            let (now, mut queue) = (Instant::now(), Queue::default());
+            let (answer, mut outcome) = oneshot::channel();
+            let call = Operation::Ping { bucket: 0 }.into();
+            queue.push(Entry::new(call, now, Receiver::One(answer)));
+            queue.next_unsent().unwrap();
+            queue.failed_jointly(has_taken);
+            ends(&mut queue, now);
+            matches!(outcome.try_recv().unwrap(), Outcome::Unknown(_))
+        };
+        let too_late: fn(&mut Queue, Instant) =
+            |queue, now| queue.expire(now, |_| explain::no_runtime());
+        let not_sent: fn(&mut Queue, Instant) =
+            |queue, _| queue.fail_unsent(|| Outcome::Refused(explain::no_runtime()));
+        let refused: fn(&mut Queue, Instant) = |queue, _| {
+            queue.next_unsent().unwrap();
+            queue.answered(redis::parse_redis_value(b"-OOM full\r\n").unwrap());
+        };
+        for ends in [too_late, not_sent, refused] {
+            assert!(is_unknown(true, ends));
+            assert!(!is_unknown(false, ends));
         }
     }
 }
