@@ -106,6 +106,24 @@ impl Server {
         format!("{}:{}/{database}", hosts.join(","), ports.join(","))
     }
 
+    pub(super) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        made: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let made = timeout(limit, made).await;
+        made.unwrap_or_else(|| Err(self.silent(limit)))
+    }
+
+    /// The error of a call without an answer.
+    pub(super) fn silent(&self, limit: Duration) -> Error {
+        let message = format!(
+            "PostgreSQL at {} did not answer within {limit:?}",
+            self.name()
+        );
+        Error::new(ErrorKind::Unreachable, message)
+    }
+
     /// Makes a connection for calls.
     pub(super) async fn connect(&self) -> Result<Session, Error> {
         let connecting = async {
@@ -113,12 +131,7 @@ impl Server {
             self.greet(&session.client).await?;
             Ok(session)
         };
-        let connected = timeout(self.limit, connecting).await;
-        let connected = connected.unwrap_or_else(|| {
-            let (name, limit) = (self.name(), self.limit);
-            let message = format!("cannot connect to PostgreSQL at {name} within {limit:?}");
-            Err(Error::new(ErrorKind::Unreachable, message))
-        });
+        let connected = self.in_time(self.limit, connecting).await;
         trace::connected(Connection::Calls, ConnectResult::of(&connected));
         connected
     }

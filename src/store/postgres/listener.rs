@@ -28,8 +28,8 @@ use super::{
     sweep::Sweeper,
 };
 use crate::{
-    Error, ErrorKind,
-    store::{Hint, Hints, Instance, Outcome, home::Home},
+    Error,
+    store::{Hint, Hints, Instance, home::Home},
     sync::{HashMap, Mutex, random, unique_id},
     time::timeout,
     trace::{self, ConnectResult, Connection},
@@ -206,8 +206,7 @@ impl Listener {
             say(&session.client, "NOTIFY", &self.probe).await?;
             Ok(session)
         };
-        let session = timeout(limit, connecting).await;
-        let mut session = session.unwrap_or_else(|| Err(silent(limit)))?;
+        let mut session = self.server.in_time(limit, connecting).await?;
         let arrives = async {
             while let Some(message) = session.messages.recv().await {
                 if message.channel() == self.probe {
@@ -272,9 +271,7 @@ impl Listener {
     }
 
     async fn in_time(&self, said: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        let limit = self.server.limit;
-        let said = timeout(limit, said).await;
-        said.unwrap_or_else(|| Err(silent(limit)))
+        self.server.in_time(self.server.limit, said).await
     }
 
     fn pass_on(&self, message: &Notification) {
@@ -289,17 +286,9 @@ impl Listener {
 /// LISTEN and its relatives, which have no parameters.
 async fn say(client: &Client, verb: &str, channel: &str) -> Result<(), Error> {
     let said = client.batch_execute(&format!("{verb} \"{channel}\"")).await;
-    said.map_err(|error| match failed::<()>(error) {
-        Outcome::Refused(error) | Outcome::Unknown(error) => error,
-        Outcome::Answered(()) => closed(),
-    })
+    said.or_else(|error| failed(error).into_result())
 }
 
 fn closed() -> Error {
     Error::broken("the connection to PostgreSQL has ended", None)
-}
-
-fn silent(limit: Duration) -> Error {
-    let message = format!("PostgreSQL did not answer within {limit:?}");
-    Error::new(ErrorKind::Unreachable, message)
 }
